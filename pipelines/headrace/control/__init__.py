@@ -1,0 +1,1 @@
+"""The control side: runs, leases and steps from request to ledger."""

@@ -1,0 +1,151 @@
+"""The one exception tree of headrace.
+
+Every error says what was wrong, the value, the valid choices and the next step, and carries the
+failure class that decides whether the work is tried again.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+from headrace.states import FailureClass
+
+
+class HeadraceError(Exception):
+    """Base of all errors that headrace raises on purpose.
+
+    Args:
+        what: One sentence: what was wrong, with the value.
+        hint: The next step for the reader, or the valid choices.
+    """
+
+    failure_class: ClassVar[FailureClass] = FailureClass.INFRASTRUCTURE
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(f"{what}\n  {hint}" if hint else what)
+        self.what = what
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.what, self.hint)
+
+
+class UserError(HeadraceError):
+    """The input, not the machine, is wrong; trying again cannot help."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class RecipeError(UserError):
+    """A recipe or an override of it cannot be used."""
+
+
+class SiteError(UserError):
+    """A site file cannot be used."""
+
+
+class TargetError(UserError):
+    """A `_target_` does not exist, or the site does not allow it."""
+
+
+class UserCodeError(UserError):
+    """User code (model, transform, script) raised.
+
+    Args:
+        what: What the user's code was doing, and the last line of the trace.
+        hint: The next step.
+        trace: The whole trace, shown once.
+        where: Rank, worker or node it happened on.
+    """
+
+    def __init__(self, what: str, hint: str = "", *, trace: str = "", where: str = "") -> None:
+        super().__init__(what, hint)
+        self.trace = trace
+        self.where = where
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_user_code_error, (self.what, self.hint, self.trace, self.where)
+
+
+def _rebuild_user_code_error(what: str, hint: str, trace: str, where: str) -> UserCodeError:
+    return UserCodeError(what, hint, trace=trace, where=where)
+
+
+class UnknownNameError(UserError):
+    """A run, lease, dataset or step of that name does not exist."""
+
+
+class DataError(HeadraceError):
+    """Samples, shards or manifests are wrong."""
+
+    failure_class = FailureClass.DATA_ERROR
+
+
+class ShardError(DataError):
+    """A shard is damaged or not what its manifest says."""
+
+
+class ManifestError(DataError):
+    """A manifest is missing, damaged or of a version this release cannot read."""
+
+
+class StorageFullError(HeadraceError):
+    """No tier has room for the bytes asked for."""
+
+    failure_class = FailureClass.CAPACITY
+
+
+class CapacityError(HeadraceError):
+    """The site has no room for another lease just now."""
+
+    failure_class = FailureClass.CAPACITY
+
+
+class LeaseError(HeadraceError):
+    """A lease could not be opened, reached or closed."""
+
+
+class LeaseLostError(LeaseError):
+    """A lease that should be alive is gone."""
+
+    failure_class = FailureClass.LOST
+
+
+class WorkerLostError(HeadraceError):
+    """A worker or rank died under the work it did."""
+
+
+class StepError(HeadraceError):
+    """A step ended without the result it owes."""
+
+
+class StepCancelledError(HeadraceError):
+    """Somebody asked the step to stop."""
+
+    failure_class = FailureClass.CANCELLED
+
+
+class StepTimedOutError(HeadraceError):
+    """A step ran past its deadline."""
+
+    failure_class = FailureClass.TIMED_OUT
+
+
+class LedgerError(HeadraceError):
+    """The ledger cannot be reached or refuses an entry."""
+
+
+def nearest(value: str, choices: Iterable[str]) -> str:
+    """Hint that names the nearest valid choice and lists all of them.
+
+    Args:
+        value: What the user wrote.
+        choices: What would have been valid.
+    """
+    names = sorted(choices)
+    close = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    listed = ", ".join(names) if names else "none"
+    start = f"Did you mean '{close[0]}'? " if close else ""
+    return f"{start}Valid: {listed}."

@@ -1,0 +1,1 @@
+"""Leases: backends, host, fan-out; the only home of Dask."""

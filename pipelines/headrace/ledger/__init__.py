@@ -1,0 +1,1 @@
+"""The ledger: rows, queries, migrations; the only home of SQLAlchemy."""

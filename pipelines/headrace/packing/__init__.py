@@ -1,0 +1,1 @@
+"""The pack step: raw samples to shards."""

@@ -1,0 +1,122 @@
+"""Processes of this machine: identity, dying with a parent, ending a whole tree."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+from headrace.errors import LeaseLostError
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ProcessIdentity(BaseModel):
+    """A process named so that a recycled pid is not taken for it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str
+    """Host name."""
+    pid: int
+    """Process id on that host."""
+    started_at: float
+    """Start time of the process, seconds since the epoch."""
+
+    @classmethod
+    def of(cls, pid: int | None = None) -> ProcessIdentity:
+        """Identity of a living process of this machine (default: this one)."""
+        process = psutil.Process(pid)
+        return cls(host=socket.gethostname(), pid=process.pid, started_at=process.create_time())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the process belongs to this machine, so that it can be looked at."""
+        return self.host == socket.gethostname()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this very process (not a later one with its pid) still runs here."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started_at) < 1.0
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to end this process when the thread that started it ends (Linux).
+
+    Raises:
+        LeaseLostError: The parent was gone before the request was in place.
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
+    if os.getppid() != parent or parent == 1:
+        raise LeaseLostError("The parent process ended before its child had started")
+
+
+def spawn_detached(
+    command: Sequence[str], log_file: Path, env: Mapping[str, str] | None = None
+) -> ProcessIdentity:
+    """Start a process that outlives the caller: own session, no terminal, output to a file.
+
+    Args:
+        command: Program and arguments.
+        log_file: Standard output and error are appended here.
+        env: The whole environment; default is the caller's.
+
+    Returns:
+        Identity of the started process.
+    """
+    with log_file.open("ab") as log:
+        child = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=dict(env) if env is not None else None,
+            close_fds=True,
+        )
+    return ProcessIdentity.of(child.pid)
+
+
+def end_tree(pid: int, grace_s: float = 5.0) -> None:
+    """End a process and all its descendants: SIGTERM, then SIGKILL after a grace time.
+
+    Args:
+        pid: Root of the tree; a pid that is gone is fine.
+        grace_s: Seconds between the two signals.
+    """
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    end_processes(tree, grace_s)
+
+
+def end_processes(processes: Sequence[psutil.Process], grace_s: float = 5.0) -> None:
+    """End the given processes: SIGTERM, then SIGKILL to those left after a grace time."""
+    for process in processes:
+        _signal(process, signal.SIGTERM)
+    _, alive = psutil.wait_procs(list(processes), timeout=grace_s)
+    for process in alive:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(alive, timeout=grace_s)
+
+
+def _signal(process: psutil.Process, sig: signal.Signals) -> None:
+    try:
+        process.send_signal(sig)
+    except psutil.NoSuchProcess:
+        return

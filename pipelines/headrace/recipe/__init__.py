@@ -1,0 +1,1 @@
+"""Recipes and sites: models, loading, overrides, JSON schema."""

@@ -1,0 +1,53 @@
+"""What all parts of recipes and sites share: frozen models, units."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+
+_DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Part(BaseModel):
+    """A frozen part of a recipe or site; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Target(BaseModel):
+    """A callable by its dotted name and its keyword arguments, as in Hydra.
+
+    Instantiated only when the step runs, and only if the site allows the name.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="allow", use_attribute_docstrings=True, populate_by_name=True
+    )
+
+    target: str = Field(alias="_target_")
+    """Dotted name of a class or function, such as `my_package.models.Classifier`."""
+
+    def as_config(self) -> dict[str, object]:
+        """The mapping that Hydra's `instantiate` takes."""
+        return self.model_dump(by_alias=True)
+
+
+def _parse_duration(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?\s*", value)
+    if match is None:
+        raise ValueError(f"'{value}' is no duration; write 90s, 30min, 4h or 2d")
+    return float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
+
+
+Seconds = Annotated[float, BeforeValidator(_parse_duration), Field(ge=0)]
+"""A duration in seconds; written as a number or as `90s`, `30min`, `4h`, `2d`."""
+
+Bytes = ByteSize
+"""A size in bytes; written as a number or as `64MiB`, `2GB`."""
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+"""A share between 0 and 1."""

@@ -1,0 +1,145 @@
+"""Recipes and sites from YAML: find the file, apply overrides, interpolate, validate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+from yaml import YAMLError
+
+from headrace.errors import RecipeError, SiteError, UserError, nearest
+from headrace.recipe.explain import explain
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+
+Model = TypeVar("Model", bound=BaseModel)
+
+BUILT_IN = Path(__file__).parent / "builtin"
+"""Folder of the recipes and sites that come with headrace."""
+
+
+def home() -> Path:
+    """Headrace's own folder: `$HEADRACE_HOME`, or `.headrace` in the user's home folder."""
+    return Path(os.environ.get("HEADRACE_HOME") or Path.home() / ".headrace").absolute()
+
+
+def search_folders(kind: str) -> tuple[Path, ...]:
+    """Folders searched for a name, first match wins.
+
+    Args:
+        kind: `recipes` or `sites`.
+    """
+    extra = os.environ.get(f"HEADRACE_{kind.upper()}_PATH", "")
+    named = tuple(Path(part) for part in extra.split(":") if part)
+    return (*named, Path.cwd() / kind, home() / kind, BUILT_IN / kind)
+
+
+def available(kind: str) -> dict[str, Path]:
+    """Names that can be loaded, with their files.
+
+    Args:
+        kind: `recipes` or `sites`.
+    """
+    found: dict[str, Path] = {}
+    for folder in search_folders(kind):
+        for file in sorted(folder.glob("*.yaml")):
+            found.setdefault(file.stem, file)
+    return found
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Load and validate a recipe.
+
+    Args:
+        name_or_path: Name of a recipe, or the path of a YAML file.
+        overrides: `key=value` with dotted keys, as in `trainer.max_epochs=3`.
+
+    Raises:
+        RecipeError: No such recipe, a wrong key or a wrong value.
+    """
+    return _load(Recipe, "recipes", name_or_path, overrides, RecipeError)
+
+
+def load_site(name_or_path: str, overrides: Sequence[str] = ()) -> Site:
+    """Load and validate a site.
+
+    Raises:
+        SiteError: No such site, a wrong key or a wrong value.
+    """
+    return _load(Site, "sites", name_or_path, overrides, SiteError)
+
+
+def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:
+    """Validate a mapping; errors name the key, the value and the nearest valid key.
+
+    Raises:
+        RecipeError: For recipes.
+        SiteError: For sites.
+    """
+    error_type: type[UserError] = SiteError if kind is Site else RecipeError
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise error_type(*explain(error, kind, origin)) from None
+
+
+def _load(
+    kind: type[Model],
+    folder: str,
+    name_or_path: str,
+    overrides: Iterable[str],
+    error_type: type[UserError],
+) -> Model:
+    path = _find(folder, name_or_path, error_type)
+    content = _read(path, overrides, error_type)
+    content.setdefault("name", path.stem)
+    return parse(kind, content, str(path))
+
+
+def _find(folder: str, name_or_path: str, error_type: type[UserError]) -> Path:
+    singular = folder.removesuffix("s")
+    if name_or_path.endswith((".yaml", ".yml", ".json")):
+        path = Path(name_or_path).expanduser()
+        if path.is_file():
+            return path
+        raise error_type(
+            f"The {singular} file '{name_or_path}' does not exist",
+            f"Seen from {Path.cwd()}. Give an existing file or one of the names: "
+            f"{', '.join(sorted(available(folder)))}.",
+        )
+    names = available(folder)
+    if name_or_path in names:
+        return names[name_or_path]
+    raise error_type(f"There is no {singular} '{name_or_path}'", nearest(name_or_path, names))
+
+
+def _read(path: Path, overrides: Iterable[str], error_type: type[UserError]) -> dict[str, Any]:
+    try:
+        config = OmegaConf.load(path)
+        for override in overrides:
+            _apply(config, override, error_type)
+        content = OmegaConf.to_container(config, resolve=True)
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise error_type(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise error_type(f"{path} holds a {type(content).__name__}, not a mapping of keys")
+    return {str(key): value for key, value in content.items()}
+
+
+def _apply(config: Any, override: str, error_type: type[UserError]) -> None:
+    key, sign, text = override.partition("=")
+    if not sign or not key:
+        raise error_type(
+            f"The override '{override}' is not of the form key=value",
+            "Write for example trainer.max_epochs=3.",
+        )
+    try:
+        value = DictConfig(OmegaConf.create(f"value: {text}"))["value"] if text else None
+    except YAMLError as error:
+        raise error_type(f"The value of the override '{override}' is not YAML: {error}") from error
+    OmegaConf.update(config, key, value, force_add=True)

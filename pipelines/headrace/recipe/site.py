@@ -1,0 +1,87 @@
+"""The site: how this place gives out machines and storage."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headrace.recipe.base import Bytes, Part, Seconds
+from headrace.recipe.recipe import Name
+
+
+class Role(Part):
+    """One kind of lease that this place gives out."""
+
+    backend: Literal["local"] = "local"
+    """Which backend gives the machines."""
+    kind: Literal["pool", "gang"] = "pool"
+    """A pool grows and shrinks between 0 and `nodes`; a gang is exactly `nodes`, all or nothing."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes of a gang, most nodes of a pool."""
+    ranks_per_node: int = Field(default=1, ge=1)
+    """Training ranks on each node."""
+    threads_per_node: int = Field(default=1, ge=1)
+    """Tasks that run at once on each node."""
+    threads_per_rank: int = Field(default=1, ge=1)
+    """Compute threads (OpenMP) of each rank."""
+    lifetime: Seconds = 4 * 3600.0
+    """The lease ends after this time, whatever it does."""
+    idle_stop: Seconds = 300.0
+    """The lease ends after this time without a step."""
+    start_timeout: Seconds = 120.0
+    """The lease fails when its nodes are not there after this time."""
+    env: dict[str, str] = {}
+    """Environment variables of workers and ranks."""
+
+
+class Tier(Part):
+    """A place on every node for staged shards."""
+
+    name: Name
+    """Name of the tier, such as `shm` or `nvme`."""
+    folder: str
+    """Folder on every node; `{user}` stands for the user's name."""
+    budget: Bytes | None = None
+    """Most bytes that staging may hold there; null for no limit but the free space."""
+    reserve: Bytes = Bytes(256 * 2**20)
+    """Bytes that stay free."""
+
+
+class Limits(Part):
+    """What this place allows."""
+
+    max_leases: int = Field(default=4, ge=1)
+    """Leases open at once; further ones wait."""
+    step_poll: Annotated[Seconds, Field(gt=0)] = 1.0
+    """Time between two looks at a running step."""
+    heartbeat: Annotated[Seconds, Field(gt=0)] = 2.0
+    """Time between two heartbeats of a lease."""
+    lost_after: Annotated[Seconds, Field(gt=0)] = 20.0
+    """A lease without a heartbeat for this time counts as lost."""
+
+
+class Site(Part):
+    """One site: roles, storage tiers, limits and what recipes may import."""
+
+    name: Name
+    """Name of the site."""
+    folder: str
+    """Folder that the control side and all nodes see: runs, leases, datasets."""
+    roles: dict[Name, Role]
+    """Kinds of lease by name; recipes ask for `cpu` and `gpu` unless they say otherwise."""
+    tiers: Annotated[tuple[Tier, ...], Field(min_length=1)]
+    """Node-local storage, fastest first."""
+    allowed_targets: tuple[str, ...] = (
+        "headrace.data.transforms",
+        "headrace.examples",
+        "torch.nn",
+        "torch.optim",
+        "torchmetrics",
+        "lightning.pytorch",
+    )
+    """Module prefixes that a recipe's `_target_` may name."""
+    allowed_code: tuple[str, ...] = ()
+    """Folders from which a recipe's `code` and `train.script` may be taken."""
+    limits: Limits = Limits()
+    """What this place allows."""

@@ -1,0 +1,1 @@
+"""The stage step: shards to the nodes' own storage."""

@@ -1,0 +1,61 @@
+"""The words in which headrace tells how a piece of work stands, and why it failed."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class StepState(str, Enum):
+    """State of a step or of one attempt at it."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to work in this state."""
+        return self not in (StepState.QUEUED, StepState.RUNNING)
+
+
+class LeaseState(str, Enum):
+    """State of a lease as the control side knows it."""
+
+    STARTING = "starting"
+    READY = "ready"
+    CLOSED = "closed"
+    FAILED = "failed"
+    LOST = "lost"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the lease holds (or is about to hold) machines."""
+        return self in (LeaseState.STARTING, LeaseState.READY)
+
+
+class FailureClass(str, Enum):
+    """Why work failed; decides whether another attempt makes sense."""
+
+    USER_ERROR = "user_error"
+    DATA_ERROR = "data_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    CAPACITY = "capacity"
+    INFRASTRUCTURE = "infrastructure"
+    PREEMPTED = "preempted"
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether a new attempt, from the last checkpoint, may succeed."""
+        return self not in (
+            FailureClass.USER_ERROR,
+            FailureClass.DATA_ERROR,
+            FailureClass.CANCELLED,
+        )

@@ -1,0 +1,1 @@
+"""Steps: spec, mailbox, driver, status, child supervision."""

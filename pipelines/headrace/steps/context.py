@@ -1,0 +1,85 @@
+"""What a step function is given: its spec, recipe and site, and ways to tell how it goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import StepCancelledError, StepTimedOutError
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.steps.events import append_event
+from headrace.steps.records import Progress, StepSpec
+from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
+
+
+@dataclass
+class StepContext:
+    """Handle of a running step, made by `headrace.steps.run`.
+
+    Attributes:
+        folder: The step's folder.
+        spec: What was asked for.
+        recipe: The resolved recipe of the run.
+        site: The resolved site of the run.
+    """
+
+    folder: StepFolder
+    spec: StepSpec
+    recipe: Recipe
+    site: Site
+    started_at: float = field(default_factory=time.time)
+    current: Progress = field(default_factory=Progress)
+    metrics: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def run_folder(self) -> RunFolder:
+        """Folder of the run."""
+        return RunFolder(Path(self.spec.run_folder))
+
+    @property
+    def lease_folder(self) -> LeaseFolder:
+        """Folder of the lease the step runs in."""
+        return LeaseFolder(self.folder.path.parent.parent)
+
+    def progress(self, done: float, total: float | None, unit: str, phase: str = "") -> None:
+        """Tell how far the step is; cheap, call it as often as there is something new.
+
+        Args:
+            done: Units done.
+            total: Units in all, None when unknown.
+            unit: What is counted.
+            phase: What goes on, in a few words.
+
+        Raises:
+            StepCancelledError: Somebody asked the step to stop.
+            StepTimedOutError: The step ran past its time limit.
+        """
+        with self._lock:
+            self.current = Progress(done=done, total=total, unit=unit, phase=phase)
+        self.check()
+
+    def report(self, **metrics: float) -> None:
+        """Add figures to the status."""
+        with self._lock:
+            self.metrics.update(metrics)
+
+    def event(self, name: str, **fields: object) -> None:
+        """Append a structured event to `events.jsonl`."""
+        append_event(self.folder.events, name, **fields)
+
+    def check(self) -> None:
+        """Raise when the step was cancelled or is past its time limit.
+
+        Raises:
+            StepCancelledError: Somebody asked the step to stop.
+            StepTimedOutError: The step ran past its time limit.
+        """
+        if self.folder.cancel.exists():
+            raise StepCancelledError(f"Cancelled: {self.folder.cancel.read_text()}")
+        limit = self.spec.timeout_s
+        if limit is not None and time.time() - self.started_at > limit:
+            raise StepTimedOutError(f"Step {self.spec.name} ran past its limit of {limit:g} s")

@@ -1,0 +1,114 @@
+"""The mailbox: numbered step folders through which the control side talks to a lease."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+
+from headrace.errors import LeaseLostError
+from headrace.states import FailureClass, StepState
+from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus
+from headrace.storage.atomic import publish_folder, read_record, write_record, write_text
+from headrace.storage.layout import LeaseFolder, StepFolder
+
+
+def submit(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
+    """Put a step into the lease's mailbox, or find the one with its key that is there.
+
+    The folder appears whole and under the next free number, so that two writers at once, or one
+    killed half way, leave no gap.
+
+    Raises:
+        LeaseLostError: The lease has ended; nobody would take the step.
+    """
+    found = find(lease, spec.key)
+    if found is not None:
+        return found
+    if lease.closed.exists() or not lease.path.exists():
+        raise LeaseLostError(f"Lease {lease.lease_id} has ended; step {spec.key} was not submitted")
+    lease.steps.mkdir(exist_ok=True)
+    prepared = lease.steps / f".{uuid.uuid4().hex}"
+    prepared.mkdir()
+    try:
+        StepFolder(prepared).logs.mkdir()
+        StepFolder(prepared).parts.mkdir()
+        write_record(StepFolder(prepared).spec, spec)
+        number = 1
+        while not publish_folder(prepared, lease.step(number).path):
+            number += 1
+    finally:
+        shutil.rmtree(prepared, ignore_errors=True)
+    return lease.step(number)
+
+
+def submitted(lease: LeaseFolder) -> Iterator[StepFolder]:
+    """All steps of the lease in order of their numbers."""
+    number = 1
+    while lease.step(number).path.exists():
+        yield lease.step(number)
+        number += 1
+
+
+def find(lease: LeaseFolder, key: str) -> StepFolder | None:
+    """The step with this key, if it was submitted."""
+    for folder in submitted(lease):
+        spec = read_record(folder.spec, StepSpec)
+        if spec is not None and spec.key == key:
+            return folder
+    return None
+
+
+def request_cancel(folder: StepFolder, reason: str) -> None:
+    """Ask a step to stop; harmless when it has ended."""
+    if not folder.cancel.exists():
+        write_text(folder.cancel, reason)
+
+
+def status(folder: StepFolder) -> StepStatus:
+    """How a step stands; queued until its driver has written something."""
+    return read_record(folder.status, StepStatus) or StepStatus(state=StepState.QUEUED)
+
+
+def outcome(folder: StepFolder) -> StepResult | None:
+    """The result of a step, also of one whose driver died without writing it.
+
+    Returns:
+        None while the step may still end by itself.
+    """
+    result = read_record(folder.result, StepResult)
+    if result is not None:
+        return result
+    ended = read_record(folder.exit, DriverExit)
+    if ended is None:
+        return None
+    result = read_record(folder.result, StepResult)  # may have been written in between
+    return result or _without_result(folder, ended)
+
+
+def lost(folder: StepFolder, why: str) -> StepResult:
+    """Result of a step whose lease is gone.
+
+    Args:
+        folder: The step.
+        why: What is known about the end.
+    """
+    now = time.time()
+    if folder.cancel.exists():
+        return _ended(StepState.CANCELLED, FailureClass.CANCELLED, folder.cancel.read_text(), now)
+    return _ended(StepState.LOST, FailureClass.LOST, why, now)
+
+
+def _without_result(folder: StepFolder, ended: DriverExit) -> StepResult:
+    if folder.cancel.exists():
+        reason = folder.cancel.read_text()
+        return _ended(StepState.CANCELLED, FailureClass.CANCELLED, reason, ended.at)
+    cause = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
+    why = f"The step driver ended with {cause} and left no result; see {folder.logs}/driver.log"
+    return _ended(StepState.LOST, FailureClass.LOST, why, ended.at)
+
+
+def _ended(state: StepState, cause: FailureClass, message: str, at: float) -> StepResult:
+    failure = Failure(failure_class=cause, error="", message=message)
+    return StepResult(state=state, failure=failure, started_at=at, finished_at=at)

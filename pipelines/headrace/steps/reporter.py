@@ -1,0 +1,87 @@
+"""Keeps `status.json` fresh while a step runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from types import TracebackType
+
+from headrace.states import StepState
+from headrace.steps.context import StepContext
+from headrace.steps.records import StepStatus
+from headrace.storage.atomic import write_record
+
+_WINDOW_S = 30.0
+
+
+class Rate:
+    """Units a second over the last half minute."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float]] = deque()
+        self._unit = ""
+
+    def add(self, at: float, done: float, unit: str) -> float | None:
+        """Take in a reading and give the rate; None until there are two.
+
+        Args:
+            at: Time of the reading, seconds.
+            done: Units done by then.
+            unit: What is counted; another unit starts anew.
+        """
+        if unit != self._unit or (self._points and done < self._points[-1][1]):
+            self._points.clear()
+            self._unit = unit
+        self._points.append((at, done))
+        while self._points[0][0] < at - _WINDOW_S and len(self._points) > 2:
+            self._points.popleft()
+        span_s = at - self._points[0][0]
+        gained = done - self._points[0][1]
+        return gained / span_s if span_s > 0 and gained > 0 else None
+
+
+class Reporter:
+    """Writes the status of a step every second, from a thread of its own."""
+
+    def __init__(self, context: StepContext, interval_s: float = 1.0) -> None:
+        self._context = context
+        self._interval_s = interval_s
+        self._rate = Rate()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-status", daemon=True)
+
+    def __enter__(self) -> Reporter:
+        self.write(StepState.RUNNING)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def write(self, state: StepState) -> None:
+        """Write the status once."""
+        now = time.time()
+        progress = self._context.current
+        rate = self._rate.add(now, progress.done, progress.unit)
+        left = None if progress.total is None else max(progress.total - progress.done, 0)
+        status = StepStatus(
+            state=state,
+            progress=progress,
+            rate=rate,
+            eta_s=left / rate if left is not None and rate else None,
+            elapsed_s=now - self._context.started_at,
+            metrics=dict(self._context.metrics),
+            updated_at=now,
+        )
+        write_record(self._context.folder.status, status)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            self.write(StepState.RUNNING)

@@ -1,0 +1,130 @@
+"""Runs one step: `python -m headrace.steps.run STEP_DIR`.
+
+Host, command line and tests all call this. It writes `status.json` while the step runs and
+`result.json` once, last. Exit code 0 means that a result was written.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from headrace.errors import HeadraceError, StepError, UserCodeError
+from headrace.processes import die_with_parent
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.states import FailureClass, StepState
+from headrace.steps.context import StepContext
+from headrace.steps.records import Failure, StepResult, StepSpec
+from headrace.steps.registry import step_function
+from headrace.steps.reporter import Reporter
+from headrace.storage.atomic import read_record, write_record
+from headrace.storage.layout import RunFolder, StepFolder
+
+logger = logging.getLogger(__name__)
+
+_STATES = {
+    FailureClass.CANCELLED: StepState.CANCELLED,
+    FailureClass.TIMED_OUT: StepState.TIMED_OUT,
+    FailureClass.PREEMPTED: StepState.PREEMPTED,
+    FailureClass.LOST: StepState.LOST,
+}
+
+
+def run_step(folder: StepFolder) -> StepResult:
+    """Run the step in `folder` to its result; a step that has one is not run again."""
+    existing = read_record(folder.result, StepResult)
+    if existing is not None:
+        return existing
+    context = open_context(folder)
+    context.event("started", kind=context.spec.kind, attempt=context.spec.attempt)
+    with Reporter(context) as reporter:
+        result = _outcome(context)
+    reporter.write(result.state)
+    context.event("finished", state=result.state.value)
+    write_record(folder.result, result)
+    return result
+
+
+def open_context(folder: StepFolder) -> StepContext:
+    """Read spec, recipe and site of a step.
+
+    Raises:
+        StepError: A file is missing.
+    """
+    spec = read_record(folder.spec, StepSpec)
+    if spec is None:
+        raise StepError(f"{folder.path} holds no spec.json", "Give the folder of a step.")
+    run = RunFolder(Path(spec.run_folder))
+    recipe = read_record(run.recipe, Recipe)
+    site = read_record(run.site, Site)
+    if recipe is None or site is None:
+        raise StepError(f"{run.path} holds no recipe.json or site.json")
+    return StepContext(folder=folder, spec=spec, recipe=recipe, site=site)
+
+
+def _outcome(context: StepContext) -> StepResult:
+    failure: Failure | None = None
+    outputs: dict[str, object] = {}
+    try:
+        outputs = step_function(context.spec.kind)(context)
+    except Exception as error:
+        logger.exception("Step %s failed", context.spec.key)
+        failure = failure_of(error)
+    state = StepState.SUCCEEDED if failure is None else _state(failure.failure_class)
+    return StepResult(
+        state=state,
+        failure=failure,
+        outputs=outputs,
+        started_at=context.started_at,
+        finished_at=time.time(),
+    )
+
+
+def _state(failure_class: FailureClass) -> StepState:
+    return _STATES.get(failure_class, StepState.FAILED)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Describe an error for the result file.
+
+    Args:
+        error: What a step function raised. Errors that are not headrace's own are bugs or faults
+            of the machine; they keep their trace and are tried again.
+    """
+    if isinstance(error, HeadraceError):
+        trace = getattr(error, "trace", "") if isinstance(error, UserCodeError) else ""
+        return Failure(
+            failure_class=error.failure_class,
+            error=type(error).__name__,
+            message=str(error),
+            trace=trace,
+            where=getattr(error, "where", ""),
+        )
+    kind = FailureClass.INFRASTRUCTURE
+    if isinstance(error, MemoryError):
+        kind = FailureClass.OUT_OF_MEMORY
+    trace = "".join(traceback.format_exception(error))
+    return Failure(
+        failure_class=kind,
+        error=type(error).__name__,
+        message=str(error) or repr(error),
+        trace=trace,
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the step driver."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    die_with_parent()
+    run_step(StepFolder(Path(arguments[0]).absolute()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""Files that are either whole or not there: unique temporary name, fsync, replace."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from headrace.errors import StepError
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`; a reader sees the old or the new file, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, content: str) -> None:
+    """Replace `path` by UTF-8 text."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: object) -> None:
+    """Replace `path` by a JSON value."""
+    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    """Replace `path` by a record as JSON."""
+    write_text(path, record.model_dump_json(indent=1) + "\n")
+
+
+def read_record(path: Path, kind: type[Record]) -> Record | None:
+    """Read a record written by `write_record`; None when the file is not there.
+
+    Raises:
+        StepError: The file holds something else.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StepError(f"{path} does not hold a {kind.__name__}: {error}") from error
+
+
+def publish_folder(prepared: Path, final: Path) -> bool:
+    """Give a prepared, non-empty folder its final name, if nobody took the name before.
+
+    Returns:
+        True when this call published it, False when `final` was there already.
+    """
+    try:
+        prepared.rename(final)
+    except OSError:
+        if final.exists():
+            return False
+        raise
+    fsync_folder(final.parent)
+    return True
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,181 @@
+"""Where things lie: the folders of a site, a run, a lease and a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class StepFolder:
+    """One attempt at a step: `leases/<lease_id>/steps/<number>/`."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """Input, immutable."""
+        return self.path / "spec.json"
+
+    @property
+    def status(self) -> Path:
+        """Replaced every second by the step driver."""
+        return self.path / "status.json"
+
+    @property
+    def events(self) -> Path:
+        """Structured events, append-only JSON lines."""
+        return self.path / "events.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """Written once, atomically, last."""
+        return self.path / "result.json"
+
+    @property
+    def exit(self) -> Path:
+        """Exit code of the driver, written by the host after the driver ended."""
+        return self.path / "exit.json"
+
+    @property
+    def cancel(self) -> Path:
+        """Its presence asks the step to stop; its text says who asked and why."""
+        return self.path / "cancel"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of `driver.log`, `rank-<r>.log`, …."""
+        return self.path / "logs"
+
+    @property
+    def parts(self) -> Path:
+        """Folder of intermediate files that the step's own workers share."""
+        return self.path / "parts"
+
+    @property
+    def number(self) -> int:
+        """Number of the step in its lease, from 1."""
+        return int(self.path.name)
+
+
+@dataclass(frozen=True)
+class LeaseFolder:
+    """`leases/<lease_id>/`."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """What was asked for; written by the control side before the host starts."""
+        return self.path / "spec.json"
+
+    @property
+    def info(self) -> Path:
+        """What there is: addresses, job ids; published by the host when the lease is ready."""
+        return self.path / "lease.json"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Rewritten by the host every few seconds."""
+        return self.path / "heartbeat"
+
+    @property
+    def steps(self) -> Path:
+        """The mailbox: numbered step folders."""
+        return self.path / "steps"
+
+    @property
+    def close(self) -> Path:
+        """Its presence asks the host to end; its text says why."""
+        return self.path / "close"
+
+    @property
+    def closed(self) -> Path:
+        """Written by the host as its last act; its text says why it ended."""
+        return self.path / "closed"
+
+    @property
+    def log(self) -> Path:
+        """Log of the host."""
+        return self.path / "host.log"
+
+    @property
+    def scheduler_file(self) -> Path:
+        """Dask's scheduler file."""
+        return self.path / "scheduler.json"
+
+    @property
+    def lease_id(self) -> str:
+        """Identity of the lease."""
+        return self.path.name
+
+    def step(self, number: int) -> StepFolder:
+        """Folder of the step with this number (from 1)."""
+        return StepFolder(self.steps / f"{number:06d}")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`runs/<run_id>/`."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """Identity of the run."""
+        return self.path.name
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe."""
+        return self.path / "recipe.json"
+
+    @property
+    def site(self) -> Path:
+        """The resolved site."""
+        return self.path / "site.json"
+
+    @property
+    def provenance(self) -> Path:
+        """Git commit, versions, command, host."""
+        return self.path / "provenance.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of training checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def report(self) -> Path:
+        """Folder of the evaluation report."""
+        return self.path / "report"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder for loggers."""
+        return self.path / "loggers"
+
+
+@dataclass(frozen=True)
+class SiteFolder:
+    """The shared folder of a site, seen by the control side and all nodes."""
+
+    path: Path
+
+    def run(self, run_id: str) -> RunFolder:
+        """Folder of a run."""
+        return RunFolder(self.path / "runs" / run_id)
+
+    def lease(self, lease_id: str) -> LeaseFolder:
+        """Folder of a lease."""
+        return LeaseFolder(self.path / "leases" / lease_id)
+
+    @property
+    def leases(self) -> Path:
+        """Folder of all leases."""
+        return self.path / "leases"
+
+    @property
+    def datasets(self) -> Path:
+        """Folder of packed datasets."""
+        return self.path / "datasets"

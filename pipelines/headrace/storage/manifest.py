@@ -1,0 +1,175 @@
+"""The manifest of a dataset: what its shards hold, how they came to be, how to check them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from headrace.errors import ManifestError, nearest
+from headrace.storage.atomic import write_record
+
+FORMAT_VERSION = 1
+"""Version of the dataset format that this release writes; it reads this one and older ones."""
+
+FILE_NAME = "manifest.json"
+
+
+class Record(BaseModel):
+    """A frozen part of the manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class FieldInfo(Record):
+    """One field of a sample."""
+
+    name: str
+    """Name, as in `image`, `array`, `label`."""
+    dtype: str
+    """NumPy dtype of an element, as in `uint8`, `float32`, `int64`."""
+    shape: tuple[int, ...] = ()
+    """Shape of one sample for fixed fields; empty for scalars and for ragged fields."""
+    layout: Literal["fixed", "ragged"]
+    """`fixed`: one dataset `(num_samples, *shape)`; `ragged`: `data` and `offsets`."""
+    encoding: Literal["raw", "png", "jpeg", "bmp", "npy"] = "raw"
+    """How the bytes of a ragged field are to be read."""
+
+
+class ShardInfo(Record):
+    """One shard file."""
+
+    file: str
+    """Path relative to the manifest, as in `shards/train-00000.h5`."""
+    split: str
+    """Split that all samples of the shard belong to."""
+    num_samples: int
+    """Samples in the shard."""
+    num_bytes: int
+    """Size of the file."""
+    xxh3_128: str
+    """XXH3 checksum of the file, 128 bits, hexadecimal."""
+
+
+class FieldStatistics(Record):
+    """Statistics of a fixed numeric field over the training split (or all, without one)."""
+
+    count: int
+    """Elements counted."""
+    mean: tuple[float, ...]
+    """Mean a channel (last axis of three-dimensional samples), else one number."""
+    std: tuple[float, ...]
+    """Population standard deviation, as `mean`."""
+    minimum: float
+    """Smallest element."""
+    maximum: float
+    """Largest element."""
+
+
+class Quarantined(Record):
+    """A sample that could not be packed."""
+
+    path: str
+    """Source file relative to the source folder."""
+    reason: str
+    """Why."""
+
+
+class Manifest(Record):
+    """`manifest.json` of a dataset."""
+
+    format_version: int = FORMAT_VERSION
+    """Version of the dataset format."""
+    name: str
+    """Name of the dataset."""
+    fingerprint: str
+    """Hash of fields, classes and shard checksums: equal content, equal fingerprint."""
+    pack_key: str
+    """Hash of what was packed and how: equal key, nothing to pack."""
+    fields: tuple[FieldInfo, ...]
+    """Fields of a sample, the input first, `label` (if any) last."""
+    classes: tuple[str, ...] = ()
+    """Class names; `label` indexes them."""
+    splits: dict[str, int]
+    """Samples in each split."""
+    shards: tuple[ShardInfo, ...]
+    """Shards in the order of the samples, split after split."""
+    statistics: dict[str, FieldStatistics] = {}
+    """Statistics by field."""
+    class_counts: dict[str, dict[str, int]] = {}
+    """Samples by split and class."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Samples left out, with reasons."""
+    provenance: dict[str, JsonValue] = {}
+    """Source, recipe fingerprint, git commit, versions."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in all splits."""
+        return sum(self.splits.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+    def shards_of(self, split: str) -> tuple[ShardInfo, ...]:
+        """Shards of one split in order.
+
+        Raises:
+            ManifestError: There is no such split.
+        """
+        if split not in self.splits:
+            raise ManifestError(
+                f"Dataset '{self.name}' has no split '{split}'", nearest(split, self.splits)
+            )
+        return tuple(shard for shard in self.shards if shard.split == split)
+
+    def field(self, name: str) -> FieldInfo:
+        """Field by name.
+
+        Raises:
+            ManifestError: There is no such field.
+        """
+        for info in self.fields:
+            if info.name == name:
+                return info
+        names = [info.name for info in self.fields]
+        raise ManifestError(f"Dataset '{self.name}' has no field '{name}'", nearest(name, names))
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> Path:
+    """Write `manifest.json` into a dataset's folder, atomically."""
+    path = folder / FILE_NAME
+    write_record(path, manifest)
+    return path
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of the dataset in `folder`.
+
+    Raises:
+        ManifestError: There is none, it is damaged, or a newer release wrote it.
+    """
+    path = folder / FILE_NAME
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ManifestError(
+            f"{folder} is no dataset: it holds no {FILE_NAME}",
+            "Give the folder that `headrace run` or a pack step printed.",
+        ) from None
+    except ValueError as error:
+        raise ManifestError(f"{path} is damaged: {error}") from error
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise ManifestError(
+            f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}",
+            "Upgrade headrace.",
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        raise ManifestError(f"{path} is damaged: {error}") from error

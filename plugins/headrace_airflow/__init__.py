@@ -1,0 +1,1 @@
+"""headrace in Airflow: operators, trigger, links, DAG bundle."""
