@@ -1,0 +1,84 @@
+"""Fixtures and rules that all tests share."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.processes import end_processes
+from support.images import write_class_folders
+from support.leftovers import MARK, describe, started_by
+from support.ports import find_free_port
+from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
+from support.waiting import wait_until
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
+
+_ORDER = ("architecture", "unit", "contract", "dags", "integration", "chaos", "docs")
+"""Groups of tests, the quick ones first."""
+
+_GRACE_S = 60.0
+"""No process of headrace may live longer than this after its work has ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the groups in a fixed order, whatever was named on the command line."""
+    items.sort(key=_group)
+
+
+def _group(item: pytest.Item) -> int:
+    parts = item.path.relative_to(Path(__file__).parent).parts
+    return _ORDER.index(parts[0]) if parts[0] in _ORDER else len(_ORDER)
+
+
+@pytest.fixture
+def headrace_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty headrace home; `HEADRACE_HOME` names it, no other setting leaks in."""
+    for name in ("HEADRACE_RECIPES_PATH", "HEADRACE_SITES_PATH", "HEADRACE_DIGITS"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    return find_free_port()
+
+
+@pytest.fixture
+def no_leftover_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail the test when a process it started, directly or not, outlives it; then end those."""
+    test_id = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, test_id)
+    yield
+    try:
+        wait_until(
+            lambda: not started_by(test_id, tmp_path), _GRACE_S, "the test's processes to end"
+        )
+    except AssertionError:
+        left = started_by(test_id, tmp_path)
+        listed = describe(left)
+        end_processes(left)
+        pytest.fail(f"{len(left)} processes outlived the test by {_GRACE_S:g} s:\n{listed}")
+
+
+@pytest.fixture
+def small_images(tmp_path: Path) -> Path:
+    """Sixty grey PNG files of 8 x 8 pixels in the class folders bright, dark and middle."""
+    return write_class_folders(tmp_path / "small-images")
+
+
+@pytest.fixture(scope="session")
+def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 1,797 handwritten digits of scikit-learn as PNG files in ten class folders."""
+    from headrace.examples.digits import export_digits
+
+    folder = tmp_path_factory.mktemp("examples") / "digits"
+    export_digits(folder)
+    return folder
