@@ -1,0 +1,60 @@
+# The two commands of a newcomer: `make demo` and `make test`. `make` alone lists all targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+ARGS ?=
+PYTEST = $(BIN)/pytest --durations=15 --durations-min=1
+
+.PHONY: help demo test setup system-packages lint types imports unit contract dags integration \
+	chaos docs format pins clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
+		sed -E 's/^([a-z-]+):.*## /\1\t/' | \
+		while IFS=$$'\t' read -r name text; do printf '  make %-16s %s\n' "$$name" "$$text"; done
+
+demo: setup ## Airflow, the digits, training and evaluation, live in this terminal (ARGS=--once to end when done)
+	@exec $(BIN)/headrace demo $(ARGS)
+
+test: setup system-packages lint types imports ## Everything that must hold before a change goes in
+	@exec $(PYTEST) tests
+
+setup: ## Virtual environment .venv with all that demo, tests and development need
+	@scripts/setup.sh
+
+system-packages: ## Programs outside Python that some tests use (installs them when run as root)
+	@scripts/system-packages.sh
+
+lint: setup ## Style and common mistakes
+	@scripts/lint.sh
+
+types: setup ## Static types
+	@$(BIN)/mypy
+
+imports: setup ## Contracts between the layers
+	@$(BIN)/lint-imports --no-logo
+
+unit contract dags integration chaos docs: setup
+	@exec $(PYTEST) tests/$@ $(ARGS)
+
+unit: ## Tests of single parts
+contract: ## Tests that every backend passes
+dags: ## Tests of the DAG files
+integration: ## Tests with real leases, training and Airflow
+chaos: ## Tests that kill processes of a running job
+docs: ## Tests of the documentation: its examples are run, its links and generated pages checked
+
+format: setup ## Format the Python files and correct what can be corrected
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+pins: setup ## Rewrite constraints.txt from what is installed in .venv
+	@$(BIN)/python scripts/pins.py > constraints.txt.new
+	@mv constraints.txt.new constraints.txt
+
+clean: ## Remove the virtual environment, caches and build results
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	@find pipelines plugins dags docs tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Programs outside Python that some tests use. Installed with apt-get when this runs as root;
+# otherwise it says which tests will be skipped. Says nothing when all are there.
+set -euo pipefail
+
+say() { printf '%s\n' "$*" >&2; }
+
+has_postgresql() {
+  command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+
+has_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null; }
+
+has_git() { command -v git >/dev/null; }
+
+has_shellcheck() { command -v shellcheck >/dev/null; }
+
+PACKAGES=(git postgresql chromium shellcheck)
+
+missing() {
+  local package
+  for package in "${PACKAGES[@]}"; do
+    "has_$package" || printf '%s\n' "$package"
+  done
+}
+
+why() { # PACKAGE: what is left out without it
+  case $1 in
+  git) say "  git: the tests of provenance (commit, dirty tree) are skipped" ;;
+  postgresql) say "  postgresql: the tests marked 'postgres' are skipped" ;;
+  chromium) say "  chromium: the tests marked 'browser' are skipped" ;;
+  shellcheck) say "  shellcheck: the shell scripts are not linted" ;;
+  esac
+}
+
+install() { # PACKAGE...
+  local log
+  log=$(mktemp)
+  say "Installing the Debian packages $* (log: $log)"
+  if ! { apt-get update -qq &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } \
+    >"$log" 2>&1 </dev/null; then
+    say "$(tail -n 15 "$log")" "apt-get failed, so:"
+    return
+  fi
+  rm -f "$log"
+}
+
+main() {
+  local packages package
+  mapfile -t packages < <(missing)
+  ((${#packages[@]})) || return 0
+  if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+    install "${packages[@]}"
+  else
+    say "Not everything that the tests can use is installed. As root:" \
+      "  apt-get install ${packages[*]}"
+  fi
+  mapfile -t packages < <(missing)
+  for package in "${packages[@]}"; do
+    why "$package"
+  done
+}
+
+main
