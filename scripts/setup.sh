@@ -11,7 +11,7 @@ STARTED=$VENV/.headrace-installing
 LOG=$VENV/install.log
 PYTHONS=(python3.11 python3.12 python3.13 python3 python3.10)
 
-say() { printf '%s\n' "$*" >&2; }
+say() { printf '%s\n' "$@" >&2; } # one line an argument
 
 die() {
   say "$@"

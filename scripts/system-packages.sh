@@ -3,7 +3,7 @@
 # otherwise it says which tests will be skipped. Says nothing when all are there.
 set -euo pipefail
 
-say() { printf '%s\n' "$*" >&2; }
+say() { printf '%s\n' "$@" >&2; } # one line an argument
 
 has_postgresql() {
   command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
