@@ -1,0 +1,1 @@
+"""Migrations of the ledger, run by `headrace.ledger.migrate`."""
