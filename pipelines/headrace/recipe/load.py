@@ -95,13 +95,24 @@ def _load(
     overrides: Iterable[str],
     error_type: type[UserError],
 ) -> Model:
-    path = _find(folder, name_or_path, error_type)
+    path = locate(folder, name_or_path)
     content = _read(path, overrides, error_type)
     content.setdefault("name", path.stem)
     return parse(kind, content, str(path))
 
 
-def _find(folder: str, name_or_path: str, error_type: type[UserError]) -> Path:
+def locate(folder: str, name_or_path: str) -> Path:
+    """File of a recipe or site.
+
+    Args:
+        folder: `recipes` or `sites`.
+        name_or_path: Name, or path of a YAML file.
+
+    Raises:
+        RecipeError: No such recipe.
+        SiteError: No such site.
+    """
+    error_type: type[UserError] = SiteError if folder == "sites" else RecipeError
     singular = folder.removesuffix("s")
     if name_or_path.endswith((".yaml", ".yml", ".json")):
         path = Path(name_or_path).expanduser()

@@ -7,11 +7,16 @@ import time
 import uuid
 from collections.abc import Iterator
 
+from filelock import FileLock
+
 from headrace.errors import LeaseLostError
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus
 from headrace.storage.atomic import publish_folder, read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder, StepFolder
+
+
+_LOCK_TIMEOUT_S = 60.0
 
 
 def submit(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
@@ -23,12 +28,14 @@ def submit(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
     Raises:
         LeaseLostError: The lease has ended; nobody would take the step.
     """
-    found = find(lease, spec.key)
-    if found is not None:
-        return found
     if lease.closed.exists() or not lease.path.exists():
         raise LeaseLostError(f"Lease {lease.lease_id} has ended; step {spec.key} was not submitted")
     lease.steps.mkdir(exist_ok=True)
+    with FileLock(lease.steps / ".lock", timeout=_LOCK_TIMEOUT_S):
+        return find(lease, spec.key) or _publish(lease, spec)
+
+
+def _publish(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
     prepared = lease.steps / f".{uuid.uuid4().hex}"
     prepared.mkdir()
     try:

@@ -75,6 +75,16 @@ class LeaseFolder:
         return self.path / "lease.json"
 
     @property
+    def host(self) -> Path:
+        """Identity of the host process; written by the host, first of all."""
+        return self.path / "host.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the host as long as it lives, so that there is never a second one."""
+        return self.path / ".host.lock"
+
+    @property
     def heartbeat(self) -> Path:
         """Rewritten by the host every few seconds."""
         return self.path / "heartbeat"
@@ -134,6 +144,11 @@ class RunFolder:
     def site(self) -> Path:
         """The resolved site."""
         return self.path / "site.json"
+
+    @property
+    def request(self) -> Path:
+        """Who asked for what."""
+        return self.path / "request.json"
 
     @property
     def provenance(self) -> Path:

@@ -1,0 +1,68 @@
+"""The few calls to Airflow's public REST API that the command line makes."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import StepError, UnknownNameError
+
+_TIMEOUT_S = 30.0
+
+
+class AirflowApi:
+    """Airflow's REST API (v2) on this machine.
+
+    Args:
+        base_url: As in `http://127.0.0.1:8080`.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._token = ""
+
+    def trigger(self, dag_id: str, conf: Mapping[str, object]) -> str:
+        """Trigger a DAG.
+
+        Returns:
+            The id of the DAG run.
+
+        Raises:
+            UnknownNameError: Airflow does not know the DAG (yet).
+            StepError: Airflow refuses, with its reason.
+        """
+        body = {"logical_date": None, "conf": dict(conf)}
+        answer = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
+        return str(answer["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """State of a DAG run: queued, running, success, failed."""
+        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def run_url(self, dag_id: str, run_id: str) -> str:
+        """Page of a DAG run in the web UI."""
+        return f"{self._base_url}/dags/{dag_id}/runs/{run_id}"
+
+    def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        if not self._token and path != "/auth/token":
+            self._token = str(self._call("GET", "/auth/token")["access_token"])
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(
+            self._base_url + path,
+            method=method,
+            headers=headers,
+            data=json.dumps(body).encode() if body is not None else None,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                content: dict[str, Any] = json.loads(answer.read())
+                return content
+        except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace")[:2000]
+            kind = UnknownNameError if error.code == 404 else StepError
+            raise kind(f"Airflow answered {error.code} to {method} {path}: {reason}") from error

@@ -1,0 +1,54 @@
+"""`headrace`: the command line. Each group of commands has a module of its own."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from headrace import __version__
+from headrace.cli import airflow, datasets, demo, leases, ledger, runs, schema
+from headrace.errors import HeadraceError
+
+_EXIT_ERROR = 1
+_EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 130
+
+
+def build() -> typer.Typer:
+    """The application with all its commands."""
+    app = typer.Typer(
+        name="headrace",
+        help="From raw samples to evaluated models: pack, stage, train, evaluate.",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback(invoke_without_command=True)
+    def root(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    ) -> None:
+        """From raw samples to evaluated models: pack, stage, train, evaluate."""
+        if version:
+            typer.echo(__version__)
+            raise typer.Exit
+
+    for module in (runs, demo, airflow, leases, datasets, ledger, schema):
+        module.register(app)
+    return app
+
+
+def main() -> None:
+    """Entry point: errors that headrace raises on purpose are told without a trace."""
+    try:
+        build()()
+    except HeadraceError as error:
+        console = Console(stderr=True, highlight=False)
+        console.print("error:", style="bold red", end=" ")
+        console.print(str(error), markup=False)
+        sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)
+    except KeyboardInterrupt:
+        sys.exit(_EXIT_INTERRUPTED)

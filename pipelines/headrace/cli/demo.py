@@ -1,0 +1,137 @@
+"""`headrace demo`: the main job under Airflow, from nothing to an evaluated model."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.airflow_api import AirflowApi
+from headrace.cli.airflow_server import Server, down, up
+from headrace.cli.view import closing, print_failures
+from headrace.cli.watching import Watching
+from headrace.control.books import ledger
+from headrace.control.overview import overview
+from headrace.errors import StepError, UnknownNameError
+from headrace.recipe.load import home
+from headrace.states import StepState
+
+DAG_ID = "headrace_train"
+
+_POLL_S = 0.25
+_DAG_TIMEOUT_S = 120.0
+_IS_LAST_STATE = ("success", "failed")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(demo)
+
+
+def demo(
+    once: Annotated[
+        bool,
+        typer.Option(
+            help="Stop Airflow and exit when the run is done (implied without a terminal)."
+        ),
+    ] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
+    ] = None,
+) -> None:
+    """Train and evaluate the digits recipe under Airflow on this machine, and show how it goes.
+
+    Examples:
+        headrace demo
+
+        headrace demo --once trainer.max_epochs=3
+    """
+    console = Console()
+    once = once or bool(os.environ.get("CI")) or not console.is_terminal
+    _prepare_digits(console)
+    with _airflow(console) as server:
+        api = AirflowApi(server.url)
+        dag_run = _trigger(api, overrides or [], console)
+        run_id = _run_id(api, dag_run, console)
+        with Watching(run_id, console) as tick:
+            while api.run_state(DAG_ID, dag_run) not in _IS_LAST_STATE:
+                tick()
+                time.sleep(_POLL_S)
+        succeeded = _tell_end(run_id, api.run_url(DAG_ID, dag_run), console)
+        if not once:
+            console.print(f"Airflow stays up at {server.url}; Ctrl-C ends it.")
+            _until_interrupted()
+    if not succeeded:
+        raise typer.Exit(1)
+
+
+def _prepare_digits(console: Console) -> None:
+    folder = Path(os.environ.get("HEADRACE_DIGITS") or home() / "examples" / "digits")
+    if not (folder / "9").is_dir():
+        from headrace.examples.digits import export_digits
+
+        with console.status("Writing the digits as PNG files"):
+            export_digits(folder)
+    console.print(f"samples: {folder}", highlight=False)
+
+
+@contextmanager
+def _airflow(console: Console) -> Iterator[Server]:
+    try:
+        with console.status("Starting Airflow"):
+            server = up()
+        console.print(f"Airflow: {server.url}", highlight=False)
+        yield server
+    finally:
+        with console.status("Stopping Airflow"):
+            down()
+
+
+def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> str:
+    conf = {"recipe": "digits", "site": "laptop", "overrides": overrides}
+    deadline = time.monotonic() + _DAG_TIMEOUT_S
+    with console.status("Waiting for Airflow to read the DAGs"):
+        while True:
+            try:
+                return api.trigger(DAG_ID, conf)
+            except UnknownNameError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+
+
+def _run_id(api: AirflowApi, dag_run: str, console: Console) -> str:
+    key = f"airflow:{DAG_ID}:{dag_run}"
+    with console.status("Triggered; waiting for the first task"):
+        while (record := ledger().run_by_key(key)) is None:
+            if api.run_state(DAG_ID, dag_run) in _IS_LAST_STATE:
+                raise StepError(
+                    f"DAG run {dag_run} ended before it had made a run",
+                    f"Its log: {api.run_url(DAG_ID, dag_run)}",
+                )
+            time.sleep(_POLL_S)
+    return record.run_id
+
+
+def _tell_end(run_id: str, url: str, console: Console) -> bool:
+    view = overview(run_id)
+    console.print(closing(view))
+    console.print(f"Airflow run     {url}", highlight=False)
+    if view.dashboard_url:
+        console.print(f"Dask dashboard  {view.dashboard_url}", highlight=False)
+    print_failures(view, console)
+    return view.state is StepState.SUCCEEDED
+
+
+def _until_interrupted() -> None:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        return

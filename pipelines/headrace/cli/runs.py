@@ -1,0 +1,223 @@
+"""Commands about runs: run, status, logs, runs, cancel."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from headrace.cli.view import amount, closing, duration, live, print_failures
+from headrace.cli.watching import REFRESH_S, Watching
+from headrace.control.books import ledger
+from headrace.control.execute import execute
+from headrace.control.flow import steps_of
+from headrace.control.overview import RunView, newest_run_id, overview, step_folders
+from headrace.control.owners import process_owner
+from headrace.control.runs import Run, RunRequest, create_run, open_run, take_over_run
+from headrace.control.steps import cancel_step
+from headrace.errors import StepError, UnknownNameError, nearest
+from headrace.states import StepState
+
+RunArgument = Annotated[
+    str | None, typer.Argument(help="Id of the run; the newest one when left out.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands about runs."""
+    for command in (run, resume, status, logs, runs, cancel):
+        app.command()(command)
+
+
+def run(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe, or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
+    ] = None,
+    site: Annotated[str, typer.Option(help="Name of a site, or a YAML file.")] = "laptop",
+    pack_only: Annotated[bool, typer.Option(help="Only pack the dataset.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe on a site from this terminal, without Airflow.
+
+    The command stays until the run has ended; Ctrl-C cancels it and closes its leases.
+
+    Examples:
+        headrace run digits
+
+        headrace run digits --site laptop trainer.max_epochs=3 seed=1
+
+        headrace run my-recipe.yaml --site my-site.yaml
+    """
+    request = RunRequest(
+        recipe=recipe,
+        site=site,
+        overrides=tuple(overrides or ()),
+        key=f"cli:{uuid.uuid4().hex}",
+        owner=process_owner(),
+        kind="pack" if pack_only else "train",
+    )
+    _execute(create_run(request), as_json=as_json)
+
+
+def resume(run_id: RunArgument = None, as_json: JsonOption = False) -> None:
+    """Go on with a run that was interrupted: steps that have succeeded are not run again.
+
+    Training goes on from its last checkpoint.
+
+    Examples:
+        headrace resume
+
+        headrace resume digits-20260102-030405-0a1b2c3d
+    """
+    _execute(take_over_run(_known(run_id), process_owner()), as_json=as_json)
+
+
+def _execute(job: Run, *, as_json: bool) -> None:
+    console = Console(stderr=as_json)
+    with Watching(job.run_id, console) as tick:
+        execute(job, tick)
+    view = overview(job.run_id)
+    _tell_end(view, console, as_json=as_json)
+
+
+def _tell_end(view: RunView, console: Console, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(view.model_dump_json(indent=1))
+    else:
+        console.print(closing(view))
+    print_failures(view, console)
+    if view.state is not StepState.SUCCEEDED:
+        raise typer.Exit(1)
+
+
+def status(
+    run_id: RunArgument = None,
+    watch: Annotated[bool, typer.Option(help="Keep the table fresh until the run ends.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how a run stands: steps, progress, rate, time left.
+
+    Examples:
+        headrace status
+
+        headrace status digits-20260102-030405-0a1b2c3d --watch
+
+        headrace status --json
+    """
+    known = _known(run_id)
+    console = Console()
+    if as_json:
+        typer.echo(overview(known).model_dump_json(indent=1))
+        return
+    if watch and console.is_terminal:
+        with Live(console=console, auto_refresh=False) as screen:
+            while not (view := overview(known)).state.is_final:
+                screen.update(live(view), refresh=True)
+                time.sleep(REFRESH_S)
+    view = overview(known)
+    console.print(closing(view) if view.state.is_final else live(view))
+    print_failures(view, console)
+
+
+def _known(run_id: str | None) -> str:
+    found = run_id or newest_run_id()
+    if found is None:
+        raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
+    return found
+
+
+def logs(
+    run_id: RunArgument = None,
+    step: Annotated[str | None, typer.Argument(help="Only this step.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+) -> None:
+    """Print the logs of a run's steps: driver and ranks of every attempt.
+
+    Examples:
+        headrace logs
+
+        headrace logs digits-20260102-030405-0a1b2c3d train --follow
+    """
+    job = open_run(_known(run_id))
+    names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
+    if step is not None and step not in names:
+        raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
+    seen: dict[Path, int] = {}
+    _print_new(job, step, seen)
+    while follow and not overview(job.run_id).state.is_final:
+        time.sleep(REFRESH_S)
+        _print_new(job, step, seen)
+
+
+def _print_new(job: Run, step: str | None, seen: dict[Path, int]) -> None:
+    for attempt, folder in step_folders(job, step):
+        for file in sorted((folder / "logs").glob("*.log")):
+            with file.open("rb") as log:
+                log.seek(seen.get(file, 0))
+                text = log.read().decode(errors="replace")
+                seen[file] = log.tell()
+            for line in text.splitlines():
+                typer.echo(f"{attempt.step}/{attempt.attempt} {file.stem} | {line}")
+
+
+def runs(
+    limit: Annotated[int, typer.Option(min=1, help="Newest runs to list.")] = 20,
+    state: Annotated[StepState | None, typer.Option(help="Only runs in this state.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List runs, the newest first.
+
+    Examples:
+        headrace runs
+
+        headrace runs --state failed --json
+    """
+    records = ledger().runs(limit=limit, state=state)
+    if as_json:
+        typer.echo(json.dumps([json.loads(row.model_dump_json()) for row in records], indent=1))
+        return
+    table = Table("run", "recipe", "site", "state", "time", "result")
+    for row in records:
+        end = row.finished_at or time.time()
+        took = duration(end - row.created_at)
+        table.add_row(
+            row.run_id, row.recipe_name, row.site_name, row.state.value, took, _result(row.outputs)
+        )
+    Console().print(table)
+
+
+def _result(outputs: dict[str, object]) -> str:
+    evaluated = outputs.get("evaluate")
+    metrics = evaluated.get("metrics") if isinstance(evaluated, dict) else None
+    accuracy = metrics.get("accuracy") if isinstance(metrics, dict) else None
+    return f"accuracy {amount(accuracy)}" if isinstance(accuracy, float) else ""
+
+
+def cancel(
+    run_id: RunArgument = None,
+    step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
+) -> None:
+    """Ask the running steps of a run to stop.
+
+    Examples:
+        headrace cancel digits-20260102-030405-0a1b2c3d
+    """
+    job = open_run(_known(run_id))
+    names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
+    asked = [
+        name
+        for name in ([step] if step else names)
+        if cancel_step(job, name, "asked by `headrace cancel`")
+    ]
+    if not asked:
+        raise StepError(f"No step of run {job.run_id} is running")
+    typer.echo(f"asked to stop: {', '.join(asked)}")

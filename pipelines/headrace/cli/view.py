@@ -1,0 +1,141 @@
+"""A run as rich renderables: the live table, the closing summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from headrace.control.overview import RunView, StepView
+from headrace.states import StepState
+
+_STYLES = {
+    StepState.SUCCEEDED: "green",
+    StepState.RUNNING: "cyan",
+    StepState.QUEUED: "yellow",
+    StepState.CANCELLED: "magenta",
+}
+
+
+def duration(seconds: float | None) -> str:
+    """A duration for people: `4.2 s`, `3:05`, `1:02:03`; empty when not known."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def amount(value: float | None) -> str:
+    """A count for people: `950`, `1.8k`, `12M`; empty when not known."""
+    if value is None:
+        return ""
+    for limit, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if sign == 'k' else limit):.3g}{sign}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def live(view: RunView) -> RenderableType:
+    """The table shown while a run goes on."""
+    table = Table(expand=True, box=None, pad_edge=False)
+    for title, ratio in (("step", 2), ("state", 2), ("progress", 4), ("", 4), ("rate", 3)):
+        table.add_column(title, ratio=ratio, no_wrap=True)
+    table.add_column("elapsed", justify="right", ratio=2, no_wrap=True)
+    table.add_column("ETA", justify="right", ratio=2, no_wrap=True)
+    for step in view.steps:
+        table.add_row(*_row(step))
+    title = Text.assemble(
+        (view.run_id, "bold"), f" · {view.recipe} on {view.site} · ", _state(view)
+    )
+    foot = Text(f"{duration(view.elapsed_s)}", style="dim")
+    if view.dashboard_url:
+        foot.append(f" · Dask dashboard {view.dashboard_url}")
+    return Panel(Group(table, foot), title=title, title_align="left")
+
+
+def _state(view: RunView) -> tuple[str, str]:
+    return (view.state.value, _STYLES.get(view.state, "red"))
+
+
+def _row(step: StepView) -> Iterator[RenderableType]:
+    yield step.name
+    if step.state is None:
+        yield Text("waiting", style="dim")
+        yield from ("", "", "", "", "")
+        return
+    tries = f" ({step.attempt})" if step.attempt > 1 else ""
+    yield Text(step.state.value + tries, style=_STYLES.get(step.state, "red"))
+    progress = step.status.progress if step.status else None
+    if progress is None or not progress.total:
+        yield from ("", progress.phase if progress else "", "")
+    else:
+        yield ProgressBar(total=progress.total, completed=progress.done, width=20)
+        yield f"{amount(progress.done)}/{amount(progress.total)} {progress.unit} {progress.phase}"
+        rate = step.status.rate if step.status else None
+        yield f"{amount(rate)} {progress.unit}/s" if rate else ""
+    yield duration(step.elapsed_s)
+    running = step.state is StepState.RUNNING
+    yield duration(step.status.eta_s) if running and step.status else ""
+
+
+def closing(view: RunView) -> RenderableType:
+    """The table shown when a run has ended: steps, metrics, where things lie."""
+    steps = Table("step", "state", "attempts", "time", "result", expand=False)
+    for step in view.steps:
+        state = step.state.value if step.state else "not begun"
+        style = _STYLES.get(step.state, "red") if step.state else "dim"
+        tries = str(step.attempt) if step.attempt else ""
+        result = result_line(step)
+        steps.add_row(step.name, Text(state, style=style), tries, duration(step.elapsed_s), result)
+    places = Table.grid(padding=(0, 2))
+    for name, value in _places(view):
+        places.add_row(Text(name, style="bold"), value)
+    return Group(steps, places)
+
+
+def print_failures(view: RunView, console: Console) -> None:
+    """Say why each step that did not succeed failed, once."""
+    for step in view.steps:
+        if step.state is not None and step.state.is_final and step.state is not StepState.SUCCEEDED:
+            console.print(f"[red]{step.name} {step.state.value}[/red]:", end=" ")
+            console.print(step.message, markup=False, highlight=False)
+            if step.folder:
+                console.print(f"  logs: headrace logs {view.run_id} {step.name}", markup=False)
+
+
+def result_line(step: StepView) -> str:
+    """What a step gave, in a few words."""
+    if step.state is not StepState.SUCCEEDED:
+        return step.message.splitlines()[0] if step.message else ""
+    metrics = step.outputs.get("metrics")
+    if step.name == "evaluate" and isinstance(metrics, dict):
+        shown = [(k, v) for k, v in metrics.items() if isinstance(v, float)]
+        return ", ".join(f"{key} {value:.4f}" for key, value in shown[:3])
+    if step.outputs.get("reused") is True:
+        return f"reused, {step.outputs.get('num_samples')} samples"
+    for key, unit in (("num_samples", "samples"), ("steps", "steps"), ("num_bytes", "bytes")):
+        value = step.outputs.get(key)
+        if isinstance(value, (int, float)):
+            return f"{amount(value)} {unit}"
+    return ""
+
+
+def _places(view: RunView) -> Iterator[tuple[str, str]]:
+    outputs = {step.name: step.outputs for step in view.steps}
+    for title, step, key in (
+        ("dataset", "pack", "dataset"),
+        ("checkpoint", "train", "checkpoint"),
+        ("report", "evaluate", "report"),
+    ):
+        value = outputs.get(step, {}).get(key)
+        if isinstance(value, str):
+            yield title, value
+    yield "run folder", str(Path(view.folder))

@@ -1,0 +1,60 @@
+"""Following a run in the terminal while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+
+from headrace.cli.view import live
+from headrace.control.overview import RunView, overview
+
+REFRESH_S = 0.5
+"""Time between two looks at the run."""
+
+
+class Watching:
+    """Shows a live table on a terminal; elsewhere a line whenever a step changes its state.
+
+    As a context manager it gives a function to call while the run is waited for.
+
+    Args:
+        run_id: The run.
+        console: Where to show it.
+    """
+
+    def __init__(self, run_id: str, console: Console) -> None:
+        self._run_id = run_id
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._at = 0.0
+        self._told: dict[str, str] = {}
+
+    def __enter__(self) -> Callable[[], None]:
+        self._console.print(f"run: {self._run_id}", highlight=False)
+        if self._live is not None:
+            self._live.start()
+        return self._tick
+
+    def __exit__(self, *_: object) -> None:
+        self._show(overview(self._run_id))
+        if self._live is not None:
+            self._live.stop()
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._at >= REFRESH_S:
+            self._at = time.monotonic()
+            self._show(overview(self._run_id))
+
+    def _show(self, view: RunView) -> None:
+        if self._live is not None:
+            self._live.update(live(view), refresh=True)
+            return
+        for step in view.steps:
+            state = f"{step.state.value if step.state else ''} {step.attempt}"
+            if step.state is not None and self._told.get(step.name) != state:
+                self._told[step.name] = state
+                again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
+                self._console.print(f"{step.name}: {step.state.value}{again}", highlight=False)

@@ -1,0 +1,93 @@
+"""Runs a whole job from this process, without Airflow: what `headrace run` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.control import leases
+from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.runs import Run, finish_run
+from headrace.control.steps import Ticket, collect, start_step
+from headrace.control.watch import look
+from headrace.errors import CapacityError
+from headrace.states import StepState
+from headrace.steps.records import StepResult
+
+MAX_ATTEMPTS = 5
+"""Attempts at one step before the run gives up on it."""
+
+_POLL_S = 0.25
+
+Tick = Callable[[], None]
+
+
+def execute(run: Run, tick: Tick) -> StepResult | None:
+    """Run the steps of a job one after another, each on its lease; leases are released at the end.
+
+    Args:
+        run: The run.
+        tick: Called every quarter of a second while something is waited for; may raise to stop.
+
+    Returns:
+        The result of the step that failed, or None when all succeeded.
+    """
+    state = StepState.FAILED
+    try:
+        failed = _steps(run, tick)
+        state = StepState.SUCCEEDED if failed is None else failed.state
+    except KeyboardInterrupt:
+        state = StepState.CANCELLED
+        raise
+    finally:
+        for role in {step.role for step in steps_of(run.recipe, run.request.kind)}:
+            leases.release(run, role, f"run {run.run_id} ended")
+        finish_run(run, state)
+    return failed
+
+
+def _steps(run: Run, tick: Tick) -> StepResult | None:
+    steps = steps_of(run.recipe, run.request.kind)
+    for index, step in enumerate(steps):
+        result = _until_decided(run, step, tick)
+        if result.state is not StepState.SUCCEEDED:
+            return result
+        if step.role not in {later.role for later in steps[index + 1 :]}:
+            leases.release(run, step.role, f"step {step.name} was the last on this lease")
+    return None
+
+
+def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        result = _attempt(run, step, tick)
+        failure = result.failure
+        if failure is None or not failure.failure_class.is_retried or attempt == MAX_ATTEMPTS:
+            break
+    return result
+
+
+def _attempt(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
+    started = _when_there_is_room(run, step, tick)
+    if isinstance(started, StepResult):
+        return started
+    lease, folder = Path(started.lease_folder), Path(started.step_folder)
+    noted = False
+    while True:
+        seen = look(lease, folder, run.site.limits.lost_after)
+        if seen.lease.dashboard_url and not noted:
+            leases.note_ready(run, started.lease_id)
+            noted = True
+        tick()
+        if seen.final:
+            return collect(run, started)
+        time.sleep(_POLL_S)
+
+
+def _when_there_is_room(run: Run, step: PlannedStep, tick: Tick) -> Ticket | StepResult:
+    while True:
+        try:
+            return start_step(run, step.name)
+        except CapacityError:
+            tick()
+            time.sleep(_POLL_S * 4)

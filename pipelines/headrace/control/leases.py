@@ -1,0 +1,117 @@
+"""Leases of a run: acquired once by role, found again, released, recorded."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.control.books import ledger
+from headrace.control.owners import owner_process
+from headrace.control.runs import Run
+from headrace.leases import client
+from headrace.leases.records import LeaseSpec
+from headrace.ledger.records import LeaseRecord
+from headrace.states import LeaseState
+
+
+def acquire(run: Run, role_name: str) -> str:
+    """Lease of this run and role: the living one, else a new one, which is still starting.
+
+    Returns:
+        The lease's id.
+
+    Raises:
+        CapacityError: The site's `limits.max_leases` are open.
+    """
+    record = ledger().latest_lease(_key(run, role_name))
+    if record is not None and record.state.is_active:
+        if _is_usable(run, record):
+            client.start(run.lease_folder(record.lease_id), _spec(run, role_name, record.lease_id))
+            return record.lease_id
+        settle(run, record)
+    generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
+    lease_id = f"{run.run_id}-{role_name}-{generation}"
+    ledger().add_lease(
+        _record(run, role_name, lease_id),
+        site_name=run.site.name,
+        max_active=run.site.limits.max_leases,
+    )
+    client.start(run.lease_folder(lease_id), _spec(run, role_name, lease_id))
+    return lease_id
+
+
+def current(run: Run, role_name: str) -> str | None:
+    """Id of the living lease of this run and role, if there is one."""
+    record = ledger().latest_lease(_key(run, role_name))
+    if record is None or not record.state.is_active or not _is_usable(run, record):
+        return None
+    return record.lease_id
+
+
+def note_ready(run: Run, lease_id: str) -> None:
+    """Record addresses and job ids of a lease that has become ready."""
+    info = client.info(run.lease_folder(lease_id))
+    if info is not None:
+        ledger().set_lease_state(
+            lease_id,
+            LeaseState.READY,
+            job_ids=info.job_ids,
+            dashboard_url=info.dashboard_url,
+            ready_at=info.ready_at,
+        )
+
+
+def release(run: Run, role_name: str, reason: str) -> None:
+    """Close the run's lease of this role and record it; harmless when there is none."""
+    record = ledger().latest_lease(_key(run, role_name))
+    if record is not None and record.state.is_active:
+        client.request_close(run.lease_folder(record.lease_id), reason)
+        settle(run, record)
+
+
+def settle(run: Run, record: LeaseRecord) -> None:
+    """Make sure nothing is left of a lease and record how it ended."""
+    folder = run.lease_folder(record.lease_id)
+    state = client.state(folder, run.site.limits.lost_after)
+    client.end(folder)
+    why = client.why_ended(folder)
+    final = LeaseState.CLOSED if state.is_active else state
+    ledger().set_lease_state(record.lease_id, final, ended_at=time.time(), why_ended=why)
+
+
+def _is_usable(run: Run, record: LeaseRecord) -> bool:
+    folder = run.lease_folder(record.lease_id)
+    if folder.close.exists():
+        return False
+    if not folder.spec.exists():
+        return True  # the caller before us ended between the ledger and the start
+    return client.state(folder, run.site.limits.lost_after).is_active
+
+
+def _key(run: Run, role_name: str) -> str:
+    return f"{run.run_id}/{role_name}"
+
+
+def _spec(run: Run, role_name: str, lease_id: str) -> LeaseSpec:
+    return LeaseSpec(
+        lease_id=lease_id,
+        key=_key(run, role_name),
+        run_id=run.run_id,
+        role_name=role_name,
+        role=run.site.roles[role_name],
+        heartbeat_s=run.site.limits.heartbeat,
+        owner=owner_process(run.request.owner),
+        code=run.recipe.code,
+    )
+
+
+def _record(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
+    return LeaseRecord(
+        lease_id=lease_id,
+        key=_key(run, role_name),
+        run_id=run.run_id,
+        role=role_name,
+        backend=run.site.roles[role_name].backend,
+        folder=str(run.lease_folder(lease_id).path),
+        state=LeaseState.STARTING,
+        created_at=time.time(),
+    )

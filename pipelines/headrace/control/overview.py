@@ -1,0 +1,152 @@
+"""How a run stands, put together from ledger and step folders; reads only."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from headrace.control.books import ledger
+from headrace.control.flow import steps_of
+from headrace.control.runs import Run, open_run
+from headrace.ledger.records import AttemptRecord
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace.steps.records import Progress, StepResult, StepStatus
+from headrace.storage.layout import LeaseFolder, StepFolder
+
+
+class StepView(BaseModel):
+    """How one step of a run stands."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    state: StepState | None
+    """None: not yet begun."""
+    attempt: int = 0
+    status: StepStatus | None = None
+    elapsed_s: float | None = None
+    message: str = ""
+    folder: str = ""
+    """The step's folder; empty before it is submitted."""
+    outputs: dict[str, JsonValue] = {}
+
+
+class RunView(BaseModel):
+    """How a run stands."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    recipe: str
+    site: str
+    state: StepState
+    owner: str
+    elapsed_s: float
+    folder: str
+    dashboard_url: str = ""
+    """Of the newest lease that is open."""
+    steps: tuple[StepView, ...]
+
+
+def overview(run_id: str) -> RunView:
+    """How a run stands now.
+
+    Raises:
+        UnknownNameError: There is no such run.
+    """
+    run = open_run(run_id)
+    record = ledger().run(run_id)
+    if record is None:
+        raise KeyError(run_id)
+    end = record.finished_at or time.time()
+    attempts = {row.step: row for row in ledger().attempts(run_id)}
+    open_leases = [row for row in ledger().leases(run_id=run_id) if row.state.is_active]
+    urls = [row.dashboard_url for row in open_leases if row.dashboard_url]
+    return RunView(
+        run_id=run_id,
+        recipe=record.recipe_name,
+        site=record.site_name,
+        state=record.state,
+        owner=record.owner,
+        elapsed_s=end - record.created_at,
+        folder=record.folder,
+        dashboard_url=urls[-1] if urls else "",
+        steps=tuple(
+            _step_view(run, step.name, attempts.get(step.name))
+            for step in steps_of(run.recipe, run.request.kind)
+        ),
+    )
+
+
+def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
+    if attempt is None:
+        return StepView(name=name, state=None)
+    folder = _folder(run, attempt)
+    status = mailbox.status(folder) if folder else None
+    result = mailbox.outcome(folder) if folder else None
+    state = _state(attempt, status, result)
+    return StepView(
+        name=name,
+        state=state,
+        attempt=attempt.attempt,
+        status=_finished(status) if state is StepState.SUCCEEDED else status,
+        elapsed_s=_elapsed_s(attempt, status, result),
+        message=attempt.message or (result.failure.message if result and result.failure else ""),
+        folder=str(folder.path) if folder else "",
+        outputs=dict(attempt.outputs or (result.outputs if result else {})),
+    )
+
+
+def _folder(run: Run, attempt: AttemptRecord) -> StepFolder | None:
+    if attempt.number is None:
+        return None
+    return LeaseFolder(run.lease_folder(attempt.lease_id).path).step(attempt.number)
+
+
+def _state(
+    attempt: AttemptRecord, status: StepStatus | None, result: StepResult | None
+) -> StepState:
+    if attempt.state.is_final:
+        return attempt.state
+    if result is not None:
+        return result.state
+    return status.state if status else StepState.QUEUED
+
+
+def _elapsed_s(
+    attempt: AttemptRecord, status: StepStatus | None, result: StepResult | None
+) -> float | None:
+    if result is not None:
+        return result.finished_at - result.started_at
+    if attempt.started_at is not None and attempt.finished_at is not None:
+        return attempt.finished_at - attempt.started_at
+    return status.elapsed_s if status else None
+
+
+def _finished(status: StepStatus | None) -> StepStatus | None:
+    """A succeeded step is all done, also when its last progress came before its last unit."""
+    if status is None or status.progress.total is None:
+        return status
+    progress = Progress(**{**dict(status.progress), "done": status.progress.total})
+    return status.model_copy(update={"progress": progress, "eta_s": 0.0})
+
+
+def newest_run_id() -> str | None:
+    """Id of the run that was started last."""
+    rows = ledger().runs(limit=1)
+    return rows[0].run_id if rows else None
+
+
+def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:
+    """Folders of the attempts of a run, in the order they were made.
+
+    Args:
+        run: The run.
+        step: Only this step.
+    """
+    rows = ledger().attempts(run.run_id, step)
+    folders = [(row, _folder(run, row)) for row in rows]
+    return [(row, folder.path) for row, folder in folders if folder is not None]

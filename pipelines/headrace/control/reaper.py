@@ -1,0 +1,116 @@
+"""The reaper: ends whatever has no living owner, and puts the ledger right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.control import leases
+from headrace.control.books import ledger
+from headrace.control.owners import owner_is_gone
+from headrace.control.runs import Run, finish_run, open_run
+from headrace.control.steps import record_outcome
+from headrace.errors import HeadraceError
+from headrace.leases import client
+from headrace.ledger.records import LeaseRecord, RunRecord
+from headrace.states import LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.storage.layout import LeaseFolder
+
+OwnerIsDone = Callable[[RunRecord], bool]
+"""Whether the owner of a run (an Airflow DAG run, say) has ended."""
+
+StepIsAbandoned = Callable[[RunRecord, str], bool]
+"""Whether nobody waits any more for the running step of this name."""
+
+_MOST_RUNS = 10_000
+
+
+def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tuple[str, ...]:
+    """End steps, leases and runs that nobody answers for any more.
+
+    Args:
+        owner_is_done: Asked for runs whose owner is not a process of this machine.
+        step_is_abandoned: Asked for running steps of runs whose owner lives.
+
+    Returns:
+        One line for each thing that was done.
+    """
+    done: list[str] = []
+    for record in ledger().runs(limit=_MOST_RUNS, state=StepState.RUNNING):
+        try:
+            run = open_run(record.run_id)
+        except HeadraceError as error:
+            ledger().finish_run(record.run_id, StepState.LOST, time.time(), {})
+            done.append(f"run {record.run_id}: recorded as lost: {error.what}")
+            continue
+        if owner_is_gone(record.owner) or owner_is_done(record):
+            done.append(_end_run(run))
+        else:
+            done += _cancel_steps(run, lambda step, row=record: step_is_abandoned(row, step))
+    return (*done, *_end_dead_leases())
+
+
+def _end_run(run: Run) -> str:
+    _cancel_steps(run, lambda _step: True)
+    for record in ledger().leases(run_id=run.run_id):
+        if record.state.is_active:
+            leases.settle(run, record)
+    _settle_attempts(run)
+    finish_run(run, StepState.LOST)
+    return f"run {run.run_id}: its owner {run.request.owner} has ended; leases closed"
+
+
+def _cancel_steps(run: Run, is_abandoned: Callable[[str], bool]) -> list[str]:
+    done = []
+    for attempt in ledger().attempts(run.run_id):
+        if attempt.state.is_final or attempt.number is None:
+            continue
+        folder = run.lease_folder(attempt.lease_id).step(attempt.number)
+        if mailbox.outcome(folder) is None and is_abandoned(attempt.step):
+            mailbox.request_cancel(folder, "nobody waits for it any more")
+            done.append(f"step {attempt.key}: cancelled, nobody waits for it any more")
+    return done
+
+
+def _settle_attempts(run: Run) -> None:
+    for attempt in ledger().attempts(run.run_id):
+        if attempt.state.is_final:
+            continue
+        lease = run.lease_folder(attempt.lease_id)
+        folder = mailbox.find(lease, attempt.key)
+        if folder is not None:
+            result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
+            record_outcome(run.run_id, attempt.step, attempt.attempt, result)
+
+
+def _end_dead_leases() -> list[str]:
+    done = []
+    for record in ledger().active_leases():
+        owner = ledger().run(record.run_id)
+        try:
+            run = open_run(record.run_id)
+        except HeadraceError as error:
+            _end_without_run(record, error)
+            done.append(f"lease {record.lease_id}: closed: {error.what}")
+            continue
+        if (owner is not None and owner.state.is_final) or not _is_alive(run, record):
+            leases.settle(run, record)
+            why = client.why_ended(run.lease_folder(record.lease_id))
+            done.append(f"lease {record.lease_id}: closed ({why})")
+    return done
+
+
+def _is_alive(run: Run, record: LeaseRecord) -> bool:
+    folder = run.lease_folder(record.lease_id)
+    if not folder.spec.exists():
+        return time.time() - record.created_at < run.site.limits.lost_after
+    return client.state(folder, run.site.limits.lost_after).is_active
+
+
+def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
+    client.end(LeaseFolder(Path(record.folder)))
+    ledger().set_lease_state(
+        record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
+    )

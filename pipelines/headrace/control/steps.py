@@ -1,0 +1,206 @@
+"""Steps of a run: find, collect, re-attach, and only then submit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from headrace.control import leases
+from headrace.control.books import ledger
+from headrace.control.flow import Outputs, PlannedStep, step_of
+from headrace.control.runs import Run
+from headrace.errors import StepError
+from headrace.leases import client
+from headrace.ledger.records import AttemptRecord
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace.steps.records import StepResult, StepSpec
+from headrace.storage.layout import LeaseFolder, StepFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """A running attempt: where to look for its end."""
+
+    run_id: str
+    step: str
+    attempt: int
+    lease_id: str
+    lease_folder: str
+    step_folder: str
+
+
+def start_step(run: Run, name: str) -> Ticket | StepResult:
+    """Bring a step of the run under way, whatever happened to it before.
+
+    A succeeded attempt is collected, a running one is re-attached, a lost one is written off; only
+    when there is none of these a new attempt is submitted, to the run's lease of the step's role.
+
+    Returns:
+        The result of a succeeded attempt, or the ticket of the one that runs.
+
+    Raises:
+        CapacityError: A lease is needed and the site has no room for it.
+    """
+    planned = step_of(run.recipe, run.request.kind, name)
+    latest = ledger().latest_attempt(run.run_id, name)
+    if latest is not None:
+        attached = _resume(run, latest)
+        if attached is not None:
+            return attached
+    return _submit(run, planned, 1 if latest is None else latest.attempt + 1)
+
+
+def collect(run: Run, ticket: Ticket) -> StepResult:
+    """Write the outcome of an attempt to the ledger and return it.
+
+    Raises:
+        StepError: The attempt has not ended.
+    """
+    folder = StepFolder(Path(ticket.step_folder))
+    result = mailbox.outcome(folder)
+    if result is None:
+        lease = LeaseFolder(Path(ticket.lease_folder))
+        if client.state(lease, run.site.limits.lost_after).is_active:
+            raise StepError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
+        client.end(lease)
+        result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
+    record_outcome(run.run_id, ticket.step, ticket.attempt, result)
+    return result
+
+
+def cancel_step(run: Run, name: str, reason: str) -> bool:
+    """Ask the running attempt of a step to stop.
+
+    Returns:
+        Whether there was one.
+    """
+    latest = ledger().latest_attempt(run.run_id, name)
+    if latest is None or latest.state.is_final:
+        return False
+    ticket = _find(run, latest)
+    if ticket is not None:
+        mailbox.request_cancel(StepFolder(Path(ticket.step_folder)), reason)
+    return ticket is not None
+
+
+def outputs_of(run: Run) -> dict[str, Outputs]:
+    """Outputs of the steps that have succeeded, by step."""
+    return {
+        attempt.step: attempt.outputs
+        for attempt in ledger().attempts(run.run_id)
+        if attempt.state is StepState.SUCCEEDED
+    }
+
+
+def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> None:
+    """Write the end of an attempt to the ledger."""
+    failure = result.failure
+    ledger().set_attempt(
+        run_id,
+        step,
+        attempt,
+        state=result.state,
+        failure_class=failure.failure_class if failure else None,
+        message=failure.message if failure else None,
+        started_at=result.started_at,
+        finished_at=result.finished_at,
+        outputs=result.outputs,
+    )
+
+
+def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
+    if latest.state is StepState.SUCCEEDED:
+        return _result_of(latest)
+    if latest.state.is_final:
+        return None
+    ticket = _find(run, latest)
+    if ticket is None:
+        return _resubmit(run, latest)
+    folder = StepFolder(Path(ticket.step_folder))
+    lease = client.state(LeaseFolder(Path(ticket.lease_folder)), run.site.limits.lost_after)
+    if mailbox.outcome(folder) is None and lease.is_active:
+        return ticket  # also when it is being cancelled: the caller sees its end and asks again
+    result = collect(run, ticket)
+    return result if result.state is StepState.SUCCEEDED else None
+
+
+def _resubmit(run: Run, latest: AttemptRecord) -> Ticket | None:
+    """An attempt that is in the ledger but in no mailbox: the writer ended in between."""
+    if leases.current(run, _role_of(run, latest.step)) == latest.lease_id:
+        return _put(run, latest)
+    now = time.time()
+    ledger().set_attempt(
+        run.run_id, latest.step, latest.attempt,
+        state=StepState.LOST, message="never submitted", finished_at=now,
+    )  # fmt: skip
+    return None
+
+
+def _find(run: Run, attempt: AttemptRecord) -> Ticket | None:
+    lease = run.lease_folder(attempt.lease_id)
+    folder = mailbox.find(lease, attempt.key)
+    return None if folder is None else _ticket(attempt, lease, folder)
+
+
+def _submit(run: Run, planned: PlannedStep, attempt: int) -> Ticket:
+    lease_id = leases.acquire(run, planned.role)
+    record = AttemptRecord(
+        run_id=run.run_id,
+        step=planned.name,
+        kind=planned.kind,
+        attempt=attempt,
+        key=f"{run.run_id}/{planned.name}/{attempt}",
+        lease_id=lease_id,
+        state=StepState.QUEUED,
+        created_at=time.time(),
+    )
+    return _put(run, ledger().add_attempt(record))
+
+
+def _put(run: Run, record: AttemptRecord) -> Ticket:
+    planned = step_of(run.recipe, run.request.kind, record.step)
+    spec = StepSpec(
+        key=record.key,
+        kind=record.kind,
+        run_id=run.run_id,
+        name=record.step,
+        attempt=record.attempt,
+        run_folder=str(run.folder.path),
+        inputs=planned.inputs(outputs_of(run)),
+        timeout_s=run.recipe.train.timeout if planned.kind == "train" else None,
+    )
+    lease = run.lease_folder(record.lease_id)
+    folder = mailbox.submit(lease, spec)
+    ledger().set_attempt(
+        run.run_id, record.step, record.attempt, state=StepState.RUNNING, number=folder.number
+    )
+    return _ticket(record, lease, folder)
+
+
+def _ticket(record: AttemptRecord, lease: LeaseFolder, folder: StepFolder) -> Ticket:
+    return Ticket(
+        run_id=record.run_id,
+        step=record.step,
+        attempt=record.attempt,
+        lease_id=record.lease_id,
+        lease_folder=str(lease.path),
+        step_folder=str(folder.path),
+    )
+
+
+def _role_of(run: Run, step: str) -> str:
+    return step_of(run.recipe, run.request.kind, step).role
+
+
+def _result_of(attempt: AttemptRecord) -> StepResult:
+    outputs: dict[str, JsonValue] = dict(attempt.outputs)
+    return StepResult(
+        state=attempt.state,
+        outputs=outputs,
+        started_at=attempt.started_at or attempt.created_at,
+        finished_at=attempt.finished_at or attempt.created_at,
+    )
