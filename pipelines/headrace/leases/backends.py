@@ -1,0 +1,74 @@
+"""The ways to get machines: one narrow protocol, chosen from a table of names."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol
+
+from headrace.errors import SiteError, nearest
+from headrace.leases.records import LeaseSpec
+from headrace.storage.layout import LeaseFolder
+
+_MODULES = {"local": "headrace.leases.local"}
+
+
+class Cluster(Protocol):
+    """An open Dask cluster, as the host process sees it."""
+
+    @property
+    def scheduler_address(self) -> str:
+        """Address of the scheduler."""
+
+    @property
+    def dashboard_url(self) -> str:
+        """Address of the dashboard."""
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """Ids that the outside world knows the machines by."""
+
+    def write_scheduler_file(self) -> None:
+        """Write Dask's scheduler file into the lease folder."""
+
+    async def close(self) -> None:
+        """End all workers and the scheduler."""
+
+
+class Backend(Protocol):
+    """What a backend must be able to do."""
+
+    def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
+        """Start the host process so that it outlives the caller.
+
+        Raises:
+            LeaseError: It did not start.
+        """
+
+    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
+        """Open the cluster; called inside the host process.
+
+        Returns:
+            The cluster: a gang with all its nodes, a pool ready to grow.
+
+        Raises:
+            LeaseError: Not all nodes of a gang were there in time.
+        """
+
+    def kill_leftovers(self, folder: LeaseFolder) -> int:
+        """End whatever is left of a lease whose host has gone or does not answer.
+
+        Returns:
+            How many processes or jobs were ended.
+        """
+
+
+def backend(name: str) -> Backend:
+    """The backend of that name.
+
+    Raises:
+        SiteError: There is none.
+    """
+    if name not in _MODULES:
+        raise SiteError(f"There is no backend '{name}'", nearest(name, _MODULES))
+    found: Backend = importlib.import_module(_MODULES[name]).backend()
+    return found

@@ -1,0 +1,182 @@
+"""The control side of a lease: start it, see how it stands, end it. Files only, no Dask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from filelock import FileLock
+
+from headrace.errors import LeaseError, UnknownNameError
+from headrace.leases.backends import backend
+from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.states import LeaseState
+from headrace.storage.atomic import read_record, write_record, write_text
+from headrace.storage.layout import LeaseFolder
+
+_HOST_TIMEOUT_S = 30.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What the files of a lease, and a look at its host process, tell."""
+
+    ending: Ending | None
+    """How it ended; None while nobody wrote that down."""
+    host_alive: bool | None
+    """Whether the host runs; None when it is not known: not started, or on another machine."""
+    silent_s: float
+    """Seconds since the last sign of life: heartbeat, or else the request for the lease."""
+    is_ready: bool
+    """Whether the machines were there."""
+
+
+def decide(sight: Sight, lost_after_s: float) -> LeaseState:
+    """State of a lease; a pure function.
+
+    Args:
+        sight: What is seen.
+        lost_after_s: Silence that counts as loss, seconds.
+    """
+    if sight.ending is not None:
+        return sight.ending.state
+    if sight.host_alive is False or sight.silent_s > lost_after_s:
+        return LeaseState.LOST
+    return LeaseState.READY if sight.is_ready else LeaseState.STARTING
+
+
+def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
+    """Start the lease's host, once: further calls, also at the same time, change nothing.
+
+    Returns when the host process is there; the machines come later (`state`).
+
+    Raises:
+        LeaseError: The host did not start.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(folder.path / ".start.lock", mode=0o600):
+        if folder.host.exists() or folder.closed.exists():
+            return
+        write_record(folder.spec, spec)
+        backend(spec.role.backend).launch(folder, spec)
+        if not _wait(lambda: folder.host.exists() or folder.closed.exists(), _HOST_TIMEOUT_S):
+            raise LeaseError(
+                f"The host of lease {folder.lease_id} did not report within {_HOST_TIMEOUT_S:g} s",
+                f"See {folder.log}.",
+            )
+
+
+def spec(folder: LeaseFolder) -> LeaseSpec:
+    """What was asked for.
+
+    Raises:
+        UnknownNameError: There is no such lease.
+    """
+    found = read_record(folder.spec, LeaseSpec)
+    if found is None:
+        raise UnknownNameError(f"There is no lease '{folder.lease_id}' in {folder.path.parent}")
+    return found
+
+
+def state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
+    """How the lease stands, from its files and a look at its host process.
+
+    Args:
+        folder: The lease.
+        lost_after_s: Seconds without a heartbeat after which it counts as lost.
+
+    Raises:
+        UnknownNameError: There is no such lease.
+    """
+    return decide(_look(folder), lost_after_s)
+
+
+def info(folder: LeaseFolder) -> LeaseInfo | None:
+    """What there is; None until the lease is ready."""
+    return read_record(folder.info, LeaseInfo)
+
+
+def request_close(folder: LeaseFolder, reason: str) -> None:
+    """Ask the host to end the lease; the first reason given stays."""
+    if not folder.close.exists() and not folder.closed.exists():
+        write_text(folder.close, reason)
+
+
+def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
+    """End the lease and leave nothing of it running.
+
+    Args:
+        folder: The lease; one that has ended is fine.
+        grace_s: Seconds that the host has to end by itself, before everything is killed.
+        reason: Written down as the reason.
+
+    Raises:
+        UnknownNameError: There is no such lease.
+    """
+    asked = spec(folder)
+    was_lost = state(folder, asked.lost_after_s) is LeaseState.LOST
+    why = why_ended(folder) if was_lost else reason
+    request_close(folder, why)
+    if not was_lost:
+        _wait(lambda: folder.closed.exists() and not _host_alive(folder), grace_s)
+    backend(asked.role.backend).kill_leftovers(folder)
+    if not folder.closed.exists():
+        final = LeaseState.LOST if was_lost else LeaseState.CLOSED
+        write_record(folder.closed, Ending(state=final, reason=why))
+
+
+def why_ended(folder: LeaseFolder) -> str:
+    """Why the lease ended, in words for the user; empty while it lives.
+
+    Raises:
+        UnknownNameError: There is no such lease.
+    """
+    sight = _look(folder)
+    if sight.ending is not None:
+        return sight.ending.reason
+    if decide(sight, spec(folder).lost_after_s) is not LeaseState.LOST:
+        return ""
+    host = read_record(folder.host, HostRecord)
+    if host is None:
+        return f"The host process never reported; see {folder.log}"
+    name = f"process {host.process.pid} on {host.process.host}"
+    if sight.host_alive is False:
+        return f"The lease's host ({name}) died; see {folder.log}"
+    return f"The lease's host ({name}) gave no heartbeat for {sight.silent_s:.0f} s"
+
+
+def _look(folder: LeaseFolder) -> Sight:
+    if not folder.spec.exists():
+        spec(folder)  # raises, with the words for it
+    host_alive = _host_alive(folder)  # before `closed`, which the host writes as its last act
+    return Sight(
+        ending=read_record(folder.closed, Ending),
+        host_alive=host_alive,
+        silent_s=time.time() - _last_sign(folder),
+        is_ready=folder.info.exists(),
+    )
+
+
+def _host_alive(folder: LeaseFolder) -> bool | None:
+    host = read_record(folder.host, HostRecord)
+    if host is None or not host.process.is_here:
+        return None
+    return host.process.is_alive
+
+
+def _last_sign(folder: LeaseFolder) -> float:
+    try:
+        return float(folder.heartbeat.read_text())
+    except FileNotFoundError:
+        return folder.spec.stat().st_mtime
+
+
+def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

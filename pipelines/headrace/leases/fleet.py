@@ -1,0 +1,366 @@
+"""The workers of a lease, as a step driver uses them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from distributed import Client, CommClosedError, Future, KilledWorker, Scheduler, wait
+
+from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
+from headrace.leases import client as lease_client
+from headrace.leases.held import hold
+from headrace.leases.records import LeaseSpec
+from headrace.storage.layout import LeaseFolder
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+NODE = "NODE"
+"""Dask resource of which each worker has one: a call that takes the whole node."""
+
+SLOT = "SLOT"
+"""Dask resource of which each worker has `threads_per_node`: one item of a map."""
+
+DEMAND = "headrace-demand"
+"""Key of the scheduler's metadata: nodes that each client asks a pool for."""
+
+_CHECK_EVERY_S = 0.5
+_CONNECT_TIMEOUT_S = 30.0
+_AHEAD = 4
+_GROW_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the lease."""
+
+    name: str
+    """Name of its worker, as in `node-0`; a replaced worker keeps it."""
+    address: str
+    """Address of its Dask worker; a replaced worker has another."""
+    host: str
+    """Address that other nodes reach it by, for rendezvous."""
+    index: int
+    """Place in the order of names, from 0."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class Fleet:
+    """The workers of a lease. A context manager; leaving it cancels what is left.
+
+    Args:
+        client: Connected Dask client; the fleet closes it.
+        spec: What was asked for.
+    """
+
+    def __init__(self, client: Client, spec: LeaseSpec) -> None:
+        self._client = client
+        self._spec = spec
+        self._futures: set[Future] = set()
+
+    @classmethod
+    def open(cls, folder: LeaseFolder) -> Fleet:
+        """Connect to the lease.
+
+        Raises:
+            LeaseLostError: The lease is not ready or its scheduler does not answer.
+        """
+        spec, info = lease_client.spec(folder), lease_client.info(folder)
+        if info is None:
+            raise LeaseLostError(f"Lease {folder.lease_id} is not ready")
+        try:
+            client = Client(
+                info.scheduler_address, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
+            )
+        except (OSError, TimeoutError) as error:
+            raise LeaseLostError(
+                f"The scheduler of lease {folder.lease_id} does not answer at "
+                f"{info.scheduler_address}: {error}",
+                lease_client.why_ended(folder),
+            ) from error
+        return cls(client, spec)
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def client(self) -> Client:
+        """The Dask client, for the interactive shell."""
+        return self._client
+
+    def close(self) -> None:
+        """Cancel what is left and disconnect."""
+        with suppress(OSError, TimeoutError):  # the scheduler forgets us when it does not answer
+            self._cancel(list(self._futures))
+        self._client.close()
+
+    def nodes(
+        self, count: int, timeout_s: float, *, check: Callable[[], None] = _nothing
+    ) -> tuple[Node, ...]:
+        """Wait until there are `count` nodes; a pool grows to that number.
+
+        Args:
+            count: Nodes wanted.
+            timeout_s: Longest wait.
+            check: Called about twice a second; raises to give up.
+
+        Returns:
+            Exactly `count` nodes in order of their names.
+
+        Raises:
+            LeaseError: The lease cannot have so many, or they did not come in time.
+        """
+        if count > self._spec.role.nodes:
+            raise LeaseError(
+                f"{count} nodes asked of lease {self._spec.lease_id}, which has at most "
+                f"{self._spec.role.nodes}",
+                f"Raise roles.{self._spec.role_name}.nodes of the site, or ask for fewer.",
+            )
+        self._demand(count)
+        deadline = time.monotonic() + timeout_s
+        while len(found := self._present()) < count:
+            check()
+            if time.monotonic() > deadline:
+                raise LeaseError(
+                    f"{len(found)} of {count} nodes of lease {self._spec.lease_id} were there "
+                    f"after {timeout_s:g} s",
+                    "See host.log in the lease's folder.",
+                )
+            time.sleep(_CHECK_EVERY_S / 5)
+        return found[:count]
+
+    def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a short call on a node, also while a long one holds it.
+
+        Raises:
+            WorkerLostError: The node's worker died.
+        """
+        future = self._submit(function, arguments, workers=[node.address])
+        result: Result = self._gather([future], [node], _nothing)[0]
+        return result
+
+    def on_nodes(
+        self,
+        function: Callable[..., Result],
+        arguments: Sequence[tuple[Any, ...]],
+        nodes: Sequence[Node],
+        *,
+        check: Callable[[], None] = _nothing,
+    ) -> list[Result]:
+        """Run one call on each node, all at once; each holds its node.
+
+        A call asks `headrace.leases.held.wanted` whether to go on. One that goes on for long
+        after it was cancelled is killed with its worker.
+
+        Args:
+            function: Function of a module that the nodes can import.
+            arguments: Arguments of each call, one tuple a node.
+            nodes: Where to run.
+            check: Called about twice a second; raises to cancel.
+
+        Returns:
+            Results in the order of `nodes`.
+
+        Raises:
+            WorkerLostError: A worker died; nothing was tried again.
+            Exception: Whatever `function` raised first, on any node.
+        """
+        futures = []
+        for node, each in zip(nodes, arguments, strict=True):
+            key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
+            future = self._submit(
+                hold,
+                (function, each, key),
+                key=key,
+                workers=[node.address],
+                resources={NODE: 1},
+            )
+            futures.append(future)
+        return self._gather(futures, nodes, check)
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        check: Callable[[], None] = _nothing,
+        retries: int = 2,
+    ) -> Iterator[tuple[int, Result]]:
+        """Run `function` on every item, spread over all nodes; a pool grows as needed.
+
+        Only a few items for each thread are under way at a time, so that long lists cost the
+        scheduler nothing.
+
+        Args:
+            function: Function of a module that the nodes can import.
+            items: One argument each.
+            check: Called about twice a second; raises to cancel.
+            retries: How often an item is tried again whose worker died.
+
+        Yields:
+            `(index, result)`, in the order in which they are done.
+
+        Raises:
+            WorkerLostError: The workers of an item died more often than `retries`.
+            Exception: Whatever `function` raised, at once.
+        """
+        slots = self._grow_for(len(items), check)
+        waiting = iter(range(len(items)))
+        running: dict[Future, int] = {}
+        losses: dict[int, int] = {}
+        try:
+            while True:
+                while len(running) < _AHEAD * slots and (index := next(waiting, None)) is not None:
+                    running[self._item(function, items[index])] = index
+                if not running:
+                    return
+                for future in self._wait_any(list(running), check):
+                    index = running.pop(future)
+                    lost = _loss(future)
+                    if lost is None:
+                        yield index, self._result(future)
+                        continue
+                    losses[index] = losses.get(index, 0) + 1
+                    if losses[index] > retries:
+                        raise WorkerLostError(
+                            f"Item {index} lost its worker {losses[index]} times; last {lost}",
+                            "It may need more memory than the node has; see host.log.",
+                        )
+                    self._forget(future)
+                    running[self._item(function, items[index])] = index
+        finally:
+            self._cancel(list(running))
+
+    def _grow_for(self, num_items: int, check: Callable[[], None]) -> int:
+        threads = self._spec.role.threads_per_node
+        count = min(self._spec.role.nodes, -(-num_items // threads))
+        if count == 0:
+            return threads
+        self._demand(count)
+        self.nodes(1, self._spec.role.start_timeout, check=check)
+        self._demand(count)
+        deadline = time.monotonic() + _GROW_TIMEOUT_S
+        while len(self._present()) < count and time.monotonic() < deadline:
+            check()
+            time.sleep(_CHECK_EVERY_S / 5)
+        return self._spec.role.nodes * threads
+
+    def _item(self, function: Callable[[Item], Result], item: Item) -> Future:
+        return self._submit(function, (item,), resources={SLOT: 1})
+
+    def _submit(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any
+    ) -> Future:
+        future = self._client.submit(
+            function, *arguments, pure=False, allow_other_workers=False, **options
+        )
+        self._futures.add(future)
+        return future
+
+    def _gather(
+        self, futures: list[Future], nodes: Sequence[Node], check: Callable[[], None]
+    ) -> list[Any]:
+        where = dict(zip(futures, nodes, strict=True))
+        pending = list(futures)
+        results: dict[Future, Any] = {}
+        try:
+            while pending:
+                done = self._wait_any(pending, check, where)
+                for future in done:
+                    lost = _loss(future)
+                    if lost is not None:
+                        node = where[future]
+                        raise WorkerLostError(f"Worker {node.name} on {node.host} died: {lost}")
+                    results[future] = self._result(future)
+                pending = [future for future in pending if future not in results]
+        finally:
+            self._cancel(pending)
+        return [results[future] for future in futures]
+
+    def _wait_any(
+        self,
+        futures: list[Future],
+        check: Callable[[], None],
+        where: dict[Future, Node] | None = None,
+    ) -> list[Future]:
+        while True:
+            check()
+            try:
+                done = wait(futures, timeout=_CHECK_EVERY_S, return_when="FIRST_COMPLETED").done
+            except TimeoutError:
+                self._check_alive([where[future] for future in futures] if where else [])
+                continue
+            return [future for future in futures if future in done]
+
+    def _check_alive(self, nodes: Sequence[Node]) -> None:
+        """A task bound to a worker that died before it started would wait for ever."""
+        if self._client.status != "running":
+            raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} has gone")
+        if not nodes:
+            return
+        present = {node.address for node in self._present()}
+        for node in nodes:
+            if node.address not in present:
+                raise WorkerLostError(f"Worker {node.name} on {node.host} has gone")
+
+    def _result(self, future: Future) -> Any:
+        if future.status == "cancelled":
+            raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} dropped a task")
+        try:
+            return future.result()
+        finally:
+            self._forget(future)
+
+    def _forget(self, future: Future) -> None:
+        self._futures.discard(future)
+        future.release()
+
+    def _cancel(self, futures: list[Future]) -> None:
+        if futures and self._client.status == "running":
+            self._client.cancel(futures, force=True)
+        self._futures.difference_update(futures)
+
+    def _demand(self, count: int) -> None:
+        self._client.set_metadata([DEMAND, self._client.id], count)
+
+    def _present(self) -> tuple[Node, ...]:
+        workers = self._client.run_on_scheduler(_workers)
+        ordered = sorted(workers, key=lambda worker: (len(worker[0]), worker[0]))
+        return tuple(
+            Node(name=name, address=address, host=urlsplit(address).hostname or "", index=index)
+            for index, (name, address) in enumerate(ordered)
+        )
+
+
+def _workers(dask_scheduler: Scheduler) -> list[tuple[str, str]]:
+    """Runs in the scheduler: name and address of every worker."""
+    states = dask_scheduler.workers.values()
+    return [(str(state.name), state.address) for state in states if state.status.name == "running"]
+
+
+def _loss(future: Future) -> str | None:
+    """How the worker of a finished future was lost; None when it was not."""
+    if future.status != "error":
+        return None
+    error = future.exception()
+    if isinstance(error, KilledWorker):
+        return f"worker {error.last_worker.name} at {error.last_worker.address}"
+    return str(error) if isinstance(error, CommClosedError) else None

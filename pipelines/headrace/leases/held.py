@@ -1,0 +1,79 @@
+"""The worker's side of a call that holds a node: it must not outlive those who wait for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+GRACE_S = 15.0
+"""Seconds that an unwanted call has to return before its worker process is killed."""
+
+_LOOK_EVERY_S = 1.0
+_WANTED_STATES = ("executing", "long-running")
+
+_current = threading.local()
+
+
+def wanted() -> bool:
+    """Whether somebody still waits for the call that runs in this thread.
+
+    Long calls look every second or so, end their children and return when it is false: the step
+    was cancelled, or its driver has gone. Outside a held call it is always true.
+    """
+    look: Callable[[], bool] = getattr(_current, "look", _always)
+    return look()
+
+
+def hold(function: Callable[..., Result], arguments: tuple[Any, ...], key: str) -> Result:
+    """Run a call on this node; kill the worker when the call goes on although unwanted.
+
+    Code that hangs cannot be stopped from outside its process: the kernel ends its children with
+    the worker, and the worker's nanny starts a fresh one.
+
+    Args:
+        function: What to run.
+        arguments: Its positional arguments.
+        key: Key of the Dask task that runs this.
+    """
+    from distributed import get_worker
+
+    tasks = get_worker().state.tasks
+
+    def look() -> bool:
+        task = tasks.get(key)
+        return task is not None and task.state in _WANTED_STATES
+
+    done = threading.Event()
+    name = getattr(function, "__name__", str(function))
+    threading.Thread(target=_watch, args=(look, done, name), daemon=True).start()
+    _current.look = look
+    try:
+        return function(*arguments)
+    finally:
+        done.set()
+        del _current.look
+
+
+def _watch(look: Callable[[], bool], done: threading.Event, name: str) -> None:
+    unwanted_since: float | None = None
+    while not done.wait(_LOOK_EVERY_S):
+        if look():
+            continue
+        now = time.monotonic()
+        unwanted_since = unwanted_since or now
+        if now - unwanted_since > GRACE_S:
+            logger.error("%s goes on although nobody waits for it; ending this worker", name)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _always() -> bool:
+    return True

@@ -1,0 +1,73 @@
+"""The mark by which every process of a lease is found, also when its parents have gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import psutil
+
+from headrace.processes import end_processes
+from headrace.storage.layout import LeaseFolder
+
+LEASE_ID = "HEADRACE_LEASE_ID"
+"""Environment variable: identity of the lease a process belongs to."""
+
+LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"
+"""Environment variable: folder of that lease; tells apart equal ids of different sites."""
+
+_ROUNDS = 5
+
+
+def mark(folder: LeaseFolder) -> dict[str, str]:
+    """Environment variables that mark the processes of a lease."""
+    return {LEASE_ID: folder.lease_id, LEASE_FOLDER: str(folder.path.resolve())}
+
+
+def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:
+    """Living processes of this machine that belong to the given leases.
+
+    Args:
+        folders: Leases to look for.
+
+    Returns:
+        Processes by resolved lease folder; the caller and its ancestors are left out.
+    """
+    found: dict[str, list[psutil.Process]] = {str(each.path.resolve()): [] for each in folders}
+    for process in psutil.process_iter():
+        folder = _folder_of(process)
+        if folder in found:
+            found[folder].append(process)
+    mine = _own_line()
+    return {
+        folder: [process for process in processes if process.pid not in mine]
+        for folder, processes in found.items()
+    }
+
+
+def end_marked(folder: LeaseFolder, grace_s: float = 3.0) -> int:
+    """End every process of a lease, those started meanwhile too.
+
+    Returns:
+        How many processes there were.
+    """
+    ended: set[int] = set()
+    for _ in range(_ROUNDS):
+        processes = marked([folder])[str(folder.path.resolve())]
+        if not processes:
+            break
+        ended.update(process.pid for process in processes)
+        end_processes(processes, grace_s)
+    return len(ended)
+
+
+def _folder_of(process: psutil.Process) -> str:
+    try:
+        return process.environ().get(LEASE_FOLDER, "")
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or somebody else's
+        return ""
+
+
+def _own_line() -> set[int]:
+    me = psutil.Process(os.getpid())
+    return {me.pid, *(parent.pid for parent in me.parents())}

@@ -1,0 +1,81 @@
+"""The files of a lease folder as frozen records: what is asked for, what there is, the end."""
+
+from __future__ import annotations
+
+import time
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role
+from headrace.states import LeaseState
+
+
+class Record(BaseModel):
+    """A frozen record that travels as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class LeaseSpec(Record):
+    """What was asked for (`spec.json`); written once, before the host starts."""
+
+    lease_id: str
+    """Identity of the lease, and name of its folder."""
+    key: str
+    """Who the lease is for, `<run_id>/<role>`: asking twice gives one lease."""
+    run_id: str
+    """The run the lease belongs to; empty when it serves none."""
+    role_name: str
+    """Name of the site's role."""
+    role: Role
+    """Machines, lifetime and environment."""
+    heartbeat_s: float = Field(default=2.0, gt=0)
+    """Seconds between two heartbeats."""
+    lost_after_s: float = Field(default=20.0, gt=0)
+    """Seconds without a heartbeat after which the lease counts as lost."""
+    owner: ProcessIdentity | None = None
+    """The lease ends when this process has gone; null when the lease outlives its maker."""
+    code: tuple[str, ...] = ()
+    """Folders put in front of the module path of drivers, workers and ranks."""
+
+
+class HostRecord(Record):
+    """The host process of a lease (`host.json`); written by the host itself, first of all."""
+
+    process: ProcessIdentity
+    """The host process."""
+    started_at: float = Field(default_factory=time.time)
+    """When it started, seconds since the epoch."""
+
+
+class LeaseInfo(Record):
+    """What there is (`lease.json`); published when all machines asked for are there."""
+
+    lease_id: str
+    """Identity of the lease."""
+    backend: str
+    """Backend that gave the machines."""
+    job_ids: tuple[str, ...] = ()
+    """Ids that the outside world knows the machines by; empty for the local backend."""
+    host: ProcessIdentity
+    """The host process."""
+    scheduler_address: str
+    """Address of the Dask scheduler."""
+    dashboard_url: str
+    """Address of the Dask dashboard."""
+    nodes: int
+    """Nodes of a gang, most nodes of a pool."""
+    ready_at: float
+    """When the lease became ready, seconds since the epoch."""
+
+
+class Ending(Record):
+    """How a lease ended (`closed`)."""
+
+    state: LeaseState
+    """Closed, failed or lost."""
+    reason: str
+    """Why, for the user."""
+    at: float = Field(default_factory=time.time)
+    """When, seconds since the epoch."""
