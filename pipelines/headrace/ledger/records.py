@@ -56,8 +56,6 @@ class LeaseRecord(Record):
     """What the lease is for, as in `<run_id>/<role>`; a later lease may have the same key."""
     run_id: str
     """The run it was taken for."""
-    site_name: str
-    """Site that gives the machines; the site's limit counts these."""
     role: str
     """Role of the site."""
     backend: str
@@ -93,7 +91,7 @@ class AttemptRecord(Record):
     """Number of the attempt, from 1."""
     key: str
     """Identity of the attempt in the mailbox, `<run_id>/<step>/<attempt>`."""
-    lease_id: str | None = None
+    lease_id: str
     """The lease it runs in."""
     number: int | None = None
     """Number in the lease's mailbox; null until submitted."""

@@ -36,14 +36,10 @@ class RunRows(Rows):
                 )
             return False
 
-    def run(self, run_id: str) -> RunRecord:
-        """The run with this id.
-
-        Raises:
-            UnknownNameError: There is none.
-        """
+    def run(self, run_id: str) -> RunRecord | None:
+        """The run with this id; None when there is none."""
         with self._database.read() as connection:
-            return _run(connection, run_id)
+            return _by_id(connection, run_id)
 
     def run_by_key(self, key: str) -> RunRecord | None:
         """The run with this key; None when there is none."""
@@ -95,8 +91,12 @@ class RunRows(Rows):
             connection.execute(change.values(values))
             return _run(connection, run_id)
 
-    def reopen_run(self, run_id: str) -> RunRecord:
-        """Set a run that has ended to running again; one that goes on stays as it is.
+    def reopen_run(self, run_id: str, owner: str) -> RunRecord:
+        """Set a run to running again, under the one who answers for it now.
+
+        Args:
+            run_id: The run.
+            owner: The owner; the same as before, or one that takes the run over.
 
         Returns:
             The run as it stands in the ledger.
@@ -104,14 +104,15 @@ class RunRows(Rows):
         Raises:
             UnknownNameError: There is no such run.
         """
-        change = update(runs).where(runs.c.run_id == run_id, runs.c.state.not_in(_OPEN))
+        change = update(runs).where(runs.c.run_id == run_id)
+        values = {"state": StepState.RUNNING.value, "finished_at": None, "owner": owner}
         with self._database.write() as connection:
-            connection.execute(change.values(state=StepState.RUNNING.value, finished_at=None))
+            connection.execute(change.values(values))
             return _run(connection, run_id)
 
 
 def _run(connection: Connection, run_id: str) -> RunRecord:
-    found = fetch_first(connection, RunRecord, select(runs).where(runs.c.run_id == run_id))
+    found = _by_id(connection, run_id)
     if found is None:
         newest = select(runs.c.run_id).order_by(runs.c.created_at.desc()).limit(10)
         raise UnknownNameError(
@@ -119,6 +120,10 @@ def _run(connection: Connection, run_id: str) -> RunRecord:
             nearest(run_id, connection.scalars(newest)),
         )
     return found
+
+
+def _by_id(connection: Connection, run_id: str) -> RunRecord | None:
+    return fetch_first(connection, RunRecord, select(runs).where(runs.c.run_id == run_id))
 
 
 def _by_key(connection: Connection, key: str) -> RunRecord | None:

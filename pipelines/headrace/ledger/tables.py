@@ -83,7 +83,6 @@ leases = Table(
     Column("lease_id", PlainText, primary_key=True),
     Column("key", PlainText, nullable=False),
     Column("run_id", PlainText, ForeignKey("headrace_runs.run_id"), nullable=False),
-    Column("site_name", PlainText, nullable=False),
     Column("role", PlainText, nullable=False),
     Column("backend", PlainText, nullable=False),
     Column("folder", PlainText, nullable=False),
@@ -96,7 +95,7 @@ leases = Table(
     Column("why_ended", PlainText, nullable=False),
     Index("headrace_leases_by_key", "key", "created_at"),
     Index("headrace_leases_by_run", "run_id"),
-    Index("headrace_leases_by_state", "state", "site_name"),
+    Index("headrace_leases_by_state", "state"),
 )
 
 attempts = Table(
@@ -107,7 +106,7 @@ attempts = Table(
     Column("attempt", Integer, nullable=False),
     Column("kind", PlainText, nullable=False),
     Column("key", PlainText, nullable=False, unique=True),
-    Column("lease_id", PlainText, ForeignKey("headrace_leases.lease_id")),
+    Column("lease_id", PlainText, ForeignKey("headrace_leases.lease_id"), nullable=False),
     Column("number", Integer),
     Column("state", PlainText, nullable=False),
     Column("failure_class", PlainText),
