@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from headrace.errors import CapacityError, UnknownNameError, nearest
 from headrace.ledger.records import LeaseChanges, LeaseRecord
 from headrace.ledger.rows import Rows, changed, fetch, fetch_first
-from headrace.ledger.tables import leases, runs
+from headrace.ledger.tables import leases
 from headrace.states import LeaseState
 
 ACTIVE = tuple(state.value for state in LeaseState if state.is_active)
@@ -20,14 +20,13 @@ ACTIVE = tuple(state.value for state in LeaseState if state.is_active)
 class LeaseRows(Rows):
     """Enter, find and change leases."""
 
-    def add_lease(self, record: LeaseRecord, *, site_name: str, max_active: int) -> None:
+    def add_lease(self, record: LeaseRecord, max_active: int) -> None:
         """Enter a lease if its site has room; one that is there already stays as it is.
 
         Counting and entering are one transaction, so that no two callers take the last place.
 
         Args:
             record: The lease.
-            site_name: Site of the lease's run; leases of all its runs count together.
             max_active: Leases that the site may have open at once.
 
         Raises:
@@ -35,18 +34,22 @@ class LeaseRows(Rows):
             LedgerError: The lease's run is not in the ledger.
         """
         with self._database.write() as connection:
-            self._database.backend.hold(connection, f"leases of {site_name}")
+            self._database.backend.hold(connection, f"leases of {record.site_name}")
             if _find(connection, record.lease_id) is not None:
                 return
-            taken = fetch(connection, LeaseRecord, _active(site_name))
+            taken = fetch(connection, LeaseRecord, _active(record.site_name))
             if len(taken) >= max_active:
-                raise CapacityError(*_full(site_name, taken, max_active))
+                raise CapacityError(*_full(record.site_name, taken, max_active))
             self._insert(connection, leases, record)
 
-    def lease(self, lease_id: str) -> LeaseRecord | None:
-        """The lease with this id; None when there is none."""
+    def lease(self, lease_id: str) -> LeaseRecord:
+        """The lease with this id.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
         with self._database.read() as connection:
-            return _find(connection, lease_id)
+            return _lease(connection, lease_id)
 
     def latest_lease(self, key: str) -> LeaseRecord | None:
         """The newest lease with this key, in whatever state; None when there is none."""
@@ -108,7 +111,7 @@ def _newest(query: Select[Any]) -> Select[Any]:
 def _active(site_name: str | None) -> Select[Any]:
     query = select(leases).where(leases.c.state.in_(ACTIVE))
     if site_name is not None:
-        query = query.join(runs).where(runs.c.site_name == site_name)
+        query = query.where(leases.c.site_name == site_name)
     return query.order_by(leases.c.created_at, leases.c.lease_id)
 
 

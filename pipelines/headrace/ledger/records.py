@@ -56,6 +56,8 @@ class LeaseRecord(Record):
     """What the lease is for, as in `<run_id>/<role>`; a later lease may have the same key."""
     run_id: str
     """The run it was taken for."""
+    site_name: str
+    """Site that gives the machines; the site's limit counts these."""
     role: str
     """Role of the site."""
     backend: str

@@ -83,6 +83,7 @@ leases = Table(
     Column("lease_id", PlainText, primary_key=True),
     Column("key", PlainText, nullable=False),
     Column("run_id", PlainText, ForeignKey("headrace_runs.run_id"), nullable=False),
+    Column("site_name", PlainText, nullable=False),
     Column("role", PlainText, nullable=False),
     Column("backend", PlainText, nullable=False),
     Column("folder", PlainText, nullable=False),
@@ -95,7 +96,7 @@ leases = Table(
     Column("why_ended", PlainText, nullable=False),
     Index("headrace_leases_by_key", "key", "created_at"),
     Index("headrace_leases_by_run", "run_id"),
-    Index("headrace_leases_by_state", "state"),
+    Index("headrace_leases_by_state", "state", "site_name"),
 )
 
 attempts = Table(

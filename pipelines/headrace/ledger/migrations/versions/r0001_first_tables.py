@@ -43,6 +43,7 @@ def _make_leases() -> None:
         sa.Column("lease_id", sa.Text, primary_key=True),
         sa.Column("key", sa.Text, nullable=False),
         sa.Column("run_id", sa.Text, sa.ForeignKey("headrace_runs.run_id"), nullable=False),
+        sa.Column("site_name", sa.Text, nullable=False),
         sa.Column("role", sa.Text, nullable=False),
         sa.Column("backend", sa.Text, nullable=False),
         sa.Column("folder", sa.Text, nullable=False),
@@ -56,7 +57,7 @@ def _make_leases() -> None:
     )
     op.create_index("headrace_leases_by_key", "headrace_leases", ["key", "created_at"])
     op.create_index("headrace_leases_by_run", "headrace_leases", ["run_id"])
-    op.create_index("headrace_leases_by_state", "headrace_leases", ["state"])
+    op.create_index("headrace_leases_by_state", "headrace_leases", ["state", "site_name"])
 
 
 def _make_attempts() -> None:
