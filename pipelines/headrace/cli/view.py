@@ -52,13 +52,13 @@ def live(view: RunView) -> RenderableType:
     table.add_column("ETA", justify="right", ratio=2, no_wrap=True)
     for step in view.steps:
         table.add_row(*_row(step))
-    title = Text.assemble(
+    heading = Text.assemble(
         (view.run_id, "bold"), f" · {view.recipe} on {view.site} · ", _state(view)
     )
     foot = Text(f"{duration(view.elapsed_s)}", style="dim")
     if view.dashboard_url:
         foot.append(f" · Dask dashboard {view.dashboard_url}")
-    return Panel(Group(table, foot), title=title, title_align="left")
+    return Panel(Group(table, foot), title=heading, title_align="left")
 
 
 def _state(view: RunView) -> tuple[str, str]:

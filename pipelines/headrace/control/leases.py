@@ -30,11 +30,7 @@ def acquire(run: Run, role_name: str) -> str:
         settle(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
-    ledger().add_lease(
-        _record(run, role_name, lease_id),
-        site_name=run.site.name,
-        max_active=run.site.limits.max_leases,
-    )
+    ledger().add_lease(_record(run, role_name, lease_id), max_active=run.site.limits.max_leases)
     client.start(run.lease_folder(lease_id), _spec(run, role_name, lease_id))
     return lease_id
 
@@ -109,6 +105,7 @@ def _record(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
         lease_id=lease_id,
         key=_key(run, role_name),
         run_id=run.run_id,
+        site_name=run.site.name,
         role=role_name,
         backend=run.site.roles[role_name].backend,
         folder=str(run.lease_folder(lease_id).path),

@@ -59,8 +59,6 @@ def overview(run_id: str) -> RunView:
     """
     run = open_run(run_id)
     record = ledger().run(run_id)
-    if record is None:
-        raise KeyError(run_id)
     end = record.finished_at or time.time()
     attempts = {row.step: row for row in ledger().attempts(run_id)}
     open_leases = [row for row in ledger().leases(run_id=run_id) if row.state.is_active]
@@ -73,7 +71,7 @@ def overview(run_id: str) -> RunView:
         owner=record.owner,
         elapsed_s=end - record.created_at,
         folder=record.folder,
-        dashboard_url=urls[-1] if urls else "",
+        dashboard_url=urls[0] if urls else "",
         steps=tuple(
             _step_view(run, step.name, attempts.get(step.name))
             for step in steps_of(run.recipe, run.request.kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from headrace.control import leases
@@ -48,7 +49,7 @@ def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tupl
         if owner_is_gone(record.owner) or owner_is_done(record):
             done.append(_end_run(run))
         else:
-            done += _cancel_steps(run, lambda step, row=record: step_is_abandoned(row, step))
+            done += _cancel_steps(run, partial(step_is_abandoned, record))
     return (*done, *_end_dead_leases())
 
 
@@ -88,14 +89,13 @@ def _settle_attempts(run: Run) -> None:
 def _end_dead_leases() -> list[str]:
     done = []
     for record in ledger().active_leases():
-        owner = ledger().run(record.run_id)
         try:
-            run = open_run(record.run_id)
+            run, owner = open_run(record.run_id), ledger().run(record.run_id)
         except HeadraceError as error:
             _end_without_run(record, error)
             done.append(f"lease {record.lease_id}: closed: {error.what}")
             continue
-        if (owner is not None and owner.state.is_final) or not _is_alive(run, record):
+        if owner.state.is_final or not _is_alive(run, record):
             leases.settle(run, record)
             why = client.why_ended(run.lease_folder(record.lease_id))
             done.append(f"lease {record.lease_id}: closed ({why})")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from headrace.control.books import ledger
 from headrace.control.owners import owner_process
 from headrace.control.provenance import provenance
-from headrace.errors import SiteError, StepError, UnknownNameError, nearest
+from headrace.errors import SiteError, StepError, nearest
 from headrace.ledger.records import RunRecord
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
@@ -96,11 +96,7 @@ def open_run(run_id: str) -> Run:
         UnknownNameError: There is no such run.
         StepError: Its folder is gone or damaged.
     """
-    record = ledger().run(run_id)
-    if record is None:
-        known = [row.run_id for row in ledger().runs(limit=20)]
-        raise UnknownNameError(f"There is no run '{run_id}'", nearest(run_id, known))
-    return _from_record(record)
+    return _from_record(ledger().run(run_id))
 
 
 def take_over_run(run_id: str, owner: str) -> Run:

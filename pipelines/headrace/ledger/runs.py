@@ -95,8 +95,12 @@ class RunRows(Rows):
             connection.execute(change.values(values))
             return _run(connection, run_id)
 
-    def reopen_run(self, run_id: str) -> RunRecord:
-        """Set a run that has ended to running again; one that goes on stays as it is.
+    def reopen_run(self, run_id: str, owner: str) -> RunRecord:
+        """Set a run to running again, under the one who answers for it now.
+
+        Args:
+            run_id: The run.
+            owner: The owner; the same as before, or one that takes the run over.
 
         Returns:
             The run as it stands in the ledger.
@@ -104,9 +108,10 @@ class RunRows(Rows):
         Raises:
             UnknownNameError: There is no such run.
         """
-        change = update(runs).where(runs.c.run_id == run_id, runs.c.state.not_in(_OPEN))
+        change = update(runs).where(runs.c.run_id == run_id)
+        values = {"state": StepState.RUNNING.value, "finished_at": None, "owner": owner}
         with self._database.write() as connection:
-            connection.execute(change.values(state=StepState.RUNNING.value, finished_at=None))
+            connection.execute(change.values(values))
             return _run(connection, run_id)
 
 
