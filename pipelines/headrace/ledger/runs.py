@@ -36,14 +36,10 @@ class RunRows(Rows):
                 )
             return False
 
-    def run(self, run_id: str) -> RunRecord:
-        """The run with this id.
-
-        Raises:
-            UnknownNameError: There is none.
-        """
+    def run(self, run_id: str) -> RunRecord | None:
+        """The run with this id; None when there is none."""
         with self._database.read() as connection:
-            return _run(connection, run_id)
+            return _by_id(connection, run_id)
 
     def run_by_key(self, key: str) -> RunRecord | None:
         """The run with this key; None when there is none."""
@@ -95,12 +91,12 @@ class RunRows(Rows):
             connection.execute(change.values(values))
             return _run(connection, run_id)
 
-    def reopen_run(self, run_id: str, owner: str) -> RunRecord:
-        """Set a run to running again, under the one who answers for it now.
+    def reopen_run(self, run_id: str, owner: str | None = None) -> RunRecord:
+        """Set a run to running, whether it has ended or not, to go on with it.
 
         Args:
             run_id: The run.
-            owner: The owner; the same as before, or one that takes the run over.
+            owner: Who answers for it from now on; None keeps who did.
 
         Returns:
             The run as it stands in the ledger.
@@ -108,15 +104,16 @@ class RunRows(Rows):
         Raises:
             UnknownNameError: There is no such run.
         """
-        change = update(runs).where(runs.c.run_id == run_id)
-        values = {"state": StepState.RUNNING.value, "finished_at": None, "owner": owner}
+        values: dict[str, Any] = {"state": StepState.RUNNING.value, "finished_at": None}
+        if owner is not None:
+            values["owner"] = owner
         with self._database.write() as connection:
-            connection.execute(change.values(values))
+            connection.execute(update(runs).where(runs.c.run_id == run_id).values(values))
             return _run(connection, run_id)
 
 
 def _run(connection: Connection, run_id: str) -> RunRecord:
-    found = fetch_first(connection, RunRecord, select(runs).where(runs.c.run_id == run_id))
+    found = _by_id(connection, run_id)
     if found is None:
         newest = select(runs.c.run_id).order_by(runs.c.created_at.desc()).limit(10)
         raise UnknownNameError(
@@ -124,6 +121,10 @@ def _run(connection: Connection, run_id: str) -> RunRecord:
             nearest(run_id, connection.scalars(newest)),
         )
     return found
+
+
+def _by_id(connection: Connection, run_id: str) -> RunRecord | None:
+    return fetch_first(connection, RunRecord, select(runs).where(runs.c.run_id == run_id))
 
 
 def _by_key(connection: Connection, key: str) -> RunRecord | None:
