@@ -1,13 +1,15 @@
-"""Prints `constraints.txt`: the exact versions of all that is installed beside headrace itself.
+"""Prints `constraints.txt`: the exact versions of all that `headrace[dev]` needs.
 
-Run by `make pins`, in an environment made by `make setup`.
+Run by `make pins`; takes the versions that are installed in `.venv`, and leaves out what was
+installed there by hand.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distribution
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -15,19 +17,35 @@ from packaging.version import Version
 OLDEST = "3.10"
 """Oldest Python that headrace supports."""
 
-OWN = {"headrace", "pip", "setuptools", "wheel"}
-
 HEADER = """\
 # The versions that the demo and the tests are run with; `make pins` writes this file.
 # The ranges that headrace itself asks for are in pyproject.toml.
 """
 
 
-def pin(distribution: Distribution) -> str:
-    """One line; later Pythons only, where the version does not run on the oldest one."""
-    name = canonicalize_name(distribution.metadata["Name"])
-    version = Version(distribution.version).public
-    needs = SpecifierSet(distribution.metadata.get("Requires-Python") or "")
+def needed(root: Requirement) -> set[str]:
+    """Names of all distributions that `root` needs here, without itself."""
+    found: set[str] = set()
+    seen: set[tuple[str, str]] = set()
+    waiting = [(root.name, extra) for extra in ("", *root.extras)]
+    while waiting:
+        name, extra = waiting.pop()
+        key = (canonicalize_name(name), extra)
+        if key in seen:
+            continue
+        seen.add(key)
+        found.add(key[0])
+        for requirement in map(Requirement, distribution(name).requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                waiting += [(requirement.name, each) for each in ("", *requirement.extras)]
+    return found - {canonicalize_name(root.name)}
+
+
+def pin(name: str) -> str:
+    """One line; with a marker where the version does not run on the oldest Python."""
+    metadata = distribution(name).metadata
+    version = Version(metadata["Version"]).public
+    needs = SpecifierSet(metadata.get("Requires-Python") or "")
     first = next(minor for minor in range(10, 30) if needs.contains(f"3.{minor}.20"))
     marker = "" if f"3.{first}" == OLDEST else f' ; python_version >= "3.{first}"'
     return f"{name}=={version}{marker}\n"
@@ -35,9 +53,8 @@ def pin(distribution: Distribution) -> str:
 
 def main() -> None:
     """Write the file to standard output."""
-    found = {canonicalize_name(each.metadata["Name"]): each for each in distributions()}
-    lines = [pin(found[name]) for name in sorted(found) if name not in OWN]
-    sys.stdout.write(HEADER + "".join(lines))
+    names = sorted(needed(Requirement("headrace[dev]")))
+    sys.stdout.write(HEADER + "".join(pin(name) for name in names))
 
 
 if __name__ == "__main__":
