@@ -1,0 +1,59 @@
+"""Names and constants of the shard format, version 1; the spec is `dataset-format.md`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SHARD_FORMAT = 1
+"""Version of the shard format, the file attribute `headrace_format`."""
+
+FORMAT_ATTRIBUTE = "headrace_format"
+"""File attribute with the format's version."""
+
+SPLIT_ATTRIBUTE = "split"
+"""File attribute with the split that all samples of the shard belong to."""
+
+FIELDS_GROUP = "fields"
+"""Group of the fields of a sample."""
+
+SAMPLE_ID = "sample_id"
+"""Dataset `(num_samples,) int64`: number of the sample, unique in the whole dataset."""
+
+SOURCE = "source"
+"""Ragged group of UTF-8 source paths."""
+
+DATA = "data"
+"""Dataset of a ragged group: all bytes, `(num_bytes,) uint8`."""
+
+OFFSETS = "offsets"
+"""Dataset of a ragged group: where samples begin and end in `data`, `(num_samples + 1,) int64`."""
+
+ALIGNMENT_BYTES = 64
+"""Every array begins at a multiple of this in the file."""
+
+HEADER_BYTES = 16 * 2**10
+"""Upper estimate of what a shard holds besides its samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """Samples of varying length, one after the other."""
+
+    data: NDArray[np.uint8]
+    """All bytes, `(num_bytes,) uint8`."""
+    offsets: NDArray[np.int64]
+    """Sample `i` is `data[offsets[i]:offsets[i + 1]]`; `(num_samples + 1,) int64`."""
+
+    @classmethod
+    def of(cls, items: list[bytes]) -> Ragged:
+        """Join byte strings."""
+        offsets = np.zeros(len(items) + 1, dtype=np.int64)
+        np.cumsum([len(item) for item in items], out=offsets[1:])
+        return cls(data=np.frombuffer(b"".join(items), dtype=np.uint8), offsets=offsets)
+
+    def item(self, index: int) -> bytes:
+        """Bytes of one sample."""
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
