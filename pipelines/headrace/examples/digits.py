@@ -1,0 +1,78 @@
+"""The handwritten digits that come with scikit-learn, as PNG files in class folders."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from headrace.storage.atomic import write_json
+
+MARKER = ".headrace-digits.json"
+"""Written last; tells a second export that everything is there."""
+
+_MAXIMUM = 16  # the data set's pixels are 0..16
+
+
+def export_digits(folder: Path) -> int:
+    """Write 1,797 grey PNG files of 8 x 8 pixels to `folder/<digit>/`.
+
+    Pixels are scaled from 0..16 to 0..255. A second call writes only what is missing, so that
+    files keep their times and a dataset packed from them is found again.
+
+    Args:
+        folder: Folder to create or to complete.
+
+    Returns:
+        Files that are now there.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    num_files = _exported(folder)
+    if num_files is not None:
+        return num_files
+    images, labels = _load()
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        path = folder / str(label) / f"digit-{number:04d}.png"
+        if not path.exists():
+            _write(path, _png(image))
+    write_json(folder / MARKER, {"num_files": len(images)})
+    return len(images)
+
+
+def _exported(folder: Path) -> int | None:
+    """Files of an export that is whole, None when there is something to do."""
+    try:
+        num_files = int(json.loads((folder / MARKER).read_bytes())["num_files"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    there = sum(1 for _ in folder.glob("[0-9]/digit-*.png"))
+    return num_files if there == num_files else None
+
+
+def _load() -> tuple[NDArray[np.uint8], list[int]]:
+    from sklearn.datasets import load_digits  # a second of import that a second call saves
+
+    digits = load_digits()
+    images = np.rint(digits.images * (255 / _MAXIMUM)).astype(np.uint8)
+    return images, [int(label) for label in digits.target]
+
+
+def _png(image: NDArray[np.uint8]) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a whole file or none; without an fsync each, which would take most of the time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
