@@ -42,10 +42,14 @@ class LeaseRows(Rows):
                 raise CapacityError(*_full(record.site_name, taken, max_active))
             self._insert(connection, leases, record)
 
-    def lease(self, lease_id: str) -> LeaseRecord | None:
-        """The lease with this id; None when there is none."""
+    def lease(self, lease_id: str) -> LeaseRecord:
+        """The lease with this id.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
         with self._database.read() as connection:
-            return _find(connection, lease_id)
+            return _lease(connection, lease_id)
 
     def latest_lease(self, key: str) -> LeaseRecord | None:
         """The newest lease with this key, in whatever state; None when there is none."""

@@ -36,10 +36,14 @@ class RunRows(Rows):
                 )
             return False
 
-    def run(self, run_id: str) -> RunRecord | None:
-        """The run with this id; None when there is none."""
+    def run(self, run_id: str) -> RunRecord:
+        """The run with this id.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
         with self._database.read() as connection:
-            return _by_id(connection, run_id)
+            return _run(connection, run_id)
 
     def run_by_key(self, key: str) -> RunRecord | None:
         """The run with this key; None when there is none."""
@@ -113,7 +117,7 @@ class RunRows(Rows):
 
 
 def _run(connection: Connection, run_id: str) -> RunRecord:
-    found = _by_id(connection, run_id)
+    found = fetch_first(connection, RunRecord, select(runs).where(runs.c.run_id == run_id))
     if found is None:
         newest = select(runs.c.run_id).order_by(runs.c.created_at.desc()).limit(10)
         raise UnknownNameError(
@@ -121,10 +125,6 @@ def _run(connection: Connection, run_id: str) -> RunRecord:
             nearest(run_id, connection.scalars(newest)),
         )
     return found
-
-
-def _by_id(connection: Connection, run_id: str) -> RunRecord | None:
-    return fetch_first(connection, RunRecord, select(runs).where(runs.c.run_id == run_id))
 
 
 def _by_key(connection: Connection, key: str) -> RunRecord | None:
