@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, WithJsonSchema
 
 _DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -43,7 +43,16 @@ def _parse_duration(value: object) -> object:
     return float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
 
 
-Seconds = Annotated[float, BeforeValidator(_parse_duration), Field(ge=0)]
+_DURATION_SCHEMA = {
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(s|min|m|h|d)?\s*$"},
+    ]
+}
+
+Seconds = Annotated[
+    float, Field(ge=0), BeforeValidator(_parse_duration), WithJsonSchema(_DURATION_SCHEMA)
+]
 """A duration in seconds; written as a number or as `90s`, `30min`, `4h`, `2d`."""
 
 Bytes = ByteSize
