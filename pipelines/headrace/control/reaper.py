@@ -47,20 +47,27 @@ def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tupl
             done.append(f"run {record.run_id}: recorded as lost: {error.what}")
             continue
         if owner_is_gone(record.owner) or owner_is_done(record):
-            done.append(_end_run(run))
+            end_run(run, StepState.LOST)
+            owner = run.request.owner
+            done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
         else:
             done += _cancel_steps(run, partial(step_is_abandoned, record))
     return (*done, *_end_dead_leases())
 
 
-def _end_run(run: Run) -> str:
+def end_run(run: Run, state: StepState) -> None:
+    """End a run with everything that belongs to it, and record that; nothing of it is left.
+
+    Args:
+        run: The run.
+        state: The final state to record.
+    """
     _cancel_steps(run, lambda _step: True)
     for record in ledger().leases(run_id=run.run_id):
         if record.state.is_active:
             leases.settle(run, record)
     _settle_attempts(run)
-    finish_run(run, StepState.LOST)
-    return f"run {run.run_id}: its owner {run.request.owner} has ended; leases closed"
+    finish_run(run, state)
 
 
 def _cancel_steps(run: Run, is_abandoned: Callable[[str], bool]) -> list[str]:

@@ -1,0 +1,42 @@
+"""Pack raw samples into a dataset of HDF5 shards.
+
+**Parameters:** a *recipe* (which samples, how they are labelled and split), a *site* (which
+machines) and *overrides* (`key=value`, one a line, such as `dataset.split_seed=3`).
+
+The packed dataset is published as an Airflow asset, `headrace://dataset/<name>`, with its
+folder and fingerprint. Packing what is packed already takes seconds and publishes nothing.
+
+A task that fails is tried again and goes on where it was; a mistake in the recipe or in the
+samples fails at once and says what to do. Marking a task failed stops its work; clearing it
+starts it again.
+"""
+
+from airflow.sdk import DAG
+
+from headrace_airflow.choices import params
+from headrace_airflow.dag_defaults import TAGS, task_defaults
+from headrace_airflow.operators import (
+    AcquireLeaseOperator,
+    FinishRunOperator,
+    PackOperator,
+    PrepareRunOperator,
+    ReleaseLeaseOperator,
+)
+
+with DAG(
+    dag_id="headrace_pack",
+    description="Pack raw samples into a dataset",
+    doc_md=__doc__,
+    tags=TAGS,
+    params=params(),
+    default_args=task_defaults(),
+    schedule=None,
+    catchup=False,
+):
+    prepare = PrepareRunOperator(task_id="prepare", kind="pack").as_setup()
+    acquire = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
+    pack = PackOperator(task_id="pack")
+    release = ReleaseLeaseOperator(task_id="release_pool", step="pack").as_teardown(setups=acquire)
+    finish = FinishRunOperator(task_id="finish").as_teardown(setups=prepare)
+
+    prepare >> acquire >> pack >> release >> finish

@@ -1,0 +1,28 @@
+"""End what nobody answers for: each half minute, leases and steps whose DAG run or task has ended.
+
+Tasks end their own work. This DAG is for the cases in which they cannot: a task that was marked
+failed while no triggerer lived, a DAG run that timed out or was deleted, a host process that
+was killed. It also records such runs as lost. Nothing has to be triggered by hand; do not pause
+it.
+"""
+
+from datetime import datetime, timedelta, timezone
+
+from airflow.sdk import DAG
+
+from headrace_airflow.dag_defaults import TAGS
+from headrace_airflow.operators import ReapOperator
+
+with DAG(
+    dag_id="headrace_reaper",
+    description="End what has no living owner",
+    doc_md=__doc__,
+    tags=TAGS,
+    start_date=datetime(2025, 1, 1, tzinfo=timezone.utc),
+    schedule=timedelta(seconds=30),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    dagrun_timeout=timedelta(minutes=5),
+):
+    ReapOperator(task_id="reap", owner="headrace")

@@ -1,0 +1,49 @@
+"""Failures of headrace in Airflow's words: tried again, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.errors import HeadraceError
+from headrace.states import StepState
+from headrace.steps.records import Failure, StepResult
+from headrace_airflow.airflow_api import AirflowException, AirflowFailException
+
+
+@contextmanager
+def told_to_airflow() -> Iterator[None]:
+    """Turn errors of headrace into Airflow's: those that another try cannot heal fail at once."""
+    try:
+        yield
+    except HeadraceError as error:
+        if error.failure_class.is_retried:
+            raise AirflowException(str(error)) from error
+        raise AirflowFailException(str(error)) from None
+
+
+def failure_of(step: str, result: StepResult) -> Exception:
+    """The exception that tells Airflow how a step ended.
+
+    Args:
+        step: Name of the step.
+        result: How it ended, other than well.
+    """
+    failure = result.failure
+    message = (
+        f"Step {step} {result.state.value}: {failure.message if failure else 'no reason given'}"
+    )
+    if failure is not None and failure.where:
+        message += f" ({failure.where})"
+    kind = AirflowException if _is_retried(failure) else AirflowFailException
+    error: Exception = kind(message)
+    return error
+
+
+def _is_retried(failure: Failure | None) -> bool:
+    return failure is None or failure.failure_class.is_retried
+
+
+def was_cancelled(result: StepResult) -> bool:
+    """Whether somebody asked the step to stop."""
+    return result.state is StepState.CANCELLED

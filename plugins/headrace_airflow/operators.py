@@ -1,0 +1,308 @@
+"""Operators: each task submits or collects in seconds; waiting is left to triggers.
+
+None of them has an `on_kill`: Airflow also calls it in a worker process that it has lost sight of,
+whose work a later try has taken over by then (it would stop healthy work). A user's click on a
+waiting task is heard by the trigger; what no trigger hears, the teardown tasks and the reaper end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from airflow.sdk import BaseOperator
+
+from headrace.control import leases
+from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.reaper import end_run, reap
+from headrace.control.runs import Run, RunRequest, create_run, finish_run, open_run
+from headrace.control.steps import Ticket, collect, start_step
+from headrace.control.watch import look_lease
+from headrace.errors import CapacityError
+from headrace.states import LeaseState, StepState
+from headrace.steps.records import StepResult
+from headrace_airflow.airflow_api import (
+    AirflowException,
+    AirflowSkipException,
+    TaskDeferred,
+    task_states,
+)
+from headrace_airflow.assets import DATASETS, publish
+from headrace_airflow.choices import check_choice, check_overrides
+from headrace_airflow.detached import without_airflow_environment
+from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled
+from headrace_airflow.links import DASHBOARD_KEY, FOLDER_KEY, DaskDashboardLink, RunFolderLink
+from headrace_airflow.owners import DagRunAddress, owner_is_done, step_is_abandoned
+from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
+
+Context = Mapping[str, Any]
+
+_PREPARED_RUN = "{{ ti.xcom_pull(task_ids='prepare') }}"
+
+
+class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
+    """Makes the run that the DAG run asks for, or finds the one it made before.
+
+    Args:
+        kind: `train` for the main job, `pack` for packing alone.
+    """
+
+    operator_extra_links = (RunFolderLink(),)
+
+    def __init__(self, *, kind: Literal["train", "pack"], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kind = kind
+
+    def execute(self, context: Context) -> str:
+        """Returns the run's id."""
+        owner = str(DagRunAddress.of(context))
+        params = context["params"]
+        with told_to_airflow():
+            request = RunRequest(
+                recipe=check_choice("recipes", params["recipe"]),
+                site=check_choice("sites", params["site"]),
+                overrides=check_overrides(params["overrides"]),
+                key=owner,
+                owner=owner,
+                kind=self.kind,
+            )
+            run = create_run(request)
+        self.log.info("Run %s in %s", run.run_id, run.folder.path)
+        context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
+        return run.run_id
+
+
+class _RunOperator(BaseOperator):  # type: ignore[misc]
+    """An operator of a task that works on the run which `prepare` has made.
+
+    Args:
+        run_id: Id of the run.
+    """
+
+    template_fields = ("run_id",)
+
+    def __init__(self, *, run_id: str = _PREPARED_RUN, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.run_id = run_id
+
+
+class _StepTask(_RunOperator):
+    """What acquiring, running and releasing share: they are about one step of the run.
+
+    Args:
+        step: Name of the step; the task is skipped when the run has no such step.
+    """
+
+    def __init__(self, *, step: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.step = step
+
+    def _planned(self, run: Run) -> PlannedStep:
+        for planned in steps_of(run.recipe, run.request.kind):
+            if planned.name == self.step:
+                return planned
+        raise AirflowSkipException(f"Recipe '{run.recipe.name}' has no step '{self.step}'")
+
+    def _waiting(self, context: Context, run: Run) -> dict[str, Any]:
+        ti = context["ti"]
+        task = WaitingTask(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            try_number=ti.try_number,
+            poll_s=run.site.limits.step_poll,
+            lost_after_s=run.site.limits.lost_after,
+        )
+        return asdict(task)
+
+    def _wait_for_room(self, context: Context, run: Run, error: CapacityError) -> NoReturn:
+        self.log.info("%s The task waits for room and then asks again.", error.what)
+        trigger = RoomTrigger(
+            task=self._waiting(context, run),
+            leases_folder=str(run.site_folder.leases),
+            max_leases=run.site.limits.max_leases,
+        )
+        raise TaskDeferred(trigger=trigger, method_name="ask_again")
+
+
+class AcquireLeaseOperator(_StepTask):
+    """Acquires the lease on which a step runs and waits until its machines are there.
+
+    It waits as long as the site's `limits.max_leases` are open; the lease of an earlier try is
+    found again. Use it as a setup, with `ReleaseLeaseOperator` as its teardown.
+    """
+
+    operator_extra_links = (DaskDashboardLink(),)
+
+    def execute(self, context: Context) -> str:
+        """Returns the lease's id."""
+        return self.ask_again(context)
+
+    def ask_again(self, context: Context, event: object = None) -> str:
+        """Ask for the lease, also after there was no room for it."""
+        with told_to_airflow():
+            run = open_run(self.run_id)
+            role = self._planned(run).role
+            try:
+                with without_airflow_environment():
+                    lease_id = leases.acquire(run, role)
+            except CapacityError as error:
+                self._wait_for_room(context, run, error)
+        return self._ready(context, run, lease_id)
+
+    def execute_complete(self, context: Context, event: object, lease_id: str) -> str:
+        """See what became of the lease."""
+        with told_to_airflow():
+            run = open_run(self.run_id)
+        return self._ready(context, run, lease_id)
+
+    def _ready(self, context: Context, run: Run, lease_id: str) -> str:
+        folder = run.lease_folder(lease_id)
+        seen = look_lease(folder.path, run.site.limits.lost_after)
+        if seen.state is LeaseState.STARTING:
+            trigger = LeaseTrigger(task=self._waiting(context, run), lease_folder=str(folder.path))
+            kwargs = {"lease_id": lease_id}
+            raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
+        if seen.state is not LeaseState.READY:
+            raise AirflowException(f"Lease {lease_id} is {seen.state.value}: {seen.why}")
+        with told_to_airflow():
+            leases.note_ready(run, lease_id)
+        context["ti"].xcom_push(DASHBOARD_KEY, seen.dashboard_url)
+        self.log.info("Lease %s is ready; Dask dashboard: %s", lease_id, seen.dashboard_url)
+        return lease_id
+
+
+class StepOperator(_StepTask):
+    """Runs a step: finds, collects, re-attaches, and only then submits; then waits for its end.
+
+    A failure that another attempt may heal is retried by Airflow, from the last checkpoint; a
+    mistake in recipe, data or user code fails the task at once. A task that was cleared after its
+    step had succeeded collects the same result again: a new DAG run does the work anew.
+    """
+
+    operator_extra_links = (DaskDashboardLink(), RunFolderLink())
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Returns the step's outputs."""
+        return self.ask_again(context)
+
+    def ask_again(self, context: Context, event: object = None) -> dict[str, Any]:
+        """Start the step, also after there was no room for its lease."""
+        with told_to_airflow():
+            run = open_run(self.run_id)
+            self._planned(run)
+            return self._follow(context, run, may_resubmit=True)
+
+    def execute_complete(
+        self, context: Context, event: object, ticket: dict[str, Any], may_resubmit: bool
+    ) -> dict[str, Any]:
+        """Collect the result of the attempt that was waited for.
+
+        This try did not ask the attempt to stop. If somebody else did (the trigger or the reaper on
+        behalf of an earlier try, just when this one took over), a new attempt is due, once.
+        """
+        with told_to_airflow():
+            run = open_run(self.run_id)
+            result = collect(run, Ticket(**ticket))
+            if was_cancelled(result) and may_resubmit:
+                self.log.info("Attempt %s was cancelled; trying once more", ticket["attempt"])
+                return self._follow(context, run, may_resubmit=False)
+            return self._conclude(context, run, result)
+
+    def _follow(self, context: Context, run: Run, *, may_resubmit: bool) -> dict[str, Any]:
+        try:
+            with without_airflow_environment():
+                started = start_step(run, self.step)
+        except CapacityError as error:
+            self._wait_for_room(context, run, error)
+        if isinstance(started, StepResult):
+            return self._conclude(context, run, started)
+        self._show_links(context, run, started)
+        self.log.info("Attempt %s in %s", started.attempt, started.step_folder)
+        trigger = StepTrigger(
+            task=self._waiting(context, run),
+            lease_folder=started.lease_folder,
+            step_folder=started.step_folder,
+        )
+        kwargs = {"ticket": asdict(started), "may_resubmit": may_resubmit}
+        raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
+
+    def _show_links(self, context: Context, run: Run, ticket: Ticket) -> None:
+        seen = look_lease(Path(ticket.lease_folder), run.site.limits.lost_after)
+        context["ti"].xcom_push(DASHBOARD_KEY, seen.dashboard_url)
+        context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
+
+    def _conclude(self, context: Context, run: Run, result: StepResult) -> dict[str, Any]:
+        if result.state is not StepState.SUCCEEDED:
+            if result.failure is not None and result.failure.trace:
+                self.log.error("%s", result.failure.trace)
+            raise failure_of(self.step, result)
+        report = result.outputs.get("report")
+        if report:
+            context["ti"].xcom_push(FOLDER_KEY, Path(report).as_uri())
+        self._succeeded(context, run, result.outputs)
+        return result.outputs
+
+    def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
+        """What to do with the outputs, for kinds of step that have something to publish."""
+
+
+class PackOperator(StepOperator):
+    """Runs the step that packs, and publishes the dataset as an Airflow asset."""
+
+    def __init__(self, *, step: str = "pack", **kwargs: Any) -> None:
+        super().__init__(step=step, outlets=[DATASETS], **kwargs)
+
+    def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
+        publish(context, run.recipe.dataset.name, outputs)
+
+
+class ReleaseLeaseOperator(_StepTask):
+    """Closes the lease on which a step ran; harmless when there is none."""
+
+    def execute(self, context: Context) -> None:
+        """Returns when no process of the lease is left."""
+        with told_to_airflow():
+            run = open_run(self.run_id)
+            leases.release(run, self._planned(run).role, f"released by task {self.task_id}")
+
+
+class FinishRunOperator(_RunOperator):
+    """Records how the run ended, also when it failed, and ends whatever it left behind."""
+
+    operator_extra_links = (RunFolderLink(),)
+
+    def execute(self, context: Context) -> str:
+        """Returns the final state of the run."""
+        with told_to_airflow():
+            run = open_run(self.run_id)
+            state = self._state(context, run)
+            if state is StepState.SUCCEEDED:
+                finish_run(run, state)
+            else:
+                end_run(run, state)
+        context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
+        self.log.info("Run %s: %s", run.run_id, state.value)
+        return state.value
+
+    def _state(self, context: Context, run: Run) -> StepState:
+        address = DagRunAddress.of(context)
+        states = task_states(address.dag_id, address.run_id)
+        steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
+        self.log.info("Tasks: %s", {step: states.get(step) for step in steps})
+        done = all(states.get(step) == "success" for step in steps)
+        return StepState.SUCCEEDED if done else StepState.FAILED
+
+
+class ReapOperator(BaseOperator):  # type: ignore[misc]
+    """Ends steps, leases and runs whose DAG run or task has ended without doing so."""
+
+    def execute(self, context: Context) -> list[str]:
+        """Returns a line for each thing that was ended."""
+        with told_to_airflow():
+            lines = reap(owner_is_done, step_is_abandoned)
+        for line in lines:
+            self.log.info("%s", line)
+        return list(lines)

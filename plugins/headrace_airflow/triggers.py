@@ -1,0 +1,156 @@
+"""Triggers: they look at files and say when there is something to do; they never submit anything.
+
+The only thing a trigger ever writes is the request to stop work whose task a user has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from headrace.control.watch import look, look_lease
+from headrace.leases import client
+from headrace.states import LeaseState
+from headrace.steps import mailbox
+from headrace.storage.layout import LeaseFolder, StepFolder
+from headrace_airflow.airflow_api import task_states
+from headrace_airflow.progress_line import ProgressLines
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingTask:
+    """The task that waits for a trigger, and how it wants it to look."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    try_number: int
+    poll_s: float
+    """Seconds between two looks."""
+    lost_after_s: float
+    """A lease without a heartbeat for this time counts as lost."""
+
+    def still_waits(self) -> bool:
+        """Whether the task is deferred: then some triggerer, perhaps another one, waits for it.
+
+        A triggerer that was out of touch for a while is told to drop its triggers in the same way
+        as after a user's click, although the work goes on (another triggerer has taken over).
+        """
+        return task_states(self.dag_id, self.run_id).get(self.task_id) == "deferred"
+
+    def __str__(self) -> str:
+        return f"task {self.task_id} (try {self.try_number}) of {self.dag_id} {self.run_id}"
+
+
+class _Watcher(BaseTrigger):  # type: ignore[misc]
+    """What the triggers share: their task, and how they travel to the triggerer."""
+
+    def __init__(self, task: dict[str, Any], **places: Any) -> None:
+        super().__init__()
+        self.waiting = WaitingTask(**task)
+        self._places = places
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        kind = type(self)
+        arguments = {"task": asdict(self.waiting), **self._places}
+        return f"{kind.__module__}.{kind.__qualname__}", arguments
+
+    async def _was_ended(self) -> bool:
+        if await sync_to_async(self.waiting.still_waits)():
+            self.log.info("%s still waits; nothing is stopped", self.waiting)
+            return False
+        return True
+
+
+class StepTrigger(_Watcher):
+    """Fires once when a step has ended, or when its lease has."""
+
+    def __init__(self, task: dict[str, Any], lease_folder: str, step_folder: str) -> None:
+        super().__init__(task, lease_folder=lease_folder, step_folder=step_folder)
+        self.lease_folder = Path(lease_folder)
+        self.step_folder = Path(step_folder)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until the step has ended, with a line of progress in the log now and then."""
+        lines = ProgressLines()
+        lost_after_s = self.waiting.lost_after_s
+        while True:
+            seen = await asyncio.to_thread(look, self.lease_folder, self.step_folder, lost_after_s)
+            line = lines.line(seen.status, time.monotonic())
+            if line is not None:
+                self.log.info("%s", line)
+            if seen.final:
+                yield TriggerEvent({"state": seen.status.state.value, "lease": seen.lease.why})
+                return
+            await asyncio.sleep(self.waiting.poll_s)
+
+    async def on_kill(self) -> None:
+        """Stop this attempt after a user has ended its task; a later attempt is never hit."""
+        if await self._was_ended():
+            reason = f"A user stopped {self.waiting} in Airflow"
+            await asyncio.to_thread(mailbox.request_cancel, StepFolder(self.step_folder), reason)
+
+
+class LeaseTrigger(_Watcher):
+    """Fires once when a lease is ready, or never will be."""
+
+    def __init__(self, task: dict[str, Any], lease_folder: str) -> None:
+        super().__init__(task, lease_folder=lease_folder)
+        self.lease_folder = Path(lease_folder)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until the lease is no longer starting."""
+        told_at = time.monotonic()
+        while True:
+            seen = await asyncio.to_thread(look_lease, self.lease_folder, self.waiting.lost_after_s)
+            if seen.state is not LeaseState.STARTING:
+                yield TriggerEvent({"state": seen.state.value, "why": seen.why})
+                return
+            if time.monotonic() - told_at >= 10.0:
+                told_at = time.monotonic()
+                self.log.info("Waiting for the machines of lease %s", self.lease_folder.name)
+            await asyncio.sleep(self.waiting.poll_s)
+
+    async def on_kill(self) -> None:
+        """Close the lease after a user has ended the task that acquires it."""
+        if await self._was_ended():
+            reason = f"A user stopped {self.waiting} in Airflow"
+            await asyncio.to_thread(client.request_close, LeaseFolder(self.lease_folder), reason)
+
+
+class RoomTrigger(_Watcher):
+    """Fires once when a site seems to have room for one more lease.
+
+    Who fires is a hint only; the ledger decides when the task asks again. Waiting times are spread
+    out, so that twenty waiting tasks do not all ask at the same moment.
+    """
+
+    def __init__(self, task: dict[str, Any], leases_folder: str, max_leases: int) -> None:
+        super().__init__(task, leases_folder=leases_folder, max_leases=max_leases)
+        self.leases_folder = Path(leases_folder)
+        self.max_leases = max_leases
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until fewer leases are open than the site allows."""
+        while True:
+            await asyncio.sleep(self.waiting.poll_s * random.uniform(2, 6))
+            if await asyncio.to_thread(self._num_open) < self.max_leases:
+                yield TriggerEvent({})
+                return
+
+    def _num_open(self) -> int:
+        folders = [LeaseFolder(path) for path in self.leases_folder.glob("*")]
+        return sum(
+            look_lease(folder.path, self.waiting.lost_after_s).state.is_active
+            for folder in folders
+            if not folder.closed.exists()
+        )
