@@ -1,0 +1,94 @@
+"""Encoded samples to arrays: images by Pillow, arrays by NumPy, in threads."""
+
+from __future__ import annotations
+
+import io
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from headrace.data.order import Indices
+from headrace.errors import DataError
+from headrace.shards.dataset import ShardedDataset
+from headrace.storage.manifest import FieldInfo
+
+_MAX_THREADS = 8
+
+
+def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
+    """Decode one sample.
+
+    Args:
+        content: Bytes of the file.
+        encoding: `npy`, or an image format.
+
+    Returns:
+        Images as `(height, width[, channels]) uint8`, palettes as colours; arrays as they are.
+
+    Raises:
+        DataError: The bytes are not what they should be.
+    """
+    try:
+        if encoding == "npy":
+            return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
+        with Image.open(io.BytesIO(content)) as image:
+            return np.array(image.convert("RGB") if image.mode in ("P", "CMYK") else image)
+    except (UnidentifiedImageError, OSError, ValueError) as error:
+        raise DataError(f"{len(content)} bytes of {encoding} cannot be decoded: {error}") from error
+
+
+def stack(arrays: list[NDArray[Any]], field: str, sources: list[str]) -> NDArray[Any]:
+    """Join samples of equal shape.
+
+    Args:
+        arrays: One array a sample.
+        field: Name of the field, for the error.
+        sources: Source path of each sample, for the error.
+
+    Raises:
+        DataError: Shapes or dtypes differ.
+    """
+    for array, source in zip(arrays, sources, strict=True):
+        if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
+            raise DataError(
+                f"Field '{field}' of one batch holds {arrays[0].dtype} {arrays[0].shape} "
+                f"({sources[0]}) and {array.dtype} {array.shape} ({source})",
+                "Encoded samples of one dataset must have one shape: resize them before packing.",
+            )
+    return np.stack(arrays)
+
+
+class Decoder:
+    """Decodes batches of encoded samples; starts its threads when first used."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def decode(self, dataset: ShardedDataset, info: FieldInfo, indices: Indices) -> NDArray[Any]:
+        """Read and decode samples of a ragged field.
+
+        Args:
+            dataset: The split.
+            info: The field.
+            indices: Places in the split, `(batch,) int64`.
+
+        Returns:
+            `(batch, *shape)`.
+
+        Raises:
+            DataError: A sample cannot be decoded, or shapes differ.
+        """
+        ragged = dataset.gather_ragged(info.name, indices)
+        items = [ragged.item(number) for number in range(len(indices))]
+        arrays = list(self._threads().map(lambda item: decode_one(item, info.encoding), items))
+        return stack(arrays, info.name, dataset.sources(indices))
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            count = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+            self._pool = ThreadPoolExecutor(count, thread_name_prefix="headrace-decode")
+        return self._pool

@@ -1,0 +1,135 @@
+"""Batches straight from the shards: one gather a field, no Python loop over samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from headrace.data.decode import Decoder
+from headrace.data.order import Indices, Order
+from headrace.errors import StepError
+from headrace.shards.dataset import ShardedDataset
+
+Batch = dict[str, Tensor]
+"""Fields by name, each `(batch, *shape)`, and `sample_id (batch,) int64`."""
+
+SAMPLE_ID = "sample_id"
+
+
+def read_batch(
+    dataset: ShardedDataset, indices: Indices, fields: Sequence[str], decoder: Decoder
+) -> Batch:
+    """Read samples of a split.
+
+    Args:
+        dataset: The split.
+        indices: Places in the split, `(batch,) int64`.
+        fields: Names of the fields wanted.
+        decoder: Decodes fields that hold encoded samples.
+
+    Raises:
+        DataError: Encoded samples of one batch differ in shape, or cannot be decoded.
+    """
+    batch: Batch = {}
+    for name in fields:
+        info = dataset.manifest.field(name)
+        if info.layout == "fixed":
+            batch[name] = torch.from_numpy(dataset.gather(name, indices))
+        else:
+            batch[name] = torch.from_numpy(decoder.decode(dataset, info, indices))
+    batch[SAMPLE_ID] = torch.from_numpy(dataset.gather(SAMPLE_ID, indices))
+    return batch
+
+
+class BatchLoader:
+    """Iterates over the batches of an order; what Lightning takes for a DataLoader.
+
+    While a batch is worked on, a thread reads the next one. The position is counted in batches
+    handed out, so reading ahead does not change it.
+
+    Args:
+        dataset: The split.
+        order: Which samples make up which batch.
+        fields: Names of the fields wanted; default is all.
+        prefetch: Read one batch ahead.
+
+    Attributes:
+        wait_s: Seconds spent waiting for batches so far.
+        num_samples: Samples handed out so far.
+    """
+
+    def __init__(
+        self,
+        dataset: ShardedDataset,
+        order: Order,
+        *,
+        fields: Sequence[str] | None = None,
+        prefetch: bool = True,
+    ) -> None:
+        self.dataset = dataset
+        self.order = order
+        self.wait_s = 0.0
+        self.num_samples = 0
+        self._fields = tuple(fields or (info.name for info in dataset.manifest.fields))
+        self._prefetch = prefetch
+        self._decoder = Decoder()
+        self._epoch = 0
+        self._start = 0
+        self._position = 0
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, also when the next pass starts in the middle of one."""
+        return self.order.num_batches
+
+    @property
+    def sampler(self) -> BatchLoader:
+        """Itself: Lightning calls `set_epoch` on a loader's sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; keeps the position when it is in that epoch already."""
+        if epoch != self._epoch:
+            self._epoch, self._start, self._position = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Position in training, valid for any world size."""
+        return {"epoch": self._epoch, "global_index": self._position * self.order.batch_span}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a position that `state_dict` gave.
+
+        Raises:
+            StepError: The position is not at a batch boundary of this order.
+        """
+        number, rest = divmod(state["global_index"], self.order.batch_span)
+        if rest or number > self.order.num_batches:
+            raise StepError(
+                f"Position {state['global_index']} of epoch {state['epoch']} is no boundary of "
+                f"batches of {self.order.batch_span}",
+                "Resume with the global batch size that the checkpoint was made with.",
+            )
+        self._epoch, self._start, self._position = state["epoch"], number, number
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches from the position on; epoch and position are looked up at the first one."""
+        start, self._start = self._start, 0
+        epoch, stop = self._epoch, self.order.num_batches
+        with ThreadPoolExecutor(1, thread_name_prefix="headrace-load") as pool:
+            ahead = pool.submit(self._read, epoch, start) if start < stop else None
+            for number in range(start, stop):
+                began = time.perf_counter()
+                batch = ahead.result() if ahead else self._read(epoch, number)
+                more = self._prefetch and number + 1 < stop
+                ahead = pool.submit(self._read, epoch, number + 1) if more else None
+                self.wait_s += time.perf_counter() - began
+                self.num_samples += len(batch[SAMPLE_ID])
+                self._position = number + 1
+                yield batch
+
+    def _read(self, epoch: int, number: int) -> Batch:
+        indices = self.order.batch(epoch, number)
+        return read_batch(self.dataset, indices, self._fields, self._decoder)

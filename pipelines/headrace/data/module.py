@@ -1,0 +1,108 @@
+"""Lightning's DataModule over a packed dataset, in headrace's global order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning.pytorch import LightningDataModule
+
+from headrace.data.loader import Batch, BatchLoader
+from headrace.data.order import EachOnceOrder, TrainOrder
+from headrace.data.seeding import seed_at
+from headrace.data.transforms import Transform, apply
+from headrace.recipe.recipe import DataSpec
+from headrace.shards.dataset import ShardedDataset
+
+TRAIN = "train"
+"""Split to train on."""
+
+VALIDATION = "val"
+"""Split to validate on, if the dataset has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """What a rank needs to know to read its share."""
+
+    folder: Path
+    """Folder of the dataset, packed or staged."""
+    spec: DataSpec
+    """The recipe's `data`."""
+    seed: int
+    """Seed of the run."""
+    rank: int = 0
+    """Rank, from 0."""
+    world_size: int = 1
+    """Number of ranks."""
+    transforms: tuple[Transform, ...] = ()
+    """Applied to every batch."""
+    augment: tuple[Transform, ...] = ()
+    """Applied to training batches, after `transforms`."""
+
+
+class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
+    """Training and validation batches of one rank.
+
+    Transforms run after the batch is on the model's device, so that small integers travel and
+    the accelerator converts them.
+
+    Args:
+        settings: Where the data lies and which share is ours.
+    """
+
+    def __init__(self, settings: DataSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.train_loader = BatchLoader(
+            ShardedDataset(settings.folder, TRAIN),
+            TrainOrder(
+                num_samples=len(ShardedDataset(settings.folder, TRAIN)),
+                seed=settings.seed,
+                global_batch_size=settings.spec.global_batch_size,
+                rank=settings.rank,
+                world_size=settings.world_size,
+                shuffle=settings.spec.shuffle,
+                drop_last=settings.spec.drop_last,
+            ),
+        )
+        self.manifest = self.train_loader.dataset.manifest
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether the dataset has samples to validate on."""
+        return self.manifest.splits.get(VALIDATION, 0) > 0
+
+    def train_dataloader(self) -> BatchLoader:
+        """Batches to train on; the same loader each time, so that its position can be read."""
+        return self.train_loader
+
+    def val_dataloader(self) -> BatchLoader | list[BatchLoader]:
+        """Batches to validate on; an empty list when the dataset has none."""
+        if not self.has_validation:
+            return []
+        dataset = ShardedDataset(self.settings.folder, VALIDATION)
+        order = EachOnceOrder(
+            num_samples=len(dataset),
+            global_batch_size=self.settings.spec.global_batch_size,
+            rank=self.settings.rank,
+            world_size=self.settings.world_size,
+        )
+        return BatchLoader(dataset, order)
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Transforms, and augmentation with random numbers of this place in training."""
+        del dataloader_idx
+        batch = apply(self.settings.transforms, batch)
+        trainer = self.trainer
+        if self.settings.augment and trainer is not None and trainer.training:
+            position = self.train_loader.state_dict()
+            seed_at(
+                self.settings.seed,
+                position["epoch"],
+                position["global_index"] // self.settings.spec.global_batch_size,
+                self.settings.rank,
+                "augment",
+            )
+            batch = apply(self.settings.augment, batch)
+        return batch
