@@ -1,0 +1,28 @@
+"""Runs a command that dies with its parent: `python -m headrace.steps.child -- COMMAND…`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from headrace.errors import UserError
+from headrace.processes import die_with_parent
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Become the command; the kernel's promise outlives the exec.
+
+    Raises:
+        UserError: No command was given.
+    """
+    if arguments[:1] != ["--"] or len(arguments) < 2:
+        raise UserError(
+            f"No command in {list(arguments)}", "Call python -m headrace.steps.child -- COMMAND…"
+        )
+    die_with_parent()
+    os.execvp(arguments[1], list(arguments[1:]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
