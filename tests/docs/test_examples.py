@@ -1,0 +1,30 @@
+"""Pages that are to be followed are followed, by a reader who takes them word by word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.documents import Reader, blocks
+
+ROOT = Path(__file__).parents[2]
+
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if blocks(page)
+)
+
+
+def test_the_pages_that_a_newcomer_follows_are_among_those_tested():
+    assert {"README.md", "docs/tutorials/your-own-data.md"} <= set(PAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", PAGES)
+def test_page_can_be_followed(name, tmp_path, no_leftover_processes):
+    reader = Reader(home=tmp_path)
+    for block in blocks(ROOT / name):
+        reader.follow(block)
