@@ -17,6 +17,7 @@ from headrace.storage.layout import LeaseFolder
 
 _HOST_TIMEOUT_S = 30.0
 _POLL_S = 0.05
+_NEVER_STARTED = "The lease was never started, or its folder has gone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +84,11 @@ def spec(folder: LeaseFolder) -> LeaseSpec:
 def state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
     """How the lease stands, from its files and a look at its host process.
 
+    A lease that was never started, or whose folder has gone, counts as lost.
+
     Args:
         folder: The lease.
         lost_after_s: Seconds without a heartbeat after which it counts as lost.
-
-    Raises:
-        UnknownNameError: There is no such lease.
     """
     return decide(_look(folder), lost_after_s)
 
@@ -111,11 +111,11 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
         folder: The lease; one that has ended is fine.
         grace_s: Seconds that the host has to end by itself, before everything is killed.
         reason: Written down as the reason.
-
-    Raises:
-        UnknownNameError: There is no such lease.
     """
-    asked = spec(folder)
+    asked = read_record(folder.spec, LeaseSpec)
+    if asked is None:  # never started; nobody may start it from now on
+        write_record(folder.closed, Ending(state=LeaseState.LOST, reason=_NEVER_STARTED))
+        return
     was_lost = state(folder, asked.lost_after_s) is LeaseState.LOST
     why = why_ended(folder) if was_lost else reason
     request_close(folder, why)
@@ -128,15 +128,14 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
 
 
 def why_ended(folder: LeaseFolder) -> str:
-    """Why the lease ended, in words for the user; empty while it lives.
-
-    Raises:
-        UnknownNameError: There is no such lease.
-    """
+    """Why the lease ended, in words for the user; empty while it lives."""
     sight = _look(folder)
     if sight.ending is not None:
         return sight.ending.reason
-    if decide(sight, spec(folder).lost_after_s) is not LeaseState.LOST:
+    asked = read_record(folder.spec, LeaseSpec)
+    if asked is None:
+        return _NEVER_STARTED
+    if decide(sight, asked.lost_after_s) is not LeaseState.LOST:
         return ""
     host = read_record(folder.host, HostRecord)
     if host is None:
@@ -148,8 +147,6 @@ def why_ended(folder: LeaseFolder) -> str:
 
 
 def _look(folder: LeaseFolder) -> Sight:
-    if not folder.spec.exists():
-        spec(folder)  # raises, with the words for it
     host_alive = _host_alive(folder)  # before `closed`, which the host writes as its last act
     return Sight(
         ending=read_record(folder.closed, Ending),
@@ -170,7 +167,7 @@ def _last_sign(folder: LeaseFolder) -> float:
     try:
         return float(folder.heartbeat.read_text())
     except FileNotFoundError:
-        return folder.spec.stat().st_mtime
+        return folder.spec.stat().st_mtime if folder.spec.exists() else 0.0
 
 
 def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:

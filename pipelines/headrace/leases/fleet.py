@@ -6,53 +6,29 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-from distributed import Client, CommClosedError, Future, KilledWorker, Scheduler, wait
+from distributed import Client, Future
 
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.leases import client as lease_client
 from headrace.leases.held import hold
+from headrace.leases.nodes import Node, present
 from headrace.leases.records import LeaseSpec
+from headrace.leases.resources import DEMAND, NODE, SLOT
+from headrace.leases.waiting import CHECK_EVERY_S, first_done, loss, lost_item, no_check
 from headrace.storage.layout import LeaseFolder
+
+__all__ = ["Fleet", "Node"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-NODE = "NODE"
-"""Dask resource of which each worker has one: a call that takes the whole node."""
-
-SLOT = "SLOT"
-"""Dask resource of which each worker has `threads_per_node`: one item of a map."""
-
-DEMAND = "headrace-demand"
-"""Key of the scheduler's metadata: nodes that each client asks a pool for."""
-
-_CHECK_EVERY_S = 0.5
 _CONNECT_TIMEOUT_S = 30.0
 _AHEAD = 4
 _GROW_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True)
-class Node:
-    """One node of the lease."""
-
-    name: str
-    """Name of its worker, as in `node-0`; a replaced worker keeps it."""
-    address: str
-    """Address of its Dask worker; a replaced worker has another."""
-    host: str
-    """Address that other nodes reach it by, for rendezvous."""
-    index: int
-    """Place in the order of names, from 0."""
-
-
-def _nothing() -> None:
-    return None
 
 
 class Fleet:
@@ -113,7 +89,7 @@ class Fleet:
         self._client.close()
 
     def nodes(
-        self, count: int, timeout_s: float, *, check: Callable[[], None] = _nothing
+        self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check
     ) -> tuple[Node, ...]:
         """Wait until there are `count` nodes; a pool grows to that number.
 
@@ -136,7 +112,7 @@ class Fleet:
             )
         self._demand(count)
         deadline = time.monotonic() + timeout_s
-        while len(found := self._present()) < count:
+        while len(found := present(self._client)) < count:
             check()
             if time.monotonic() > deadline:
                 raise LeaseError(
@@ -144,7 +120,7 @@ class Fleet:
                     f"after {timeout_s:g} s",
                     "See host.log in the lease's folder.",
                 )
-            time.sleep(_CHECK_EVERY_S / 5)
+            time.sleep(CHECK_EVERY_S / 5)
         return found[:count]
 
     def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -154,7 +130,7 @@ class Fleet:
             WorkerLostError: The node's worker died.
         """
         future = self._submit(function, arguments, workers=[node.address])
-        result: Result = self._gather([future], [node], _nothing)[0]
+        result: Result = self._gather([future], [node], no_check)[0]
         return result
 
     def on_nodes(
@@ -163,7 +139,7 @@ class Fleet:
         arguments: Sequence[tuple[Any, ...]],
         nodes: Sequence[Node],
         *,
-        check: Callable[[], None] = _nothing,
+        check: Callable[[], None] = no_check,
     ) -> list[Result]:
         """Run one call on each node, all at once; each holds its node.
 
@@ -201,7 +177,7 @@ class Fleet:
         function: Callable[[Item], Result],
         items: Sequence[Item],
         *,
-        check: Callable[[], None] = _nothing,
+        check: Callable[[], None] = no_check,
         retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
         """Run `function` on every item, spread over all nodes; a pool grows as needed.
@@ -232,20 +208,17 @@ class Fleet:
                     running[self._item(function, items[index])] = index
                 if not running:
                     return
-                for future in self._wait_any(list(running), check):
-                    index = running.pop(future)
-                    lost = _loss(future)
-                    if lost is None:
-                        yield index, self._result(future)
-                        continue
+                finished = first_done(self._client, list(running), check, self._check_alive)
+                done = {future: running.pop(future) for future in finished}
+                kept = [future for future in finished if loss(future) is None]
+                for future in set(finished).difference(kept):
+                    index = done[future]
                     losses[index] = losses.get(index, 0) + 1
                     if losses[index] > retries:
-                        raise WorkerLostError(
-                            f"Item {index} lost its worker {losses[index]} times; last {lost}",
-                            "It may need more memory than the node has; see host.log.",
-                        )
-                    self._forget(future)
+                        raise lost_item(index, losses[index], loss(future))
                     running[self._item(function, items[index])] = index
+                results = self._results(kept)
+                yield from zip((done[future] for future in kept), results, strict=True)
         finally:
             self._cancel(list(running))
 
@@ -258,9 +231,9 @@ class Fleet:
         self.nodes(1, self._spec.role.start_timeout, check=check)
         self._demand(count)
         deadline = time.monotonic() + _GROW_TIMEOUT_S
-        while len(self._present()) < count and time.monotonic() < deadline:
+        while len(present(self._client)) < count and time.monotonic() < deadline:
             check()
-            time.sleep(_CHECK_EVERY_S / 5)
+            time.sleep(CHECK_EVERY_S / 5)
         return self._spec.role.nodes * threads
 
     def _item(self, function: Callable[[Item], Result], item: Item) -> Future:
@@ -283,55 +256,37 @@ class Fleet:
         results: dict[Future, Any] = {}
         try:
             while pending:
-                done = self._wait_any(pending, check, where)
+                left = [where[future] for future in pending]
+                look = partial(self._check_alive, left)
+                done = first_done(self._client, pending, check, look)
                 for future in done:
-                    lost = _loss(future)
-                    if lost is not None:
+                    if (lost := loss(future)) is not None:
                         node = where[future]
                         raise WorkerLostError(f"Worker {node.name} on {node.host} died: {lost}")
-                    results[future] = self._result(future)
+                results.update(zip(done, self._results(done), strict=True))
                 pending = [future for future in pending if future not in results]
         finally:
             self._cancel(pending)
         return [results[future] for future in futures]
 
-    def _wait_any(
-        self,
-        futures: list[Future],
-        check: Callable[[], None],
-        where: dict[Future, Node] | None = None,
-    ) -> list[Future]:
-        while True:
-            check()
-            try:
-                done = wait(futures, timeout=_CHECK_EVERY_S, return_when="FIRST_COMPLETED").done
-            except TimeoutError:
-                self._check_alive([where[future] for future in futures] if where else [])
-                continue
-            return [future for future in futures if future in done]
-
-    def _check_alive(self, nodes: Sequence[Node]) -> None:
+    def _check_alive(self, nodes: Sequence[Node] = ()) -> None:
         """A task bound to a worker that died before it started would wait for ever."""
         if self._client.status != "running":
             raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} has gone")
         if not nodes:
             return
-        present = {node.address for node in self._present()}
+        addresses = {node.address for node in present(self._client)}
         for node in nodes:
-            if node.address not in present:
+            if node.address not in addresses:
                 raise WorkerLostError(f"Worker {node.name} on {node.host} has gone")
 
-    def _result(self, future: Future) -> Any:
-        if future.status == "cancelled":
+    def _results(self, futures: list[Future]) -> list[Any]:
+        if any(future.status == "cancelled" for future in futures):
             raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} dropped a task")
         try:
-            return future.result()
+            return list(self._client.gather(futures))
         finally:
-            self._forget(future)
-
-    def _forget(self, future: Future) -> None:
-        self._futures.discard(future)
-        future.release()
+            self._futures.difference_update(futures)
 
     def _cancel(self, futures: list[Future]) -> None:
         if futures and self._client.status == "running":
@@ -340,27 +295,3 @@ class Fleet:
 
     def _demand(self, count: int) -> None:
         self._client.set_metadata([DEMAND, self._client.id], count)
-
-    def _present(self) -> tuple[Node, ...]:
-        workers = self._client.run_on_scheduler(_workers)
-        ordered = sorted(workers, key=lambda worker: (len(worker[0]), worker[0]))
-        return tuple(
-            Node(name=name, address=address, host=urlsplit(address).hostname or "", index=index)
-            for index, (name, address) in enumerate(ordered)
-        )
-
-
-def _workers(dask_scheduler: Scheduler) -> list[tuple[str, str]]:
-    """Runs in the scheduler: name and address of every worker."""
-    states = dask_scheduler.workers.values()
-    return [(str(state.name), state.address) for state in states if state.status.name == "running"]
-
-
-def _loss(future: Future) -> str | None:
-    """How the worker of a finished future was lost; None when it was not."""
-    if future.status != "error":
-        return None
-    error = future.exception()
-    if isinstance(error, KilledWorker):
-        return f"worker {error.last_worker.name} at {error.last_worker.address}"
-    return str(error) if isinstance(error, CommClosedError) else None

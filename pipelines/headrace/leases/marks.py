@@ -18,6 +18,9 @@ LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"
 
 _ROUNDS = 5
 
+# ignores SIGTERM, and ends by itself with the last process that uses it
+_TRACKER = "multiprocessing.resource_tracker"
+
 
 def mark(folder: LeaseFolder) -> dict[str, str]:
     """Environment variables that mark the processes of a lease."""
@@ -63,7 +66,8 @@ def end_marked(folder: LeaseFolder, grace_s: float = 3.0) -> int:
 
 def _folder_of(process: psutil.Process) -> str:
     try:
-        return process.environ().get(LEASE_FOLDER, "")
+        folder = process.environ().get(LEASE_FOLDER, "")
+        return "" if folder and _TRACKER in " ".join(process.cmdline()) else folder
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or somebody else's
         return ""
 

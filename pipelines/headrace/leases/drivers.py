@@ -1,0 +1,137 @@
+"""The host's side of the mailbox: claims steps, starts their drivers, records how they ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from headrace.processes import end_processes
+from headrace.storage.atomic import write_json
+from headrace.storage.layout import LeaseFolder, StepFolder
+
+logger = logging.getLogger(__name__)
+
+CANCEL_GRACE_S = 15.0
+"""Seconds that a driver has to end by itself once its step was cancelled."""
+
+
+@dataclass
+class _Driver:
+    folder: StepFolder
+    process: subprocess.Popen[bytes]
+    cancelled_at: float | None = None
+
+
+class Drivers:
+    """The step drivers of one lease. Not thread-safe; `tick` is called a few times a second.
+
+    Args:
+        lease: The lease whose mailbox is served.
+        environment: Environment of the drivers.
+        cancel_grace_s: Seconds between the cancel file and SIGKILL.
+    """
+
+    def __init__(
+        self,
+        lease: LeaseFolder,
+        environment: Mapping[str, str],
+        cancel_grace_s: float = CANCEL_GRACE_S,
+    ) -> None:
+        self._lease = lease
+        self._environment = dict(environment)
+        self._cancel_grace_s = cancel_grace_s
+        self._running: list[_Driver] = []
+        self._next = 1
+
+    @property
+    def num_running(self) -> int:
+        """Drivers that run now."""
+        return len(self._running)
+
+    def tick(self) -> None:
+        """Record drivers that ended, kill those that ignore a cancel, start new ones."""
+        self._running = [driver for driver in self._running if not _collect(driver)]
+        for driver in self._running:
+            self._enforce_cancel(driver)
+        while (folder := self._lease.step(self._next)).path.exists():
+            self._claim(folder)
+            self._next += 1
+
+    def end_all(self, grace_s: float = 3.0) -> None:
+        """End all drivers with everything below them, and record it."""
+        trees = [process for driver in self._running for process in _descendants(driver)]
+        for driver in self._running:
+            driver.process.terminate()
+        deadline = time.monotonic() + grace_s
+        for driver in self._running:
+            with suppress(subprocess.TimeoutExpired):
+                driver.process.wait(max(deadline - time.monotonic(), 0.0))
+            driver.process.kill()
+            driver.process.wait()
+            _collect(driver)
+        self._running = []
+        end_processes(trees, grace_s=0.5)
+
+    def _claim(self, folder: StepFolder) -> None:
+        if folder.exit.exists() or folder.result.exists():
+            return
+        if folder.status.exists():  # an earlier host started it and was killed, with the driver
+            _write_exit(folder, -signal.SIGKILL)
+            return
+        folder.logs.mkdir(exist_ok=True)
+        with (folder.logs / "driver.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.steps.run", str(folder.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+        logger.info("Step %d: driver %d started", folder.number, process.pid)
+        self._running.append(_Driver(folder, process))
+
+    def _enforce_cancel(self, driver: _Driver) -> None:
+        if not driver.folder.cancel.exists():
+            return
+        driver.cancelled_at = driver.cancelled_at or time.monotonic()
+        if time.monotonic() - driver.cancelled_at < self._cancel_grace_s:
+            return
+        logger.warning("Step %d ignores its cancellation; killing it", driver.folder.number)
+        for process in _descendants(driver):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        driver.process.kill()
+
+
+def _collect(driver: _Driver) -> bool:
+    """Record the exit of a driver that has ended, and end what it left in its process group."""
+    code = driver.process.poll()
+    if code is None:
+        return False
+    with suppress(ProcessLookupError):
+        os.killpg(driver.process.pid, signal.SIGKILL)
+    _write_exit(driver.folder, code)
+    logger.info("Step %d: driver ended with code %d", driver.folder.number, code)
+    return True
+
+
+def _write_exit(folder: StepFolder, code: int) -> None:
+    # the record is DriverExit of headrace.steps, a layer above
+    write_json(folder.exit, {"code": int(code), "at": time.time()})
+
+
+def _descendants(driver: _Driver) -> list[psutil.Process]:
+    try:
+        return psutil.Process(driver.process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

@@ -1,0 +1,204 @@
+"""The host process of a lease: `python -m headrace.leases.host LEASE_DIR [--detach]`.
+
+It opens the cluster, shows that it lives, runs the steps of the mailbox and ends the lease. It
+belongs to no Airflow process and needs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from headrace.errors import HeadraceError
+from headrace.leases import client
+from headrace.leases.backends import Backend, Cluster, backend
+from headrace.leases.drivers import Drivers
+from headrace.leases.guard import Guard
+from headrace.leases.lifetime import Life, why_close
+from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.processes import ProcessIdentity
+from headrace.states import LeaseState
+from headrace.storage.atomic import write_record, write_text
+from headrace.storage.layout import LeaseFolder
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.2
+
+
+class Host:
+    """Serves one lease from start to end.
+
+    Args:
+        folder: The lease.
+        spec: What was asked for.
+        machines: Where the nodes come from.
+    """
+
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, machines: Backend) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._backend = machines
+        # taken before the cluster sets what is meant for workers
+        self._drivers = Drivers(folder, dict(os.environ))
+        self._started_s = time.monotonic()
+        self._idle_since_s: float | None = None
+        self._signal_name: str | None = None
+
+    async def serve(self) -> str:
+        """Open the lease, serve it, end everything.
+
+        Returns:
+            Why it ended.
+
+        Raises:
+            LeaseError: The machines did not come.
+        """
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(sig, self._on_signal, sig)
+        beating = asyncio.create_task(self._beat())
+        opening = asyncio.create_task(self._backend.open_cluster(self._folder, self._spec))
+        try:
+            return await self._watch(opening, beating)
+        finally:
+            await asyncio.to_thread(self._drivers.end_all)
+            await _close(opening)
+            beating.cancel()
+
+    async def _watch(self, opening: asyncio.Task[Cluster], beating: asyncio.Task[None]) -> str:
+        is_ready = False
+        while True:
+            if beating.done():
+                beating.result()  # raises: the folder cannot be written any more
+            if not is_ready and opening.done():
+                self._publish(opening.result())
+                is_ready = True
+            if is_ready:
+                self._drivers.tick()
+                self._note_idle()
+            reason = why_close(self._life())
+            if reason is not None:
+                logger.info("Closing: %s", reason)
+                return reason
+            await asyncio.sleep(_TICK_S)
+
+    def _publish(self, cluster: Cluster) -> None:
+        cluster.write_scheduler_file()
+        info = LeaseInfo(
+            lease_id=self._spec.lease_id,
+            backend=self._spec.role.backend,
+            job_ids=cluster.job_ids,
+            host=ProcessIdentity.of(),
+            scheduler_address=cluster.scheduler_address,
+            dashboard_url=cluster.dashboard_url,
+            nodes=self._spec.role.nodes,
+            ready_at=time.time(),
+        )
+        write_record(self._folder.info, info)
+        logger.info("Ready at %s", info.scheduler_address)
+
+    def _note_idle(self) -> None:
+        if self._drivers.num_running:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = time.monotonic()
+
+    def _life(self) -> Life:
+        owner = self._spec.owner
+        gone = owner is not None and owner.is_here and not owner.is_alive
+        return Life(
+            now_s=time.monotonic(),
+            started_s=self._started_s,
+            idle_since_s=self._idle_since_s,
+            lifetime_s=self._spec.role.lifetime,
+            idle_stop_s=self._spec.role.idle_stop,
+            asked=self._folder.close.read_text() if self._folder.close.exists() else None,
+            lost_owner=f"process {owner.pid} on {owner.host}" if owner and gone else None,
+            signal_name=self._signal_name,
+        )
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.to_thread(write_text, self._folder.heartbeat, f"{time.time():.3f}\n")
+            await asyncio.sleep(self._spec.heartbeat_s)
+
+    def _on_signal(self, sig: signal.Signals) -> None:
+        self._signal_name = sig.name
+
+
+async def _close(opening: asyncio.Task[Cluster]) -> None:
+    if not opening.done():
+        opening.cancel()
+    try:
+        cluster = await opening
+    except (asyncio.CancelledError, HeadraceError):
+        return  # nothing was opened; the error, if any, is on its way already
+    try:
+        await cluster.close()
+    except (OSError, TimeoutError, asyncio.TimeoutError):
+        logger.warning("The cluster did not close in order; its processes are killed")
+
+
+def serve(folder: LeaseFolder) -> None:
+    """Serve the lease in `folder`, unless another host does or it has ended.
+
+    Side effects: writes `host.json` first and `closed` last.
+    """
+    lock = FileLock(folder.lock, mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.info("Another host serves this lease")
+        return
+    if folder.closed.exists():
+        return
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
+    ending = _serve_to_the_end(folder)
+    write_record(folder.closed, ending)
+
+
+def _serve_to_the_end(folder: LeaseFolder) -> Ending:
+    machines: Backend | None = None
+    guard = Guard(folder)
+    try:
+        spec = client.spec(folder)
+        machines = backend(spec.role.backend)
+        reason = asyncio.run(Host(folder, spec, machines).serve())
+        ending = Ending(state=LeaseState.CLOSED, reason=reason)
+    except HeadraceError as error:
+        logger.error("The lease failed: %s", error)  # noqa: TRY400 - told to users, needs no trace
+        ending = Ending(state=LeaseState.FAILED, reason=str(error))
+    except Exception as error:
+        logger.exception("The host failed")
+        what = f"The host failed: {type(error).__name__}: {error}\n  See {folder.log}."
+        ending = Ending(state=LeaseState.FAILED, reason=what)
+    guard.dismiss()
+    if machines is not None:
+        machines.kill_leftovers(folder)
+    return ending
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the host process."""
+    folder = LeaseFolder(Path(arguments[0]).absolute())
+    if "--detach" in arguments and os.fork() != 0:
+        return 0
+    if "--detach" in arguments:
+        os.setsid()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    serve(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
