@@ -1,0 +1,148 @@
+"""`make setup`: quiet the second time, done anew after an interruption, plain when it fails.
+
+The script is the real one, and so are venv and pip; only the packages are tiny ones made here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+
+BACKEND = '''
+"""Builds the wheel of a package that has nothing but a command."""
+from pathlib import Path
+import zipfile
+
+INFO = "headrace-0.1.0.dist-info"
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    name = "headrace-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(Path(folder) / name, "w") as wheel:
+        wheel.writestr(f"{INFO}/METADATA",
+            "Metadata-Version: 2.1\\nName: headrace\\nVersion: 0.1.0\\nProvides-Extra: dev\\n")
+        wheel.writestr(f"{INFO}/WHEEL",
+            "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{INFO}/entry_points.txt", "[console_scripts]\\nheadrace = os:getcwd\\n")
+        wheel.writestr(f"{INFO}/RECORD", "")
+    return name
+'''
+
+
+class Checkout:
+    """A checkout with the real script and tiny packages, and an index that has only those."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = os.environ["PATH"]
+        (folder / "scripts").mkdir(parents=True)
+        shutil.copy(ROOT / "scripts" / "setup.sh", folder / "scripts")
+        self.write("pyproject.toml", PYPROJECT)
+        self.write("backend.py", BACKEND)
+        self.write("constraints.txt", "# pins\ntorch==1.0.0\n")
+        self.offer_torch("1.0.0")
+
+    def write(self, name: str, content: str) -> None:
+        (self.folder / name).write_text(content)
+
+    def offer_torch(self, version: str) -> None:
+        wheels = self.folder / "wheels"
+        wheels.mkdir(exist_ok=True)
+        info = f"torch-{version}.dist-info"
+        with zipfile.ZipFile(wheels / f"torch-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+            )
+            wheel.writestr(
+                f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(f"{info}/RECORD", "")
+
+    def setup(self) -> subprocess.CompletedProcess[str]:
+        settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.folder / "wheels")}
+        return subprocess.run(
+            ["/bin/bash", "scripts/setup.sh"],
+            cwd=self.folder,
+            env={"HOME": str(self.folder), "PATH": self.path, "PIP_CONFIG_FILE": "/dev/null"}
+            | settings,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def installed(self) -> bool:
+        return (self.folder / ".venv/bin/headrace").exists()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path / "checkout")
+
+
+def test_a_second_run_says_nothing_and_a_change_is_installed(checkout):
+    first = checkout.setup()
+    assert first.returncode == 0, first.stderr
+    assert "this takes about 2 minutes" in first.stderr
+    assert "PyTorch (torch==1.0.0)" in first.stderr
+    assert checkout.installed()
+
+    second = checkout.setup()
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+
+    checkout.offer_torch("2.0.0")
+    checkout.write("constraints.txt", "torch==2.0.0\n")
+    third = checkout.setup()
+    assert "PyTorch (torch==2.0.0)" in third.stderr
+    assert "Virtual environment" not in third.stderr
+    assert checkout.setup().stderr == ""
+
+
+def test_a_failed_install_tells_why_and_is_done_anew(checkout):
+    checkout.write("constraints.txt", "torch==3.0.0\n")
+    failed = checkout.setup()
+    assert failed.returncode == 1
+    assert "torch==3.0.0" in failed.stderr
+    assert "the whole log: .venv/install.log" in failed.stderr
+    (checkout.folder / ".venv" / "left-behind").touch()
+
+    checkout.write("constraints.txt", "torch==1.0.0\n")
+    again = checkout.setup()
+    assert again.returncode == 0, again.stderr
+    assert "An earlier install was interrupted; starting anew." in again.stderr
+    assert checkout.installed()
+    assert not (checkout.folder / ".venv" / "left-behind").exists()
+
+
+def test_an_environment_made_by_hand_is_kept(checkout):
+    subprocess.run(["python3", "-m", "venv", ".venv"], cwd=checkout.folder, check=True)
+    (checkout.folder / ".venv" / "mine").touch()
+    done = checkout.setup()
+    assert done.returncode == 0, done.stderr
+    assert checkout.installed()
+    assert (checkout.folder / ".venv" / "mine").exists()
+
+
+def test_without_a_python_that_has_venv_the_message_names_the_package(checkout, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "cat", "cut", "dirname", "flock", "id", "rm", "sha256sum"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    checkout.path = str(programs)
+    done = checkout.setup()
+    assert done.returncode == 1
+    assert "No Python 3.10 to 3.13 with 'venv' was found." in done.stderr
+    assert "apt-get install python3-venv" in done.stderr
