@@ -26,7 +26,8 @@ class Rows:
     def _insert(self, connection: Connection, table: Table, record: BaseModel) -> bool:
         values = record.model_dump(mode="json")
         insert = self._database.backend.insert_if_new(table).values(values)
-        return connection.execute(insert).rowcount == 1
+        options = {"preserve_rowcount": True}  # not kept for inserts unless asked for
+        return connection.execute(insert, execution_options=options).rowcount == 1
 
 
 def fetch(connection: Connection, kind: type[Kind], query: Select[Any]) -> tuple[Kind, ...]:

@@ -1,0 +1,320 @@
+"""What a ledger promises, whichever database keeps it: one suite, run on each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from headrace.errors import CapacityError, LedgerError, UnknownNameError
+from headrace.ledger.engine import Database
+from headrace.ledger.ledger import Ledger
+from headrace.states import FailureClass, LeaseState, StepState
+from support.ledger_rows import (
+    NUM_PROCESSES,
+    attempt_row,
+    in_processes,
+    lease_row,
+    run_row,
+    take_place,
+    write_rows,
+)
+from support.postgres import PostgresServer, postgres_server
+
+
+class LedgerContract:
+    """Tests that every database passes; subclasses give the fixture `url`, an empty database."""
+
+    @pytest.fixture
+    def ledger(self, url: str) -> Ledger:
+        return Ledger.open(url)
+
+    @pytest.fixture
+    def with_lease(self, ledger: Ledger) -> Ledger:
+        """A ledger that holds run-1 and its lease-1."""
+        ledger.add_run(run_row())
+        ledger.add_lease(lease_row(), max_active=4)
+        return ledger
+
+    # --- opening
+
+    def test_opening_again_keeps_everything(self, url: str):
+        Ledger.open(url).add_run(run_row())
+        again = Ledger.open(url)
+        assert again.run("run-1") == run_row()
+        assert again.summary().revision == "0001"
+
+    def test_a_newer_schema_is_refused_and_left_alone(self, url: str, ledger: Ledger):
+        set_revision(url, "9999")
+        with pytest.raises(LedgerError, match="revision 9999, which is newer") as caught:
+            Ledger.open(url)
+        assert "Upgrade headrace" in str(caught.value)
+        assert get_revision(url) == "9999"
+
+    def test_messages_and_summary_hide_the_password(self, url: str, ledger: Ledger):
+        assert "secret" not in ledger.url
+        assert "secret" not in ledger.summary().url
+        with pytest.raises(LedgerError) as caught:
+            ledger.add_lease(lease_row(), max_active=1)
+        assert "secret" not in str(caught.value)
+
+    def test_twenty_processes_open_and_write_at_once(self, url: str):
+        """pains 12: no "database is locked", no orphan rows."""
+        firsts = in_processes(write_rows, url)
+        ledger = Ledger.open(url)
+        assert sorted(firsts) == [False] * (NUM_PROCESSES - 1) + [True]
+        assert ledger.summary().num_runs == NUM_PROCESSES + 1
+        assert ledger.summary().num_attempts == 10 * NUM_PROCESSES
+        assert ledger.summary().num_active_leases == 0
+        for number in range(NUM_PROCESSES):
+            run = ledger.run(f"run-{number}")
+            assert (run.state, run.outputs) == (StepState.SUCCEEDED, {"accuracy": number / 100})
+            assert [row.number for row in ledger.attempts(run.run_id)] == list(range(1, 11))
+
+    # --- runs
+
+    def test_a_run_comes_back_as_it_was(self, ledger: Ledger):
+        odd = {"none": None, "text": "zero \x00, half \udcff, é 水", "list": [1, 2.5, True]}
+        run = run_row(overrides=("a=1", "b=2"), outputs=odd, created_at=1763683200.123456)
+        ledger.add_run(run)
+        assert ledger.run("run-1") == run
+
+    def test_nan_and_infinity_survive(self, ledger: Ledger):
+        ledger.add_run(run_row(outputs={"loss": math.nan, "best": math.inf}))
+        outputs = ledger.run("run-1").outputs
+        assert math.isnan(outputs["loss"])
+        assert outputs["best"] == math.inf
+
+    def test_text_that_databases_refuse_is_escaped(self, with_lease: Ledger):
+        with_lease.add_attempt(attempt_row(message="zero \x00 half \udcff"))
+        assert with_lease.attempts("run-1")[0].message == "zero \\x00 half \\udcff"
+
+    def test_a_run_is_entered_once_by_key(self, ledger: Ledger):
+        assert ledger.add_run(run_row("run-1", key="k")) is True
+        assert ledger.add_run(run_row("run-1", key="k")) is False
+        assert ledger.add_run(run_row("run-2", key="k")) is False
+        assert [run.run_id for run in ledger.runs()] == ["run-1"]
+        found = ledger.run_by_key("k")
+        assert found is not None
+        assert found.run_id == "run-1"
+
+    def test_two_keys_cannot_share_a_run_id(self, ledger: Ledger):
+        ledger.add_run(run_row("run-1", key="k"))
+        with pytest.raises(LedgerError, match="Another run has the id 'run-1'"):
+            ledger.add_run(run_row("run-1", key="other"))
+
+    def test_an_unknown_run_is_answered_with_the_nearest(self, ledger: Ledger):
+        ledger.add_run(run_row("digits-1"))
+        with pytest.raises(UnknownNameError, match="Did you mean 'digits-1'"):
+            ledger.run("digit-1")
+        assert ledger.run_by_key("none") is None
+
+    def test_runs_come_newest_first(self, ledger: Ledger):
+        for number in range(5):
+            state = StepState.RUNNING if number % 2 else StepState.FAILED
+            ledger.add_run(run_row(f"run-{number}", created_at=float(number), state=state))
+        assert [run.run_id for run in ledger.runs(limit=3)] == ["run-4", "run-3", "run-2"]
+        running = ledger.runs(state=StepState.RUNNING)
+        assert [run.run_id for run in running] == ["run-3", "run-1"]
+
+    def test_the_first_end_of_a_run_counts(self, ledger: Ledger):
+        ledger.add_run(run_row())
+        ledger.finish_run("run-1", StepState.SUCCEEDED, 5.0, {"accuracy": 0.9})
+        stands = ledger.finish_run("run-1", StepState.LOST, 9.0, {})
+        assert (stands.state, stands.finished_at) == (StepState.SUCCEEDED, 5.0)
+        assert stands.outputs == {"accuracy": 0.9}
+
+    def test_a_reopened_run_can_end_again(self, ledger: Ledger):
+        ledger.add_run(run_row())
+        ledger.finish_run("run-1", StepState.FAILED, 5.0, {})
+        reopened = ledger.reopen_run("run-1", "somebody else")
+        assert (reopened.state, reopened.finished_at) == (StepState.RUNNING, None)
+        assert reopened.owner == "somebody else"
+        assert ledger.reopen_run("run-1").owner == "somebody else"
+        assert ledger.finish_run("run-1", StepState.SUCCEEDED, 7.0).state is StepState.SUCCEEDED
+
+    def test_a_run_cannot_finish_as_running(self, ledger: Ledger):
+        ledger.add_run(run_row())
+        with pytest.raises(LedgerError, match="cannot finish as 'running'"):
+            ledger.finish_run("run-1", StepState.RUNNING, 5.0)
+
+    def test_unknown_runs_cannot_be_changed(self, ledger: Ledger):
+        with pytest.raises(UnknownNameError):
+            ledger.finish_run("none", StepState.FAILED, 1.0)
+        with pytest.raises(UnknownNameError):
+            ledger.reopen_run("none")
+
+    # --- leases
+
+    def test_a_lease_needs_its_run(self, ledger: Ledger):
+        with pytest.raises(LedgerError, match="refuses an entry"):
+            ledger.add_lease(lease_row(run_id="none"), max_active=4)
+        assert ledger.leases() == ()
+
+    def test_a_lease_is_entered_once(self, with_lease: Ledger):
+        with_lease.add_lease(lease_row(role="other"), max_active=1)
+        assert with_lease.leases() == (lease_row(),)
+
+    def test_a_full_site_takes_no_lease(self, with_lease: Ledger):
+        with pytest.raises(CapacityError, match=r"limits\.max_leases") as caught:
+            with_lease.add_lease(lease_row("lease-2"), max_active=1)
+        assert "lease-1 (run run-1)" in str(caught.value)
+        with_lease.add_lease(lease_row("lease-2", site_name="other"), max_active=1)
+        with_lease.set_lease_state("lease-1", LeaseState.CLOSED)
+        with_lease.add_lease(lease_row("lease-3"), max_active=1)
+        assert {lease.lease_id for lease in with_lease.active_leases()} == {"lease-2", "lease-3"}
+        assert [lease.lease_id for lease in with_lease.active_leases("laptop")] == ["lease-3"]
+
+    def test_twenty_processes_take_three_places(self, url: str, ledger: Ledger):
+        ledger.add_run(run_row())
+        taken = in_processes(take_place, url)
+        assert sum(taken) == 3
+        assert ledger.summary().num_leases == 3
+
+    def test_twenty_threads_take_three_places(self, url: str, ledger: Ledger):
+        ledger.add_run(run_row())
+        with ThreadPoolExecutor(20) as pool:
+            taken = list(pool.map(lambda number: take_place(url, number), range(20)))
+        assert sum(taken) == 3
+        assert ledger.summary().num_leases == 3
+
+    def test_a_lease_gets_its_addresses(self, with_lease: Ledger):
+        stands = with_lease.set_lease_state(
+            "lease-1",
+            LeaseState.READY,
+            job_ids=("17", "18"),
+            dashboard_url="http://127.0.0.1:8787",
+            ready_at=3.0,
+        )
+        assert stands == with_lease.lease("lease-1")
+        assert (stands.job_ids, stands.ready_at, stands.ended_at) == (("17", "18"), 3.0, None)
+
+    def test_a_lease_that_has_ended_stays_ended(self, with_lease: Ledger):
+        with_lease.set_lease_state("lease-1", LeaseState.LOST, why_ended="no heartbeat")
+        stands = with_lease.set_lease_state("lease-1", LeaseState.READY, ready_at=3.0)
+        assert (stands.state, stands.why_ended) == (LeaseState.LOST, "no heartbeat")
+        assert stands.ready_at is None
+
+    def test_the_newest_lease_of_a_key(self, with_lease: Ledger):
+        with_lease.add_lease(lease_row("lease-2", created_at=2.0), max_active=4)
+        newest = with_lease.latest_lease("run-1/gpu")
+        assert newest is not None
+        assert newest.lease_id == "lease-2"
+        assert with_lease.latest_lease("run-1/cpu") is None
+        assert [lease.lease_id for lease in with_lease.leases("run-1")] == ["lease-2", "lease-1"]
+        assert with_lease.leases("run-2") == ()
+
+    def test_unknown_leases_are_named(self, with_lease: Ledger):
+        with pytest.raises(UnknownNameError, match="Did you mean 'lease-1'"):
+            with_lease.lease("lease-2")
+        with pytest.raises(UnknownNameError):
+            with_lease.set_lease_state("lease-2", LeaseState.CLOSED)
+
+    # --- attempts
+
+    def test_an_attempt_needs_its_run_and_lease(self, with_lease: Ledger):
+        for orphan in (attempt_row(run_id="none"), attempt_row(lease_id="none")):
+            with pytest.raises(LedgerError, match="refuses an entry"):
+                with_lease.add_attempt(orphan)
+        assert with_lease.attempts("run-1") == ()
+
+    def test_an_attempt_is_entered_once(self, with_lease: Ledger):
+        first = with_lease.add_attempt(attempt_row(created_at=1.0))
+        with_lease.set_attempt("run-1", "train", 1, state=StepState.RUNNING, number=7)
+        again = with_lease.add_attempt(attempt_row(created_at=2.0))
+        assert first == attempt_row(created_at=1.0)
+        assert (again.number, again.created_at) == (7, 1.0)
+
+    def test_two_attempts_cannot_share_a_key(self, with_lease: Ledger):
+        with_lease.add_attempt(attempt_row("train", 1))
+        with pytest.raises(LedgerError, match="Another attempt has the key"):
+            with_lease.add_attempt(attempt_row("train", 2, key="run-1/train/1"))
+
+    def test_attempts_come_in_order(self, with_lease: Ledger):
+        for number in range(1, 12):
+            with_lease.add_attempt(attempt_row("train", number, created_at=10.0 + number))
+        with_lease.add_attempt(attempt_row("pack", 1, created_at=1.0))
+        assert [row.step for row in with_lease.attempts("run-1")] == ["pack", *["train"] * 11]
+        numbers = [row.attempt for row in with_lease.attempts("run-1", "train")]
+        assert numbers == list(range(1, 12))
+        latest = with_lease.latest_attempt("run-1", "train")
+        assert latest is not None
+        assert latest.attempt == 11
+        assert with_lease.latest_attempt("run-1", "evaluate") is None
+
+    def test_changes_that_are_not_given_change_nothing(self, with_lease: Ledger):
+        with_lease.add_attempt(attempt_row())
+        with_lease.set_attempt("run-1", "train", 1, number=3)
+        stands = with_lease.set_attempt(
+            "run-1", "train", 1, state=StepState.RUNNING, started_at=4.0, outputs=None
+        )
+        assert (stands.number, stands.started_at, stands.outputs) == (3, 4.0, {})
+
+    @pytest.mark.parametrize("later", [StepState.RUNNING, StepState.LOST, StepState.SUCCEEDED])
+    def test_an_attempt_that_has_ended_stays_as_it_is(self, with_lease: Ledger, later: StepState):
+        with_lease.add_attempt(attempt_row())
+        ended = with_lease.set_attempt(
+            "run-1",
+            "train",
+            1,
+            state=StepState.FAILED,
+            failure_class=FailureClass.USER_ERROR,
+            message="The model raised",
+            finished_at=5.0,
+            outputs={"epochs": 2},
+        )
+        stands = with_lease.set_attempt("run-1", "train", 1, state=later, message="later")
+        assert stands == ended
+        assert stands.failure_class is FailureClass.USER_ERROR
+
+    def test_unknown_attempts_cannot_be_changed(self, with_lease: Ledger):
+        with pytest.raises(UnknownNameError, match="no attempt 2 at step 'train'"):
+            with_lease.set_attempt("run-1", "train", 2, state=StepState.RUNNING)
+
+
+class TestSqliteLedger(LedgerContract):
+    """The contract on a SQLite file."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/new/ledger.db"
+
+    def test_the_file_is_in_wal_mode(self, url: str, ledger: Ledger):
+        with Database(url).read() as connection:
+            assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with postgres_server() as running:
+        yield running
+
+
+@pytest.mark.postgres
+class TestPostgresLedger(LedgerContract):
+    """The contract on a PostgreSQL server."""
+
+    @pytest.fixture
+    def url(self, server: PostgresServer) -> str:
+        return server.new_database()
+
+    def test_a_missing_database_is_named_without_the_password(self, url: str):
+        gone = url.replace("/test_", "/gone_")
+        with pytest.raises(LedgerError, match="does not exist") as caught:
+            Ledger.open(gone)
+        assert "secret" not in str(caught.value)
+        assert "HEADRACE_LEDGER" in str(caught.value)
+
+
+def set_revision(url: str, revision: str) -> None:
+    with Database(url).write() as connection:
+        connection.execute(text(f"UPDATE headrace_schema SET version_num = '{revision}'"))
+
+
+def get_revision(url: str) -> str:
+    with Database(url).read() as connection:
+        return str(connection.scalar(text("SELECT version_num FROM headrace_schema")))

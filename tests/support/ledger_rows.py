@@ -1,0 +1,119 @@
+"""Rows for ledger tests, and what many processes do to one ledger at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, TypeVar
+
+from headrace.errors import CapacityError
+from headrace.ledger.ledger import Ledger
+from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.states import LeaseState, StepState
+
+Result = TypeVar("Result")
+
+NUM_PROCESSES = 20
+
+
+def run_row(run_id: str = "run-1", **changes: Any) -> RunRecord:
+    """A run that goes on."""
+    values: dict[str, Any] = {
+        "run_id": run_id,
+        "key": f"key of {run_id}",
+        "recipe_name": "digits",
+        "site_name": "laptop",
+        "recipe_fingerprint": "f1",
+        "folder": f"/runs/{run_id}",
+        "state": StepState.RUNNING,
+        "owner": "tester",
+        "overrides": ("seed=1",),
+        "created_at": 1.0,
+    }
+    return RunRecord(**{**values, **changes})
+
+
+def lease_row(lease_id: str = "lease-1", **changes: Any) -> LeaseRecord:
+    """A lease that starts."""
+    values: dict[str, Any] = {
+        "lease_id": lease_id,
+        "key": "run-1/gpu",
+        "run_id": "run-1",
+        "site_name": "laptop",
+        "role": "gpu",
+        "backend": "local",
+        "folder": f"/leases/{lease_id}",
+        "state": LeaseState.STARTING,
+        "created_at": 1.0,
+    }
+    return LeaseRecord(**{**values, **changes})
+
+
+def attempt_row(step: str = "train", attempt: int = 1, **changes: Any) -> AttemptRecord:
+    """An attempt that waits."""
+    run_id = changes.get("run_id", "run-1")
+    values: dict[str, Any] = {
+        "run_id": run_id,
+        "step": step,
+        "kind": step,
+        "attempt": attempt,
+        "key": f"{run_id}/{step}/{attempt}",
+        "lease_id": "lease-1",
+        "state": StepState.QUEUED,
+        "created_at": 1.0,
+    }
+    return AttemptRecord(**{**values, **changes})
+
+
+def in_processes(function: Callable[[str, int], Result], url: str) -> list[Result]:
+    """Call `function(url, number)` in twenty processes that start together."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "headrace.ledger.migrate"])
+    with context.Manager() as manager:
+        barrier = manager.Barrier(NUM_PROCESSES)
+        with ProcessPoolExecutor(NUM_PROCESSES, mp_context=context) as pool:
+            calls = [
+                pool.submit(_together, barrier, function, url, number)
+                for number in range(NUM_PROCESSES)
+            ]
+            return [call.result(timeout=200) for call in calls]
+
+
+def _together(
+    barrier: Any, function: Callable[[str, int], Result], url: str, number: int
+) -> Result:
+    barrier.wait(timeout=120)
+    return function(url, number)
+
+
+def write_rows(url: str, number: int) -> bool:
+    """Open the ledger and enter a shared run, an own run, its lease and ten attempts, all ended.
+
+    Returns:
+        Whether this process entered the shared run.
+    """
+    ledger = Ledger.open(url)
+    was_first = ledger.add_run(run_row(f"shared-{number}", key="shared"))
+    run_id, lease_id = f"run-{number}", f"lease-{number}"
+    ledger.add_run(run_row(run_id))
+    ledger.add_lease(lease_row(lease_id, run_id=run_id), max_active=1000)
+    for attempt in range(1, 11):
+        ledger.add_attempt(attempt_row("train", attempt, run_id=run_id, lease_id=lease_id))
+        ledger.set_attempt(run_id, "train", attempt, state=StepState.SUCCEEDED, number=attempt)
+    ledger.set_lease_state(lease_id, LeaseState.CLOSED, ended_at=2.0)
+    ledger.finish_run(run_id, StepState.SUCCEEDED, 2.0, {"accuracy": number / 100})
+    return was_first
+
+
+def take_place(url: str, number: int) -> bool:
+    """Try to take one of three places on the site.
+
+    Returns:
+        Whether there was one.
+    """
+    try:
+        Ledger.open(url).add_lease(lease_row(f"lease-{number}"), max_active=3)
+    except CapacityError:
+        return False
+    return True

@@ -1,0 +1,105 @@
+"""A private PostgreSQL server for tests: own temporary folder, unix socket, gone with the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.processes import die_with_parent
+from support.waiting import wait_until
+
+_DEBIAN_FOLDERS = "usr/lib/postgresql/*/bin"
+_START_S = 60.0
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """A running server."""
+
+    folder: Path
+    """Folder of its socket and data."""
+
+    def new_database(self) -> str:
+        """Make an empty database and give its URL; the password in it is not needed."""
+        name = f"test_{uuid.uuid4().hex}"
+        with self.connect("postgres") as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"postgresql://postgres:secret@/{name}?host={self.folder}"
+
+    def connect(self, database: str) -> psycopg.Connection:
+        """Open a connection that commits each statement by itself."""
+        return psycopg.connect(
+            host=str(self.folder), user="postgres", dbname=database, autocommit=True
+        )
+
+    def is_ready(self) -> bool:
+        """Whether it takes connections."""
+        try:
+            self.connect("postgres").close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Start a server; skip the test when PostgreSQL is not installed."""
+    programs, user = _programs(), _user()
+    folder = Path(tempfile.mkdtemp(prefix="headrace-postgres-", dir="/tmp"))  # short: socket path
+    if user:
+        shutil.chown(folder, user, user)
+    try:
+        data = folder / "data"
+        _run([programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+              "--locale=C.UTF-8", "--no-sync"], folder, user)  # fmt: skip
+        with (folder / "server.log").open("wb") as log:
+            server = subprocess.Popen(
+                [programs / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses=",
+                 "-c", "fsync=off"],
+                cwd=folder, stdout=log, stderr=log, user=user, group=user, extra_groups=_none(user),
+                preexec_fn=lambda: die_with_parent(signal.SIGQUIT),
+            )  # fmt: skip
+        try:
+            running = PostgresServer(folder)
+            wait_until(running.is_ready, _START_S, "PostgreSQL to take connections")
+            yield running
+        finally:
+            server.send_signal(signal.SIGQUIT)
+            server.wait(timeout=30)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _programs() -> Path:
+    found = shutil.which("initdb")
+    folders = [Path(found).parent] if found else sorted(Path("/").glob(_DEBIAN_FOLDERS))
+    if not folders:
+        pytest.skip(f"PostgreSQL is not installed: no initdb on PATH or in /{_DEBIAN_FOLDERS}")
+    return folders[-1]
+
+
+def _user() -> str | None:
+    """PostgreSQL refuses to run as root; Debian's package makes a user for it."""
+    return "postgres" if os.geteuid() == 0 else None
+
+
+def _none(user: str | None) -> list[str] | None:
+    return [] if user else None
+
+
+def _run(command: list[Path | str], folder: Path, user: str | None) -> None:
+    subprocess.run(
+        command, cwd=folder, user=user, group=user, extra_groups=_none(user),
+        check=True, capture_output=True,
+    )  # fmt: skip
