@@ -30,8 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> int:
-    parts = item.path.relative_to(Path(__file__).parent).parts
-    return _ORDER.index(parts[0]) if parts[0] in _ORDER else len(_ORDER)
+    here = Path(__file__).parent
+    group = item.path.relative_to(here).parts[0] if here in item.path.parents else ""
+    return _ORDER.index(group) if group in _ORDER else len(_ORDER)
 
 
 @pytest.fixture
