@@ -73,6 +73,10 @@ def _rebuild_user_code_error(what: str, hint: str, trace: str, where: str) -> Us
     return UserCodeError(what, hint, trace=trace, where=where)
 
 
+class NotFiniteLossError(UserError):
+    """The loss became NaN or infinite, and the recipe says to stop then."""
+
+
 class UnknownNameError(UserError):
     """A run, lease, dataset or step of that name does not exist."""
 
@@ -91,10 +95,20 @@ class ManifestError(DataError):
     """A manifest is missing, damaged or of a version this release cannot read."""
 
 
+class EvaluationError(DataError):
+    """Predictions cannot be judged, or the model is judged as not good enough."""
+
+
 class StorageFullError(HeadraceError):
     """No tier has room for the bytes asked for."""
 
     failure_class = FailureClass.CAPACITY
+
+
+class MemoryExhaustedError(HeadraceError):
+    """Memory of a node or an accelerator is not enough."""
+
+    failure_class = FailureClass.OUT_OF_MEMORY
 
 
 class CapacityError(HeadraceError):

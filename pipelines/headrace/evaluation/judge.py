@@ -1,0 +1,179 @@
+"""From merged predictions to what the report shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.evaluation.figures import classification_figures, regression_figures
+from headrace.evaluation.merge import Predictions
+from headrace.evaluation.metrics import (
+    ClassificationResult,
+    classification_result,
+    regression_metrics,
+)
+from headrace.evaluation.mistakes import (
+    Mistake,
+    classification_mistakes,
+    confused_pairs,
+    regression_mistakes,
+)
+from headrace.evaluation.report import Card, Column, Table
+from headrace.evaluation.thumbnails import thumbnails
+from headrace.recipe.recipe import EvaluateSpec
+from headrace.shards.dataset import ShardedDataset
+
+_NOTES = {
+    "precision": "mean of the classes",
+    "recall": "mean of the classes",
+    "f1": "mean of the classes",
+    "auroc": "one against the rest, mean",
+    "calibration_error": "lower is better",
+    "mae": "lower is better",
+    "rmse": "lower is better",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What was found out about a model."""
+
+    metrics: dict[str, float]
+    """Metrics by name."""
+    figures: dict[str, bytes]
+    """PNG bytes by title."""
+    tables: tuple[Table, ...]
+    """Tables for the report."""
+
+
+def judge(predictions: Predictions, dataset: ShardedDataset, spec: EvaluateSpec) -> Judgement:
+    """Judge predictions by the task of the recipe.
+
+    Args:
+        predictions: Of the whole split, sorted by sample id.
+        dataset: The split, for class names, source paths and pictures.
+        spec: The recipe's `evaluate`.
+
+    Raises:
+        EvaluationError: The predictions cannot be judged.
+    """
+    if spec.task == "regression":
+        worst = _mistakes_table(
+            regression_mistakes(predictions), dataset, "Largest errors", "Absolute error"
+        )
+        return Judgement(
+            metrics=regression_metrics(predictions),
+            figures=regression_figures(predictions.scores, predictions.label),
+            tables=(worst,),
+        )
+    result = classification_result(predictions, dataset.manifest.classes)
+    mistakes = classification_mistakes(predictions, result)
+    return Judgement(
+        metrics=result.metrics,
+        figures=classification_figures(result, predictions.label),
+        tables=(
+            _classes_table(result),
+            _pairs_table(result),
+            _mistakes_table(mistakes, dataset, "Mistaken with most confidence", "Confidence"),
+        ),
+    )
+
+
+def shortfalls(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tuple[str, ...]:
+    """One sentence for each metric that is below what was asked for."""
+    told = []
+    for name, least in sorted(minima.items()):
+        value = metrics.get(name)
+        if value is None:
+            told.append(f"{name} is undefined on this split, at least {least:g} was asked for")
+        elif value < least:
+            told.append(f"{name} is {value:.6g}, at least {least:g} was asked for")
+    return tuple(told)
+
+
+def cards(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tuple[Card, ...]:
+    """The metrics as cards of the report."""
+    return tuple(
+        Card(
+            name=name.replace("_", " "),
+            value=f"{value:.4f}",
+            note=f"at least {minima[name]:g} asked for" if name in minima else _NOTES.get(name, ""),
+            is_bad=value < minima.get(name, -np.inf),
+        )
+        for name, value in metrics.items()
+    )
+
+
+def _classes_table(result: ClassificationResult) -> Table:
+    numbers = ("Samples", "Precision", "Recall", "F1", "AUROC")
+    return Table(
+        title="Classes",
+        columns=(Column(name="Class"), *(Column(name=name, kind="number") for name in numbers)),
+        rows=[
+            (
+                each.name,
+                str(each.support),
+                f"{each.precision:.4f}",
+                f"{each.recall:.4f}",
+                f"{each.f1:.4f}",
+                "undefined" if each.auroc is None else f"{each.auroc:.4f}",
+            )
+            for each in result.classes
+        ],
+    )
+
+
+def _pairs_table(result: ClassificationResult) -> Table:
+    return Table(
+        title="Classes confused most",
+        columns=(
+            Column(name="True"),
+            Column(name="Taken for"),
+            Column(name="Samples", kind="number"),
+            Column(name="Share of the class", kind="number"),
+        ),
+        rows=[
+            (pair.true, pair.predicted, str(pair.count), f"{pair.share:.1%}")
+            for pair in confused_pairs(result)
+        ],
+        empty="No sample was taken for another class.",
+    )
+
+
+def _mistakes_table(
+    mistakes: tuple[Mistake, ...], dataset: ShardedDataset, title: str, weight: str
+) -> Table:
+    ids = np.array([mistake.sample_id for mistake in mistakes], np.int64)
+    places = _places(dataset, ids)
+    images, sources = thumbnails(dataset, places), dataset.sources(places)
+    rows = [
+        (
+            image,
+            source,
+            mistake.true,
+            mistake.predicted,
+            f"{mistake.weight:.4g}",
+            str(mistake.sample_id),
+        )
+        for mistake, image, source in zip(mistakes, images, sources, strict=True)
+    ]
+    columns = (
+        Column(name="", kind="image"),
+        Column(name="Source", kind="path"),
+        Column(name="True"),
+        Column(name="Predicted"),
+        Column(name=weight, kind="number"),
+        Column(name="Sample id", kind="number"),
+    )
+    return Table(title=title, columns=columns, rows=rows, empty="The model made no mistake.")
+
+
+def _places(
+    dataset: ShardedDataset, ids: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Places in the split of samples by their ids."""
+    every = dataset.gather("sample_id", np.arange(len(dataset)))
+    order = np.argsort(every)
+    return order[np.searchsorted(every, ids, sorter=order)]

@@ -1,0 +1,85 @@
+"""What the evaluate step runs on the workers: score one shard."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from headrace.errors import StepError
+from headrace.evaluation.merge import write_predictions
+from headrace.evaluation.plan import ShardTask
+from headrace.evaluation.predictor import Predictor, choose_device, load_model
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.shards.dataset import ShardedDataset
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import RunFolder
+from headrace.storage.staged import ensure_staged
+
+logger = logging.getLogger(__name__)
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Models may keep state between calls, and the number of threads is that of the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictJob:
+    """One shard to score."""
+
+    run_folder: str
+    """Folder of the run, with recipe and site."""
+    dataset: str
+    """Folder of the packed dataset."""
+    checkpoint: str
+    """Checkpoint with the weights."""
+    task: ShardTask
+    """Which samples."""
+    part: str
+    """File for the predictions."""
+
+
+def predict_shard(job: PredictJob) -> int:
+    """Score the samples of one shard and write the predictions, atomically.
+
+    Model and data are loaded once a process and kept for the next shard.
+
+    Returns:
+        Number of samples.
+    """
+    checkpoint = Path(job.checkpoint)
+    if not checkpoint.is_file():
+        raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")
+    with _ONE_AT_A_TIME:
+        predictor = _predictor(
+            job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns
+        )
+        predictions = predictor.predict(job.task.first, job.task.num_samples)
+    write_predictions(Path(job.part), predictions)
+    return len(predictions.sample_id)
+
+
+@lru_cache(maxsize=1)
+def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predictor:
+    run = RunFolder(Path(run_folder))
+    recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
+    if recipe is None or site is None or recipe.evaluate is None:
+        raise StepError(f"{run.path} holds no recipe with 'evaluate' or no site")
+    torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
+    torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
+    split = recipe.evaluate.split
+    copy = ensure_staged(Path(dataset), site.tiers, (split,), recipe.stage.verify)
+    model, transforms = load_model(recipe, site, Path(checkpoint))
+    device = choose_device(recipe.trainer.accelerator)
+    logger.info("Evaluating %s on %s from %s", checkpoint, device, copy.folder)
+    return Predictor(
+        model=model.to(device),
+        transforms=transforms,
+        dataset=ShardedDataset(copy.folder, split),
+        spec=recipe.evaluate,
+        device=device,
+    )

@@ -1,0 +1,86 @@
+"""The report: one HTML file that needs nothing else, no network either."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+Cell = str | bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One figure in large type."""
+
+    name: str
+    """What it is."""
+    value: str
+    """The figure."""
+    note: str = ""
+    """A few words below."""
+    is_bad: bool = False
+    """Whether it misses what was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    """Heading."""
+    kind: Literal["text", "number", "path", "image"] = "text"
+    """How its cells are shown; images are PNG bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table."""
+
+    title: str
+    """Heading."""
+    columns: tuple[Column, ...]
+    """Columns from left to right."""
+    rows: Sequence[Sequence[Cell]]
+    """Cells, row by row."""
+    empty: str = ""
+    """What to say when there is no row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All that the report shows."""
+
+    title: str
+    """Heading."""
+    lead: str
+    """One line below it."""
+    cards: tuple[Card, ...]
+    """Metrics."""
+    figures: dict[str, bytes]
+    """PNG bytes by title."""
+    tables: tuple[Table, ...]
+    """Tables in order."""
+    failures: tuple[str, ...] = field(default=())
+    """What was asked for and is not reached."""
+
+
+def render(report: Report) -> str:
+    """The report as HTML; whatever comes from data is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["png"] = _data_url
+    return environment.get_template("report.html.jinja").render(report=report)
+
+
+def _data_url(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"

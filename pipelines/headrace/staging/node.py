@@ -1,0 +1,80 @@
+"""What the stage step runs on each node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from headrace.errors import StepCancelledError
+from headrace.leases.held import wanted
+from headrace.recipe.site import Tier
+from headrace.storage.atomic import read_record, write_record
+from headrace.storage.staged import StagedCopy, ensure_staged
+
+_INTERVAL_S = 0.5
+
+
+class NodeProgress(BaseModel):
+    """How far one node is; a small file that the step driver reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    done_bytes: int
+    """Bytes that lie on the node, verified."""
+    total_bytes: int
+    """Bytes that will lie there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeJob:
+    """What one node is to stage."""
+
+    dataset: str
+    """Folder of the packed dataset, on shared storage."""
+    tiers: tuple[Tier, ...]
+    """Tiers of the site, fastest first."""
+    splits: tuple[str, ...] | None
+    """Splits to stage; None for all."""
+    verify: bool
+    """Compare checksums."""
+    progress_file: str
+    """Where the node tells how far it is, on shared storage."""
+
+
+def stage_node(job: NodeJob) -> StagedCopy:
+    """Stage the dataset on this node."""
+    return ensure_staged(
+        Path(job.dataset), job.tiers, job.splits, job.verify, Ticker(Path(job.progress_file))
+    )
+
+
+class Ticker:
+    """Writes the progress of a node, not more often than twice a second."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._written_at = float("-inf")
+
+    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+        """Take in how far the node is.
+
+        Raises:
+            StepCancelledError: Nobody waits for the copy any more.
+        """
+        if not wanted():
+            raise StepCancelledError("Staging was stopped: its step was cancelled or has gone")
+        now = time.monotonic()
+        if done_bytes == total_bytes or now - self._written_at > _INTERVAL_S:
+            progress = NodeProgress(done_bytes=done_bytes, total_bytes=total_bytes)
+            write_record(self._file, progress)
+            self._written_at = now
+
+
+def total_done_bytes(files: Iterable[Path]) -> int:
+    """Bytes that all nodes have by now."""
+    found = (read_record(file, NodeProgress) for file in files)
+    return sum(progress.done_bytes for progress in found if progress is not None)

@@ -1,0 +1,98 @@
+"""The stage step: the dataset onto every node of the lease, once a node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import StepError
+from headrace.leases.fleet import Fleet, Node
+from headrace.staging.node import NodeJob, stage_node, total_done_bytes
+from headrace.steps.context import StepContext
+from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.staged import StagedCopy
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Stage the dataset named by the input `dataset` on all nodes at once.
+
+    Returns:
+        `fingerprint`, `num_bytes` of one copy, `seconds`, `bytes_per_s` over all nodes, and
+        `nodes`: for each its name, folder, tier, whether it was reused, bytes and seconds.
+
+    Raises:
+        StepError: The input is missing.
+        ManifestError: It is no dataset, or lacks a split.
+        ShardError: A shard is damaged.
+        StorageFullError: A node has no tier with room.
+    """
+    dataset = _dataset(context)
+    manifest = read_manifest(dataset)
+    started = time.perf_counter()
+    role = context.site.roles[context.recipe.train.role]
+    with Fleet.open(context.lease_folder) as fleet:
+        context.progress(0, None, "bytes", "waiting for nodes")
+        count = context.recipe.train.nodes or role.nodes
+        nodes = fleet.nodes(count, role.start_timeout, check=context.check)
+        copies = _stage(context, fleet, nodes, dataset, _num_bytes(manifest, context))
+    seconds = time.perf_counter() - started
+    for node, copy in zip(nodes, copies, strict=True):
+        context.event("staged", **_row(node, copy))
+    return {
+        "fingerprint": manifest.fingerprint,
+        "num_bytes": copies[0].num_bytes,
+        "seconds": seconds,
+        "bytes_per_s": sum(copy.copied_bytes for copy in copies) / seconds,
+        "nodes": [_row(node, copy) for node, copy in zip(nodes, copies, strict=True)],
+    }
+
+
+def _stage(
+    context: StepContext, fleet: Fleet, nodes: Sequence[Node], dataset: Path, num_bytes: int
+) -> Sequence[StagedCopy]:
+    files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
+    stage = context.recipe.stage
+    jobs = [
+        NodeJob(
+            dataset=str(dataset),
+            tiers=context.site.tiers,
+            splits=stage.splits,
+            verify=stage.verify,
+            progress_file=str(file),
+        )
+        for file in files
+    ]
+    total_bytes = num_bytes * len(nodes)
+
+    def check() -> None:
+        phase = f"copying to {len(nodes)} node{'s'[: len(nodes) > 1]}"
+        context.progress(total_done_bytes(files), total_bytes, "bytes", phase)
+
+    copies = fleet.on_nodes(stage_node, [(job,) for job in jobs], nodes, check=check)
+    context.progress(total_bytes, total_bytes, "bytes", "staged")
+    return copies
+
+
+def _dataset(context: StepContext) -> Path:
+    dataset = context.spec.inputs.get("dataset")
+    if not isinstance(dataset, str):
+        raise StepError("The stage step was given no dataset", "Run the pack step before it.")
+    return Path(dataset)
+
+
+def _num_bytes(manifest: Manifest, context: StepContext) -> int:
+    splits = context.recipe.stage.splits or tuple(manifest.splits)
+    return sum(shard.num_bytes for split in splits for shard in manifest.shards_of(split))
+
+
+def _row(node: Node, copy: StagedCopy) -> dict[str, Any]:
+    return {
+        "node": node.name,
+        "folder": str(copy.folder),
+        "tier": copy.tier,
+        "reused": copy.reused,
+        "num_bytes": copy.num_bytes,
+        "seconds": copy.seconds,
+    }
