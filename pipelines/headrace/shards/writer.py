@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
-import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +15,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.errors import ShardError, StorageFullError
+from headrace.errors import ShardError
 from headrace.shards import format as names
 from headrace.shards.format import Ragged
 from headrace.storage.atomic import fsync_folder
+from headrace.storage.room import told_when_full
 
 TEMPORARY_SUFFIX = ".tmp"
 """Ending of files that are being written; they begin with a dot."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +80,8 @@ class ShardWriter:
         """
         image = self._image()
         written = WrittenShard(num_bytes=image.nbytes, xxh3_128=xxhash.xxh3_128(image).hexdigest())
-        _publish(image, path)
+        with told_when_full(path.parent, image.nbytes):
+            _publish(image, path)
         return written
 
     def _check_length(self, name: str, num_samples: int) -> None:
@@ -135,24 +133,9 @@ def _publish(image: memoryview, path: Path) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
         fsync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno in _FULL:
-            raise storage_full(path, image.nbytes) from error
-        raise
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def storage_full(path: Path, needed_bytes: int) -> StorageFullError:
-    """The error for a file or folder that does not fit where it should lie."""
-    folder = path if path.is_dir() else path.parent
-    return StorageFullError(
-        f"No room for {path}: {needed_bytes:,} bytes needed, "
-        f"{shutil.disk_usage(folder).free:,} bytes free in {folder}",
-        "Free some space, or name another `folder` in the site.",
-    )
 
 
 def remove_temporary(folder: Path) -> int:

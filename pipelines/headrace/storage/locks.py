@@ -1,12 +1,16 @@
-"""Locks between processes of one node."""
+"""Locks between processes, of one node or over shared storage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
+
+from headrace.errors import StepError
+
+_POLL_S = 0.2
 
 
 @contextmanager
@@ -26,3 +30,37 @@ def exclusive(paths: Iterable[Path]) -> Iterator[None]:
         for path in sorted(set(paths)):
             stack.enter_context(FileLock(path, mode=0o600))
         yield
+
+
+@contextmanager
+def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
+    """Hold one lock file while the block runs; the wait for it can be given up.
+
+    Args:
+        path: Lock file; created when missing, left behind. Its folder must exist.
+        check: Called several times a second while another holds the lock; raises to give up.
+
+    Yields:
+        Whether somebody else held the lock before.
+
+    Raises:
+        StepError: The file system there knows no locks.
+    """
+    lock = FileLock(path, mode=0o600, timeout=_POLL_S)
+    waited = False
+    while True:
+        try:
+            lock.acquire()
+            break
+        except Timeout:
+            waited = True
+            check()
+        except (OSError, NotImplementedError) as error:
+            raise StepError(
+                f"{path} cannot be locked: {error}",
+                "The site's `folder` must lie on a file system with locks (flock).",
+            ) from error
+    try:
+        yield waited
+    finally:
+        lock.release()

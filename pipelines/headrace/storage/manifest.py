@@ -34,8 +34,8 @@ class FieldInfo(Record):
     """Shape of one sample for fixed fields; empty for scalars and for ragged fields."""
     layout: Literal["fixed", "ragged"]
     """`fixed`: one dataset `(num_samples, *shape)`; `ragged`: `data` and `offsets`."""
-    encoding: Literal["raw", "png", "jpeg", "bmp", "npy"] = "raw"
-    """How the bytes of a ragged field are to be read."""
+    encoding: Literal["raw", "png", "jpeg", "bmp", "image", "npy"] = "raw"
+    """How the bytes of a ragged field are to be read; `image`: their first bytes tell which."""
 
 
 class ShardInfo(Record):

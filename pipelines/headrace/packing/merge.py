@@ -1,0 +1,123 @@
+"""Records of packed shards to the dataset's manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from headrace.errors import DataError
+from headrace.packing import statistics
+from headrace.packing.packed import PackedShard
+from headrace.packing.plan import PackPlan
+from headrace.storage.fingerprint import content_fingerprint
+from headrace.storage.manifest import FieldInfo, FieldStatistics, Manifest, Quarantined
+
+_NUM_SHOWN = 5
+_TRAINING = "train"
+
+
+def merge(
+    plan: PackPlan, packed: Sequence[PackedShard], provenance: dict[str, JsonValue]
+) -> Manifest:
+    """The manifest of a dataset whose shards are all packed.
+
+    Args:
+        plan: What was to be packed.
+        packed: Records in the order of `plan.shards`.
+        provenance: Source and versions.
+
+    Raises:
+        DataError: No sample of some split could be read.
+    """
+    shards = tuple(part.shard for part in packed if part.shard is not None)
+    splits = {
+        split: sum(shard.num_samples for shard in shards if shard.split == split)
+        for split in plan.splits
+    }
+    quarantined = tuple(sample for part in packed for sample in part.quarantined)
+    planned = Counter[str]()
+    for shard in plan.shards:
+        planned[shard.split] += len(shard.samples)
+    for split, num_samples in splits.items():
+        if planned[split] and not num_samples:
+            raise DataError(
+                f"No sample of split '{split}' can be read: {describe(quarantined)}",
+                "Repair or remove these files.",
+            )
+    fields = tuple(_with_encoding(info, packed) for info in plan.fields)
+    return Manifest(
+        name=plan.name,
+        fingerprint=content_fingerprint(fields, plan.classes, shards),
+        pack_key=plan.pack_key,
+        fields=fields,
+        classes=plan.classes,
+        splits=splits,
+        shards=shards,
+        statistics=_statistics(plan, packed),
+        class_counts=_class_counts(plan, packed),
+        quarantined=quarantined,
+        provenance=provenance,
+    )
+
+
+def check_quarantine(manifest: Manifest, max_share: float) -> None:
+    """Refuse a dataset of which too many samples could not be read.
+
+    Args:
+        manifest: The dataset.
+        max_share: Largest share of the samples that may be left out.
+
+    Raises:
+        DataError: More were left out.
+    """
+    num_bad = len(manifest.quarantined)
+    total = num_bad + manifest.num_samples
+    if num_bad > max_share * total:
+        raise DataError(
+            f"{num_bad:,} of {total:,} samples cannot be read, more than the share of "
+            f"{max_share:g} that pack.max_quarantined allows: {describe(manifest.quarantined)}",
+            "Repair or remove these files, or raise pack.max_quarantined.",
+        )
+
+
+def describe(quarantined: Sequence[Quarantined]) -> str:
+    """The first samples that were left out, with reasons."""
+    shown = "; ".join(f"{item.path}: {item.reason}" for item in quarantined[:_NUM_SHOWN])
+    more = len(quarantined) - _NUM_SHOWN
+    return shown + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _with_encoding(info: FieldInfo, packed: Sequence[PackedShard]) -> FieldInfo:
+    if info.layout == "fixed":
+        return info
+    met = sorted({encoding for part in packed for encoding in part.encodings})
+    return FieldInfo.model_validate(
+        {**info.model_dump(), "encoding": met[0] if len(met) == 1 else "image"}
+    )
+
+
+def _statistics(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, FieldStatistics]:
+    """Over the training split, or over all when there is none."""
+    pairs = list(zip(plan.shards, packed, strict=True))
+    training = [part for shard, part in pairs if shard.split == _TRAINING] or list(packed)
+    found: dict[str, FieldStatistics] = {}
+    for info in plan.fields:
+        parts = [part.statistics[info.name] for part in training if info.name in part.statistics]
+        merged = statistics.merge(parts)
+        if merged is not None:
+            found[info.name] = statistics.finish(merged)
+    return found
+
+
+def _class_counts(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, dict[str, int]]:
+    if not plan.classes:
+        return {}
+    counts: dict[str, Counter[int]] = {split: Counter() for split in plan.splits}
+    for shard, part in zip(plan.shards, packed, strict=True):
+        counts[shard.split].update(part.class_counts)
+    return {
+        split: {name: counted[index] for index, name in enumerate(plan.classes)}
+        for split, counted in counts.items()
+    }

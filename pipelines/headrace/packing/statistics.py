@@ -1,0 +1,107 @@
+"""Mean, deviation and range of a field: by shard, then merged in the order of the shards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.storage.manifest import FieldStatistics, Record
+
+_BLOCK_ELEMENTS = 2**20  # elements widened to float64 at once: 8 MiB
+
+
+class Moments(Record):
+    """What is known of a field in one shard, by channel."""
+
+    counts: tuple[int, ...]
+    """Finite elements in each channel."""
+    means: tuple[float, ...]
+    """Mean of each channel."""
+    deviations: tuple[float, ...]
+    """Sum of squared distances from the mean, of each channel."""
+    minimum: float
+    """Smallest finite element."""
+    maximum: float
+    """Largest finite element."""
+
+
+def moments(values: NDArray[Any]) -> Moments | None:
+    """Moments of the finite elements.
+
+    Args:
+        values: Samples `(num_samples, *shape)`; with three-dimensional samples the last axis is
+            that of the channels, else there is one channel.
+
+    Returns:
+        None when there is no finite element.
+    """
+    num_channels = values.shape[-1] if values.ndim == 4 else 1
+    rows = values.reshape(-1, num_channels)
+    step = max(1, _BLOCK_ELEMENTS // num_channels)
+    blocks = (_of_block(rows[start : start + step]) for start in range(0, len(rows), step))
+    return merge(block for block in blocks if block is not None)
+
+
+def merge(parts: Iterable[Moments]) -> Moments | None:
+    """Moments of the union; None for none. The order of the parts fixes the last digits.
+
+    Source: Chan, Golub, LeVeque (1979), Updating formulae for computing sample variances.
+    """
+    merged: Moments | None = None
+    for part in parts:
+        merged = part if merged is None else _pair(merged, part)
+    return merged
+
+
+def finish(found: Moments) -> FieldStatistics:
+    """Statistics as the manifest has them."""
+    stds = (
+        math.sqrt(deviation / count) if count else 0.0
+        for deviation, count in zip(found.deviations, found.counts, strict=True)
+    )
+    return FieldStatistics(
+        count=sum(found.counts),
+        mean=found.means,
+        std=tuple(stds),
+        minimum=found.minimum,
+        maximum=found.maximum,
+    )
+
+
+def _of_block(rows: NDArray[Any]) -> Moments | None:
+    """Moments of `(num_rows, num_channels)`."""
+    wide = rows.astype(np.float64)
+    finite = np.isfinite(wide)
+    if not finite.any():
+        return None
+    counts = finite.sum(axis=0)
+    zeroed = np.where(finite, wide, 0.0)
+    means = zeroed.sum(axis=0) / np.maximum(counts, 1)
+    deviations = (np.where(finite, wide - means, 0.0) ** 2).sum(axis=0)
+    return Moments(
+        counts=tuple(counts.tolist()),
+        means=tuple(means.tolist()),
+        deviations=tuple(deviations.tolist()),
+        minimum=float(wide[finite].min()),
+        maximum=float(wide[finite].max()),
+    )
+
+
+def _pair(a: Moments, b: Moments) -> Moments:
+    counts_a, counts_b = np.array(a.counts), np.array(b.counts)
+    counts = counts_a + counts_b
+    share = counts_b / np.maximum(counts, 1)
+    shift = np.array(b.means) - np.array(a.means)
+    means = np.array(a.means) + shift * share
+    deviations = np.array(a.deviations) + np.array(b.deviations) + shift**2 * counts_a * share
+    return Moments(
+        counts=tuple(counts.tolist()),
+        means=tuple(means.tolist()),
+        deviations=tuple(deviations.tolist()),
+        minimum=min(a.minimum, b.minimum),
+        maximum=max(a.maximum, b.maximum),
+    )

@@ -1,0 +1,219 @@
+"""The pack step: source folder to dataset folder, in parallel, resumed, never packed twice."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from headrace.errors import DataError, ManifestError
+from headrace.leases.fleet import Fleet
+from headrace.packing.labels import Labels, label_samples
+from headrace.packing.merge import check_quarantine, merge
+from headrace.packing.pack_shard import pack_shard
+from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, has_size
+from headrace.packing.plan import PackPlan, input_kind, make_plan, pack_key
+from headrace.packing.probe import input_field
+from headrace.packing.sources import SourceFile, list_sources, open_source
+from headrace.shards.writer import remove_temporary
+from headrace.steps.context import StepContext
+from headrace.storage.atomic import write_record
+from headrace.storage.layout import LeaseFolder, SiteFolder
+from headrace.storage.locks import exclusive_while
+from headrace.storage.manifest import Manifest, read_manifest, write_manifest
+from headrace.storage.room import require_room, told_when_full
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES = ("headrace", "h5py", "numpy", "pillow")
+_UNIT = "samples"
+
+
+class Mapper(Protocol):
+    """The part of `headrace.leases.fleet.Fleet` that packing needs."""
+
+    def map(
+        self,
+        function: Callable[[ShardTask], PackedShard],
+        items: Sequence[ShardTask],
+        *,
+        check: Callable[[], None],
+        retries: int = 2,
+    ) -> Iterator[tuple[int, PackedShard]]:
+        """Results of `function` with the index of their item, as they are done."""
+        ...
+
+
+OpenFleet = Callable[[LeaseFolder], AbstractContextManager[Mapper]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What lies in the source folder."""
+
+    source: Path
+    """The folder."""
+    files: tuple[SourceFile, ...]
+    """Its samples, sorted by path."""
+    kind: str
+    """`image` or `array`."""
+    labels: Labels
+    """Their labels."""
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Pack the recipe's dataset on the lease, or find it packed.
+
+    Returns:
+        `dataset` (folder), `fingerprint`, `num_samples`, `num_shards`, `num_bytes`,
+        `num_quarantined` and `reused`.
+
+    Raises:
+        RecipeError: Source folder, patterns or labels do not fit.
+        DataError: Labels are wrong, shapes differ, or too many samples cannot be read.
+        StorageFullError: The site's folder has no room.
+    """
+    return pack(context, Fleet.open)
+
+
+def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
+    """As `run`, on workers that the caller chooses."""
+    spec = context.recipe.dataset
+    if spec.path is not None:
+        folder = Path(spec.path).expanduser().absolute()
+        return _outputs(folder, _packed_dataset(folder), reused=True)
+    context.progress(0, None, _UNIT, "listing files")
+    listing = _list(context)
+    key = pack_key(spec, context.recipe.pack, listing.files, listing.labels)
+    folder = SiteFolder(Path(context.site.folder).expanduser()).datasets / f"{spec.name}-{key[:12]}"
+    manifest = reusable(folder, key)
+    reused = manifest is not None
+    if manifest is None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        context.progress(0, None, _UNIT, "waiting for another pack of this dataset")
+        with exclusive_while(folder.parent / f".{folder.name}.lock", context.check):
+            manifest = reusable(folder, key)
+            reused = manifest is not None
+            if manifest is None:
+                manifest = _pack(context, open_fleet, listing, DatasetFolder(folder))
+    check_quarantine(manifest, context.recipe.pack.max_quarantined)
+    context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
+    return _outputs(folder, manifest, reused=reused)
+
+
+def reusable(folder: Path, key: str) -> Manifest | None:
+    """The manifest of a dataset that is already packed; None when there is work to do.
+
+    Args:
+        folder: The dataset's folder.
+        key: The pack key it must have.
+    """
+    try:
+        manifest = read_manifest(folder)
+    except ManifestError:
+        return None
+    complete = all(has_size(folder, shard) for shard in manifest.shards)
+    return manifest if manifest.pack_key == key and complete else None
+
+
+def _packed_dataset(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    for shard in manifest.shards:
+        if not has_size(folder, shard):
+            raise DataError(
+                f"The dataset {folder} is not whole: {shard.file} is missing or is not "
+                f"{shard.num_bytes:,} bytes long",
+                f"Run `headrace verify {folder}`, or pack the dataset again.",
+            )
+    return manifest
+
+
+def _list(context: StepContext) -> Listing:
+    spec = context.recipe.dataset
+    source = open_source(spec.source or "")
+    files = list_sources(source, spec.include, context.check)
+    return Listing(
+        source=source,
+        files=files,
+        kind=input_kind(files),
+        labels=label_samples(spec, source, files),
+    )
+
+
+def _pack(
+    context: StepContext, open_fleet: OpenFleet, listing: Listing, folder: DatasetFolder
+) -> Manifest:
+    recipe = context.recipe
+    info, example = input_field(listing.source, listing.files, listing.kind, recipe.pack)
+    plan = make_plan(recipe.dataset, recipe.pack, listing.files, listing.labels, info)
+    _prepare(plan, folder)
+    tasks = [
+        ShardTask(
+            source=str(listing.source),
+            target=str(folder.path),
+            file=shard.file,
+            fields=plan.fields,
+            example=example,
+            pack_key=plan.pack_key,
+        )
+        for shard in plan.shards
+    ]
+    with open_fleet(context.lease_folder) as fleet:
+        packed = _run_tasks(context, fleet, tasks, plan.num_samples)
+    manifest = merge(plan, packed, _provenance(context, listing.source))
+    check_quarantine(manifest, recipe.pack.max_quarantined)
+    with told_when_full(folder.path, len(manifest.model_dump_json())):
+        write_manifest(folder.path, manifest)
+    logger.info("Packed %d samples into %s", manifest.num_samples, folder.path)
+    return manifest
+
+
+def _prepare(plan: PackPlan, folder: DatasetFolder) -> None:
+    for each in (folder.shards, folder.parts):
+        each.mkdir(parents=True, exist_ok=True)
+    remove_temporary(folder.shards)
+    waiting = [shard for shard in plan.shards if not folder.record_file(shard.file).exists()]
+    require_room(folder.path, sum(shard.num_bytes for shard in waiting))
+    for shard in plan.shards:
+        with told_when_full(folder.parts, len(shard.model_dump_json())):
+            write_record(folder.plan_file(shard.file), shard)
+
+
+def _run_tasks(
+    context: StepContext, fleet: Mapper, tasks: Sequence[ShardTask], num_samples: int
+) -> list[PackedShard]:
+    packed: dict[int, PackedShard] = {}
+    done = num_quarantined = 0
+    context.progress(done, num_samples, _UNIT, "packing")
+    for index, part in fleet.map(pack_shard, tasks, check=context.check):
+        packed[index] = part
+        done += part.num_planned
+        num_quarantined += len(part.quarantined)
+        context.progress(done, num_samples, _UNIT, "packing")
+        context.report(num_quarantined=num_quarantined)
+    return [packed[index] for index in range(len(tasks))]
+
+
+def _provenance(context: StepContext, source: Path) -> dict[str, Any]:
+    return {
+        "source": str(source),
+        "recipe": context.recipe.name,
+        "run_id": context.spec.run_id,
+        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def _outputs(folder: Path, manifest: Manifest, *, reused: bool) -> dict[str, Any]:
+    return {
+        "dataset": str(folder),
+        "fingerprint": manifest.fingerprint,
+        "num_samples": manifest.num_samples,
+        "num_shards": len(manifest.shards),
+        "num_bytes": manifest.num_bytes,
+        "num_quarantined": len(manifest.quarantined),
+        "reused": reused,
+    }

@@ -1,0 +1,59 @@
+"""Storage that is used up: how it shows, and how it is told."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.errors import StorageFullError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error means that a disk or a quota is used up."""
+    return error.errno in _FULL
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes free for this user in the file system of `folder`, which must exist."""
+    return shutil.disk_usage(folder).free
+
+
+def require_room(folder: Path, needed_bytes: int) -> None:
+    """Make sure that so many bytes fit into `folder`, which must exist.
+
+    Raises:
+        StorageFullError: They do not.
+    """
+    if free_bytes(folder) < needed_bytes:
+        raise _full(folder, needed_bytes)
+
+
+@contextmanager
+def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
+    """Run a block that writes; a used-up disk or quota is told with the bytes it takes.
+
+    Args:
+        folder: Where the block writes.
+        needed_bytes: Bytes that it writes.
+
+    Raises:
+        StorageFullError: The block met a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise _full(folder, needed_bytes) from error
+        raise
+
+
+def _full(folder: Path, needed_bytes: int) -> StorageFullError:
+    return StorageFullError(
+        f"No room in {folder}: {needed_bytes:,} bytes needed, {free_bytes(folder):,} bytes free",
+        "Free some space there, or name another `folder` in the site.",
+    )
