@@ -19,6 +19,7 @@ from headrace.leases.nodes import Node, present
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
 from headrace.leases.waiting import CHECK_EVERY_S, first_done, loss, lost_item, no_check
+from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
 
 __all__ = ["Fleet", "Node"]
@@ -78,6 +79,11 @@ class Fleet:
         self.close()
 
     @property
+    def role(self) -> Role:
+        """The role of the lease: nodes, threads, timeouts."""
+        return self._spec.role
+
+    @property
     def client(self) -> Client:
         """The Dask client, for the interactive shell."""
         return self._client
@@ -111,17 +117,7 @@ class Fleet:
                 f"Raise roles.{self._spec.role_name}.nodes of the site, or ask for fewer.",
             )
         self._demand(count)
-        deadline = time.monotonic() + timeout_s
-        while len(found := present(self._client)) < count:
-            check()
-            if time.monotonic() > deadline:
-                raise LeaseError(
-                    f"{len(found)} of {count} nodes of lease {self._spec.lease_id} were there "
-                    f"after {timeout_s:g} s",
-                    "See host.log in the lease's folder.",
-                )
-            time.sleep(CHECK_EVERY_S / 5)
-        return found[:count]
+        return self._arrived(count, timeout_s, check)[:count]
 
     def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a short call on a node, also while a long one holds it.
@@ -223,18 +219,27 @@ class Fleet:
             self._cancel(list(running))
 
     def _grow_for(self, num_items: int, check: Callable[[], None]) -> int:
-        threads = self._spec.role.threads_per_node
-        count = min(self._spec.role.nodes, -(-num_items // threads))
-        if count == 0:
-            return threads
-        self._demand(count)
-        self.nodes(1, self._spec.role.start_timeout, check=check)
-        self._demand(count)
-        deadline = time.monotonic() + _GROW_TIMEOUT_S
-        while len(present(self._client)) < count and time.monotonic() < deadline:
+        role = self._spec.role
+        count = min(role.nodes, -(-num_items // role.threads_per_node))
+        if count > 0:
+            self._demand(count)
+            self._arrived(1, role.start_timeout, check)
+            with suppress(LeaseError):  # work starts with fewer nodes, those to come join in
+                self._arrived(count, _GROW_TIMEOUT_S, check)
+        return role.nodes * role.threads_per_node
+
+    def _arrived(self, count: int, timeout_s: float, check: Callable[[], None]) -> tuple[Node, ...]:
+        deadline = time.monotonic() + timeout_s
+        while len(found := present(self._client)) < count:
             check()
+            if time.monotonic() > deadline:
+                raise LeaseError(
+                    f"{len(found)} of {count} nodes of lease {self._spec.lease_id} were there "
+                    f"after {timeout_s:g} s",
+                    "See host.log in the lease's folder.",
+                )
             time.sleep(CHECK_EVERY_S / 5)
-        return self._spec.role.nodes * threads
+        return found
 
     def _item(self, function: Callable[[Item], Result], item: Item) -> Future:
         return self._submit(function, (item,), resources={SLOT: 1})

@@ -16,6 +16,7 @@ _MODULES = {
     "stage": "headrace.staging.step",
     "train": "headrace.training.step",
     "evaluate": "headrace.evaluation.step",
+    "probe": "headrace.probes.step",
 }
 
 

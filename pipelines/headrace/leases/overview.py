@@ -1,0 +1,115 @@
+"""How the leases of a site stand, for tables and programs; read from files only."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.errors import UnknownNameError, nearest
+from headrace.leases import client
+from headrace.leases.reap import folders
+from headrace.leases.records import LeaseInfo, Record
+from headrace.states import LeaseState
+from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
+
+
+class LeaseView(Record):
+    """One lease at one moment."""
+
+    lease_id: str
+    """Identity of the lease."""
+    run_id: str
+    """The run it belongs to."""
+    role: str
+    """Name of the site's role."""
+    kind: str
+    """Pool or gang."""
+    state: LeaseState
+    """State of the lease."""
+    nodes: int
+    """Nodes of a gang, most nodes of a pool."""
+    age_s: float
+    """Seconds since it was asked for."""
+    idle_s: float | None
+    """Seconds since the last step ended; null while one runs and when it is not ready."""
+    num_steps: int
+    """Steps submitted to it."""
+    num_running: int
+    """Steps that have not ended."""
+    dashboard_url: str
+    """Dask dashboard; empty until it is ready."""
+    folder: str
+    """The lease's folder."""
+    why_ended: str
+    """Why it ended; empty while it lives."""
+
+
+def find(site: SiteFolder, lease_id: str) -> LeaseFolder:
+    """A lease by its id.
+
+    Raises:
+        UnknownNameError: There is none; the nearest id is named.
+    """
+    known = {folder.lease_id: folder for folder in folders(site)}
+    if lease_id not in known:
+        raise UnknownNameError(
+            f"There is no lease '{lease_id}' in {site.leases}", nearest(lease_id, known)
+        )
+    return known[lease_id]
+
+
+def views(site: SiteFolder, *, ended: bool = False) -> tuple[LeaseView, ...]:
+    """Leases of a site, the newest first.
+
+    Args:
+        site: The site's folder.
+        ended: Also those that have ended.
+    """
+    seen = [view(folder) for folder in folders(site)]
+    kept = [each for each in seen if ended or each.state.is_active]
+    return tuple(sorted(kept, key=lambda each: each.age_s))
+
+
+def view(folder: LeaseFolder) -> LeaseView:
+    """One lease.
+
+    Raises:
+        UnknownNameError: There is no such lease.
+    """
+    spec, info = client.spec(folder), client.info(folder)
+    now = time.time()
+    steps = steps_of(folder)
+    num_running = sum(1 for step in steps if not _has_ended(step))
+    state = client.state(folder, spec.lost_after_s)
+    is_idle = state is LeaseState.READY and num_running == 0
+    return LeaseView(
+        lease_id=spec.lease_id,
+        run_id=spec.run_id,
+        role=spec.role_name,
+        kind=spec.role.kind,
+        state=state,
+        nodes=spec.role.nodes,
+        age_s=now - folder.spec.stat().st_mtime,
+        idle_s=now - _busy_until(steps, info) if is_idle else None,
+        num_steps=len(steps),
+        num_running=num_running,
+        dashboard_url=info.dashboard_url if info and state is LeaseState.READY else "",
+        folder=str(folder.path),
+        why_ended=client.why_ended(folder),
+    )
+
+
+def steps_of(folder: LeaseFolder) -> tuple[StepFolder, ...]:
+    """Steps in the lease's mailbox, in order of their numbers."""
+    found: list[StepFolder] = []
+    while (step := folder.step(len(found) + 1)).path.exists():
+        found.append(step)
+    return tuple(found)
+
+
+def _has_ended(step: StepFolder) -> bool:
+    return step.exit.exists() or step.result.exists()
+
+
+def _busy_until(steps: tuple[StepFolder, ...], info: LeaseInfo | None) -> float:
+    ends = [file.stat().st_mtime for step in steps for file in (step.exit,) if file.exists()]
+    return max(ends, default=info.ready_at if info else time.time())

@@ -1,0 +1,73 @@
+"""Ends leases that nobody answers for, and processes that outlived their lease."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.leases import client
+from headrace.leases.marks import marked
+from headrace.leases.records import LeaseSpec
+from headrace.states import LeaseState
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder, SiteFolder
+
+_GRACE_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """A lease of which something is left that nobody answers for."""
+
+    folder: LeaseFolder
+    """The lease."""
+    why: str
+    """What is wrong with it."""
+    num_processes: int
+    """Processes of this machine that still carry its mark."""
+
+
+def folders(site: SiteFolder) -> tuple[LeaseFolder, ...]:
+    """All leases ever started on the site, in order of their ids."""
+    if not site.leases.is_dir():
+        return ()
+    return tuple(LeaseFolder(spec.parent) for spec in sorted(site.leases.glob("*/spec.json")))
+
+
+def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
+    """Leases that are lost, whose owner has gone, or that ended and left processes behind."""
+    known = folders(site)
+    processes = marked(known)
+    found = []
+    for folder in known:
+        num_processes = len(processes[str(folder.path.resolve())])
+        why = _why_left(folder, num_processes)
+        if why:
+            found.append(Leftover(folder=folder, why=why, num_processes=num_processes))
+    return tuple(found)
+
+
+def reap(site: SiteFolder) -> tuple[Leftover, ...]:
+    """End all leftovers of a site; safe to call at any time, also twice at once.
+
+    Returns:
+        What was ended.
+    """
+    found = leftovers(site)
+    for leftover in found:
+        client.end(leftover.folder, _GRACE_S, leftover.why)
+    return found
+
+
+def _why_left(folder: LeaseFolder, num_processes: int) -> str:
+    spec = read_record(folder.spec, LeaseSpec)
+    if spec is None:  # removed meanwhile
+        return ""
+    state = client.state(folder, spec.lost_after_s)
+    if state is LeaseState.LOST:
+        return client.why_ended(folder) if num_processes or not folder.closed.exists() else ""
+    if not state.is_active:
+        return f"it has ended and left {num_processes} processes" if num_processes else ""
+    owner = spec.owner
+    if owner is not None and owner.is_here and not owner.is_alive:
+        return f"its owner, process {owner.pid} on {owner.host}, has gone"
+    return ""

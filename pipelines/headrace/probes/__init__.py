@@ -1,0 +1,1 @@
+"""Probes: what the nodes of a lease are and have."""

@@ -1,0 +1,95 @@
+"""Facts about one node, found on the node itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+_PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
+_VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
+
+
+class TierSpace(BaseModel):
+    """Room for staged shards on one node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    folder: str
+    """Folder of the tier on this node."""
+    free_bytes: int
+    """Free space of the file system that holds it (or its nearest parent that exists)."""
+    total_bytes: int
+    """Size of that file system."""
+
+
+class NodeFacts(BaseModel):
+    """What one node is and has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    hostname: str
+    """Name of the machine."""
+    platform: str
+    """Operating system and processor."""
+    python: str
+    """Version of Python."""
+    executable: str
+    """The Python that workers run."""
+    num_cpus: int
+    """Processors that this process may use."""
+    memory_bytes: int
+    """Memory of the machine."""
+    available_bytes: int
+    """Memory that is free to use."""
+    packages: dict[str, str]
+    """Versions of the packages that matter; those that are missing are left out."""
+    variables: dict[str, str]
+    """Environment variables that matter; those that are not set are left out."""
+    tiers: dict[str, TierSpace]
+    """Staging tiers by name."""
+
+
+def node_facts(tiers: Mapping[str, str]) -> NodeFacts:
+    """Look at this node.
+
+    Args:
+        tiers: Folders of the staging tiers by name; they need not exist.
+    """
+    memory = psutil.virtual_memory()
+    return NodeFacts(
+        hostname=socket.gethostname(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        executable=sys.executable,
+        num_cpus=len(os.sched_getaffinity(0)),
+        memory_bytes=memory.total,
+        available_bytes=memory.available,
+        packages=_versions(),
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        tiers={name: _space(Path(folder)) for name, folder in tiers.items()},
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _space(folder: Path) -> TierSpace:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    usage = shutil.disk_usage(existing)
+    return TierSpace(folder=str(folder), free_bytes=usage.free, total_bytes=usage.total)
