@@ -1,0 +1,57 @@
+"""Links inside the documentation lead somewhere: to a file, and to a heading in it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+
+
+def pages() -> list[str]:
+    """Markdown files of the repository."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text()), re.M)
+    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+def broken(page: Path) -> list[str]:
+    """Links of a page that lead nowhere."""
+    found = []
+    for link in _LINK.findall(_FENCED.sub("", page.read_text())):
+        if link.startswith(("https://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("name", pages())
+def test_links_of_a_page_lead_somewhere(name):
+    assert broken(ROOT / name) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A *fine* page\n[a](#a-fine-page) [b](#no) [c](none.md) [d](page.md#no)\n")
+    assert broken(page) == ["#no", "none.md", "page.md#no"]
