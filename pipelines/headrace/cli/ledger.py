@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from headrace.ledger.ledger import Ledger, default_url, masked
 
@@ -26,13 +24,11 @@ def show() -> None:
     Example: headrace ledger show
     """
     summary = Ledger.open().summary()
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("ledger", summary.url)
-    table.add_row("schema", summary.revision)
-    table.add_row("runs", str(summary.num_runs))
-    table.add_row("leases", f"{summary.num_leases} ({summary.num_active_leases} open)")
-    table.add_row("attempts", str(summary.num_attempts))
-    Console(soft_wrap=True).print(table)
+    _line("ledger", summary.url)
+    _line("schema", summary.revision)
+    _line("runs", str(summary.num_runs))
+    _line("leases", f"{summary.num_leases} ({summary.num_active_leases} open)")
+    _line("attempts", str(summary.num_attempts))
 
 
 def migrate() -> None:
@@ -52,3 +48,7 @@ def url() -> None:
     Example: HEADRACE_LEDGER=postgresql://me:secret@db/headrace headrace ledger url
     """
     typer.echo(masked(default_url()))
+
+
+def _line(name: str, value: str) -> None:
+    typer.echo(f"{name:<10}{value}")

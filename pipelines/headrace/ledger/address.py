@@ -19,7 +19,7 @@ _EXAMPLES = (
     f"Set {VARIABLE} to sqlite:////absolute/path/ledger.db or postgresql://user:password@host/name."
 )
 _SECRET_IN_QUERY = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
-_SECRET_IN_USER = re.compile(r"(://[^:@/]*):.*@", re.DOTALL)
+_SECRET_IN_USER = re.compile(r"(://[^:@/]*|^(?!.*://)[^:@/]*):.*@", re.DOTALL)
 
 
 def default_url() -> str:

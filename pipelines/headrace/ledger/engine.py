@@ -53,7 +53,6 @@ class SqliteBackend:
                 "Use PostgreSQL (HEADRACE_LEDGER=postgresql://user:password@host/name), "
                 "or a file on a local disk.",
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(
             url.set(drivername="sqlite+pysqlite", database=str(path)),
             poolclass=NullPool,
@@ -75,6 +74,7 @@ class SqliteBackend:
     def opening(self, engine: Engine) -> Iterator[None]:
         """Hold a lock file, as switching a new file to WAL does not wait for others by itself."""
         path = _sqlite_path(engine.url)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock"), timeout=_BUSY_TIMEOUT_S):
             with closing(engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
@@ -176,7 +176,7 @@ class Database:
                 f"The ledger {self.shown} refuses an entry: {_cause(error)}",
                 "A run must be entered before its leases, and both before its attempts.",
             ) from error
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, sqlite3.Error) as error:
             raise LedgerError(
                 f"The ledger {self.shown} cannot be used: {_cause(error)}",
                 f"Check {VARIABLE} and that the database is there, or run `headrace ledger show`.",
@@ -201,6 +201,6 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(connection.get_execution_options().get("headrace_begin", "BEGIN"))
 
 
-def _cause(error: SQLAlchemyError) -> str:
+def _cause(error: Exception) -> str:
     cause = error.orig if isinstance(error, DBAPIError) else error
     return " ".join(str(cause).split())

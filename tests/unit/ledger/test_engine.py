@@ -1,0 +1,75 @@
+"""What a ledger that cannot be opened says."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import LedgerError
+from headrace.ledger import engine
+from headrace.ledger.ledger import Ledger
+
+
+def test_sqlite_on_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """pains 36: never SQLite on NFS."""
+    monkeypatch.setattr(engine, "current_mounts", lambda: f"server:/x {tmp_path} nfs4 rw 0 0")
+    with pytest.raises(LedgerError, match=r"network file system \(nfs4\)") as caught:
+        Ledger.open(f"sqlite:///{tmp_path}/sub/ledger.db")
+    assert "postgresql://" in str(caught.value)
+    assert not (tmp_path / "sub").exists()
+
+
+def test_a_link_into_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    far, near = tmp_path / "far", tmp_path / "near"
+    far.mkdir()
+    near.symlink_to(far)
+    monkeypatch.setattr(engine, "current_mounts", lambda: f"server:/x {far} lustre rw 0 0")
+    with pytest.raises(LedgerError, match="lustre"):
+        Ledger.open(f"sqlite:///{near}/ledger.db")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_sqlite_in_memory_is_refused(url: str):
+    with pytest.raises(LedgerError, match="names no file"):
+        Ledger.open(url)
+
+
+def test_another_database_is_refused_with_the_choices():
+    with pytest.raises(LedgerError, match="names the database 'mysql'") as caught:
+        Ledger.open("mysql://me:secret@db/name")
+    assert "Valid: postgresql, sqlite" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path):
+    file = tmp_path / "ledger.db"
+    file.write_text("no database " * 100)
+    with pytest.raises(LedgerError, match="not a database"):
+        Ledger.open(f"sqlite:///{file}")
+    assert file.read_text() == "no database " * 100
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        Ledger.open(f"sqlite:///{tmp_path}/file/ledger.db")
+
+
+def test_postgresql_that_is_not_there_is_named_without_the_password(tmp_path: Path):
+    with pytest.raises(LedgerError, match="cannot be used") as caught:
+        Ledger.open(f"postgresql://me:secret@/name?host={tmp_path}")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path):
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert ledger.runs() == ()

@@ -1,0 +1,63 @@
+"""The JSON schema agrees with what headrace accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from headrace.recipe.load import available
+from headrace.recipe.schema import json_schema
+
+RECIPE = {"dataset": {"name": "d", "source": "/data"}, "model": {"_target_": "a.B", "width": 3}}
+SITE = {"folder": "/s", "roles": {"cpu": {}}, "tiers": [{"name": "t", "folder": "/t"}]}
+
+
+def problems(kind: str, content: dict[str, Any]) -> list[str]:
+    schema = json_schema(kind)
+    Draft202012Validator.check_schema(schema)
+    return [error.message for error in Draft202012Validator(schema).iter_errors(content)]
+
+
+@pytest.mark.parametrize("kind", ["recipe", "site"])
+def test_the_built_in_files_are_valid(kind: str):
+    for file in available(f"{kind}s").values():
+        assert problems(kind, yaml.safe_load(file.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train": {"timeout": "30min"}},
+        {"train": {"timeout": 90}},
+        {"train": {"timeout": None}},
+        {"pack": {"shard_bytes": "64MiB"}},
+        {"trainer": {"max_epochs": "${oc.env:EPOCHS,3}"}},
+        {"trainer": {"accelerator": "${oc.env:ACCELERATOR}"}},
+        {"evaluate": None},
+    ],
+)
+def test_what_may_be_written_is_valid(change: dict[str, Any]):
+    assert problems("recipe", {**RECIPE, **change}) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trainr": {}},
+        {"train": {"timeout": "soon"}},
+        {"trainer": {"max_epochs": "three"}},
+        {"trainer": {"max_epochs": 0}},
+        {"trainer": {"accelerator": "tpu"}},
+        {"model": {"width": 3}},
+    ],
+)
+def test_mistakes_are_found(change: dict[str, Any]):
+    assert problems("recipe", {**RECIPE, **change}) != []
+
+
+def test_a_site_in_short():
+    assert problems("site", SITE) == []
+    assert problems("site", {**SITE, "tiers": []}) != []
