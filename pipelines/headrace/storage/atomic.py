@@ -41,8 +41,8 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """Replace `path` by a record as JSON."""
-    write_text(path, record.model_dump_json(indent=1) + "\n")
+    """Replace `path` by a record as JSON, with the keys that a user writes (`_target_`)."""
+    write_text(path, record.model_dump_json(indent=1, by_alias=True) + "\n")
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
