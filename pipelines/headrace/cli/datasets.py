@@ -1,0 +1,246 @@
+"""Commands about datasets: inspect, verify, and data to try headrace with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from headrace.storage.manifest import FieldInfo, Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from headrace.shards.summary import DatasetSummary, ShardSummary
+    from headrace.shards.verify import Finding
+
+_EXIT_DAMAGED = 1
+_NUM_SHOWN = 20
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands about datasets."""
+    app.command()(inspect)
+    app.command()(verify)
+    example = typer.Typer(help="Write example data to try headrace with.", no_args_is_help=True)
+    example.callback()(_examples)
+    example.command()(digits)
+    app.add_typer(example, name="example")
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="Folder of a dataset, or one shard file.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a dataset or a shard holds.
+
+    Examples:
+        headrace inspect ~/.headrace/datasets/digits-0123456789ab
+
+        headrace inspect ~/.headrace/datasets/digits-0123456789ab/shards/train-00000.h5
+
+        headrace inspect DATASET --json
+    """
+    from headrace.shards.summary import DatasetSummary, summarise  # h5py takes half a second
+
+    summary = summarise(path)
+    if as_json:
+        typer.echo(summary.model_dump_json(indent=1))
+    elif isinstance(summary, DatasetSummary):
+        _print_dataset(summary, Console())
+    else:
+        _print_shard(summary, Console())
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(help="Folder of a dataset or of a staged copy.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check every shard of a dataset: size, checksum, structure, sample ids.
+
+    The exit code is 1 when something is wrong.
+
+    Examples:
+        headrace verify ~/.headrace/datasets/digits-0123456789ab
+
+        headrace verify DATASET --json
+    """
+    from headrace.shards.verify import verify_dataset  # h5py takes half a second
+
+    folder = path.expanduser().absolute()
+    manifest = read_manifest(folder)
+    with _bytes_bar(as_json) as progress:
+        task = progress.add_task("verifying", total=manifest.num_bytes)
+        findings = verify_dataset(folder, lambda num_bytes: progress.advance(task, num_bytes))
+    if as_json:
+        listed = ",".join(finding.model_dump_json() for finding in findings)
+        typer.echo(f'{{"intact": {str(not findings).lower()}, "findings": [{listed}]}}')
+    else:
+        _print_findings(manifest, findings, Console())
+    if findings:
+        raise typer.Exit(_EXIT_DAMAGED)
+
+
+def digits(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create or complete.")],
+) -> None:
+    """Write scikit-learn's 1,797 handwritten digits as PNG files in class folders.
+
+    A second call writes only what is missing.
+
+    Examples:
+        headrace example digits ~/digits
+    """
+    from headrace.examples.digits import export_digits
+
+    folder = folder.expanduser().absolute()
+    num_files = export_digits(folder)
+    typer.echo(f"{num_files:,} images in {folder}")
+
+
+def _examples() -> None:
+    """Write example data to try headrace with."""
+
+
+def _bytes_bar(quiet: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True, quiet=quiet)
+    return Progress(*columns, TransferSpeedColumn(), console=console, transient=True)
+
+
+def _print_findings(manifest: Manifest, findings: tuple[Finding, ...], console: Console) -> None:
+    if not findings:
+        console.print(
+            f"[green]intact[/green]: {len(manifest.shards):,} shards, "
+            f"{manifest.num_samples:,} samples, {decimal(manifest.num_bytes)}"
+        )
+        return
+    table = Table("shard", "split", "samples", "problem", title="Damaged shards", title_style="red")
+    for finding in findings:
+        samples = f"{finding.first_sample:,} to {finding.last_sample:,}"
+        table.add_row(finding.file, finding.split, samples, finding.problem)
+    console.print(table)
+    damaged = {finding.file for finding in findings}
+    console.print(
+        f"{len(damaged):,} of {len(manifest.shards):,} shards are damaged. Remove them and run "
+        "the recipe again: only they are packed anew.",
+        highlight=False,
+    )
+
+
+def _print_dataset(summary: DatasetSummary, console: Console) -> None:
+    manifest = summary.manifest
+    console.print(f"[bold]{manifest.name}[/bold]  {summary.path}", highlight=False)
+    console.print(
+        f"{summary.num_samples:,} samples, {len(manifest.shards):,} shards, "
+        f"{decimal(summary.num_bytes)}, format {manifest.format_version}, "
+        f"fingerprint {manifest.fingerprint}",
+        highlight=False,
+    )
+    for table in _tables(manifest):
+        console.print(table)
+    for file in summary.missing:
+        console.print(f"missing or of another size: {file}", style="red", markup=False)
+
+
+def _tables(manifest: Manifest) -> list[Table]:
+    tables = [_fields(manifest), _splits(manifest), _shards(manifest)]
+    if manifest.classes:
+        tables.append(_classes(manifest))
+    if manifest.quarantined:
+        tables.append(_quarantined(manifest))
+    return tables
+
+
+def _fields(manifest: Manifest) -> Table:
+    table = Table("field", "dtype", "shape", "layout", "mean", "std", "range", title="Fields")
+    for info in manifest.fields:
+        found = manifest.statistics.get(info.name)
+        figures = ("", "", "")
+        if found is not None:
+            figures = (
+                ", ".join(f"{value:.4g}" for value in found.mean),
+                ", ".join(f"{value:.4g}" for value in found.std),
+                f"{found.minimum:g} to {found.maximum:g}",
+            )
+        table.add_row(info.name, info.dtype, _shape(info), _layout(info), *figures)
+    return table
+
+
+def _shape(info: FieldInfo) -> str:
+    if info.layout == "ragged":
+        return "any"
+    return " x ".join(str(size) for size in info.shape) or "scalar"
+
+
+def _layout(info: FieldInfo) -> str:
+    return info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
+
+
+def _splits(manifest: Manifest) -> Table:
+    table = Table("split", title="Splits")
+    for title in ("samples", "share", "shards", "size"):
+        table.add_column(title, justify="right")
+    for split, num_samples in manifest.splits.items():
+        shards = manifest.shards_of(split)
+        share = num_samples / max(manifest.num_samples, 1)
+        size = decimal(sum(shard.num_bytes for shard in shards))
+        table.add_row(split, f"{num_samples:,}", f"{share:.1%}", f"{len(shards):,}", size)
+    return table
+
+
+def _shards(manifest: Manifest) -> Table:
+    table = Table("shard", title="Shards")
+    for title in ("samples", "size", "xxh3-128"):
+        table.add_column(title, justify="right")
+    for shard in manifest.shards[:_NUM_SHOWN]:
+        table.add_row(
+            shard.file, f"{shard.num_samples:,}", decimal(shard.num_bytes), shard.xxh3_128
+        )
+    _add_more(table, len(manifest.shards))
+    return table
+
+
+def _classes(manifest: Manifest) -> Table:
+    table = Table("label", "class", title="Classes")
+    for split in manifest.class_counts:
+        table.add_column(split, justify="right")
+    for index, name in enumerate(manifest.classes[:_NUM_SHOWN]):
+        counts = (f"{counted.get(name, 0):,}" for counted in manifest.class_counts.values())
+        table.add_row(str(index), name, *counts)
+    _add_more(table, len(manifest.classes))
+    return table
+
+
+def _quarantined(manifest: Manifest) -> Table:
+    table = Table("file", "reason", title=f"Quarantined ({len(manifest.quarantined):,})")
+    for sample in manifest.quarantined[:_NUM_SHOWN]:
+        table.add_row(sample.path, sample.reason)
+    _add_more(table, len(manifest.quarantined))
+    return table
+
+
+def _add_more(table: Table, count: int) -> None:
+    if count > _NUM_SHOWN:
+        table.add_row(f"… and {count - _NUM_SHOWN:,} more (all with --json)")
+
+
+def _print_shard(summary: ShardSummary, console: Console) -> None:
+    console.print(f"[bold]{summary.path}[/bold]", highlight=False)
+    console.print(
+        f"split {summary.split}, {summary.num_samples:,} samples, {decimal(summary.num_bytes)}",
+        highlight=False,
+    )
+    table = Table("array", "dtype", "shape", title="Arrays")
+    for title in ("offset", "size"):
+        table.add_column(title, justify="right")
+    for array in summary.arrays:
+        shape = " x ".join(str(size) for size in array.shape)
+        size = decimal(array.num_bytes)
+        table.add_row(array.name, array.dtype, shape, f"{array.offset:,}", size)
+    console.print(table)

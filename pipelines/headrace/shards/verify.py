@@ -1,0 +1,147 @@
+"""Checks a dataset's folder against its manifest: nothing is taken on trust."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ShardError
+from headrace.shards.reader import ShardLayout, ShardReader
+from headrace.storage.checksums import file_xxh3_128
+from headrace.storage.manifest import FieldInfo, Manifest, Record, ShardInfo, read_manifest
+
+Tick = Callable[[int], None]
+
+
+class Finding(Record):
+    """Something wrong with a shard."""
+
+    file: str
+    """The shard, relative to the dataset's folder."""
+    split: str
+    """Its split."""
+    first_sample: int
+    """Place in the split of its first sample."""
+    last_sample: int
+    """Place in the split of its last sample."""
+    problem: str
+    """What is wrong."""
+
+
+def verify_dataset(folder: Path, tick: Tick | None = None) -> tuple[Finding, ...]:
+    """Check every shard: size, checksum, structure, labels, and that sample ids are unique.
+
+    Args:
+        folder: Folder with `manifest.json`; a staged copy will do.
+        tick: Called with the bytes of every chunk that was read; may raise to stop.
+
+    Returns:
+        What is wrong, shard by shard; empty when all is well.
+
+    Raises:
+        ManifestError: There is no dataset, or its manifest is damaged.
+    """
+    manifest = read_manifest(folder)
+    findings: list[Finding] = []
+    ids = _Ids()
+    for shard, first in _placed(manifest):
+        for problem in _problems(folder, manifest, shard, ids, tick):
+            finding = Finding(
+                file=shard.file,
+                split=shard.split,
+                first_sample=first,
+                last_sample=first + shard.num_samples - 1,
+                problem=problem,
+            )
+            findings.append(finding)
+    return tuple(findings)
+
+
+def _placed(manifest: Manifest) -> Iterator[tuple[ShardInfo, int]]:
+    """Every shard with the place in its split of its first sample."""
+    next_place = dict.fromkeys(manifest.splits, 0)
+    for shard in manifest.shards:
+        first = next_place.get(shard.split, 0)
+        yield shard, first
+        next_place[shard.split] = first + shard.num_samples
+
+
+class _Ids:
+    """Sample ids seen so far."""
+
+    def __init__(self) -> None:
+        self._seen: list[NDArray[np.int64]] = []
+        self._largest = -1
+
+    def add(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Take in the ids of a shard.
+
+        Returns:
+            Those that occurred before, in it or in another shard.
+        """
+        unique, counts = np.unique(ids, return_counts=True)
+        repeated = unique[counts > 1]
+        if len(unique) and unique[0] <= self._largest:  # ids grow from shard to shard
+            repeated = np.union1d(repeated, np.intersect1d(unique, np.concatenate(self._seen)))
+        self._seen.append(unique)
+        self._largest = max(self._largest, int(unique[-1]) if len(unique) else -1)
+        return repeated
+
+
+def _problems(
+    folder: Path, manifest: Manifest, shard: ShardInfo, ids: _Ids, tick: Tick | None
+) -> Iterator[str]:
+    path = folder / shard.file
+    if not path.is_file():
+        yield "the file is missing"
+        return
+    num_bytes = path.stat().st_size
+    if num_bytes != shard.num_bytes:
+        yield f"the file has {num_bytes:,} bytes, not {shard.num_bytes:,}"
+    try:
+        checksum = file_xxh3_128(path, tick)
+        if num_bytes == shard.num_bytes and checksum != shard.xxh3_128:
+            yield f"the checksum is {checksum}, not {shard.xxh3_128}"
+        yield from _structure(manifest, shard, ShardReader(path), ids)
+    except (ShardError, OSError) as error:
+        yield error.what if isinstance(error, ShardError) else f"it cannot be read: {error}"
+
+
+def _structure(
+    manifest: Manifest, shard: ShardInfo, reader: ShardReader, ids: _Ids
+) -> Iterator[str]:
+    layout = reader.layout
+    if layout.split != shard.split:
+        yield f"it belongs to split '{layout.split}', not '{shard.split}'"
+    if layout.num_samples != shard.num_samples:
+        yield f"it holds {layout.num_samples:,} samples, not {shard.num_samples:,}"
+    expected = sorted(info.name for info in manifest.fields)
+    if list(layout.field_names()) != expected:
+        yield f"it holds the fields {', '.join(layout.field_names())}, not {', '.join(expected)}"
+        return
+    for info in manifest.fields:
+        yield from _field_problems(manifest, reader, layout, info)
+    repeated = ids.add(reader.sample_id)
+    if len(repeated):
+        yield f"{len(repeated):,} sample ids occur more than once, as {repeated[0]}"
+
+
+def _field_problems(
+    manifest: Manifest, reader: ShardReader, layout: ShardLayout, info: FieldInfo
+) -> Iterator[str]:
+    if layout.is_ragged(info.name) != (info.layout == "ragged"):
+        yield f"'{info.name}' is not {info.layout}"
+        return
+    if info.layout == "ragged":
+        data, offsets = reader.ragged(info.name)
+        if offsets[0] != 0 or offsets[-1] != len(data) or (np.diff(offsets) < 0).any():
+            yield f"the offsets of '{info.name}' do not fit its data"
+        return
+    values = reader.fixed(info.name)
+    if values.dtype != np.dtype(info.dtype) or values.shape[1:] != info.shape:
+        yield f"'{info.name}' is {values.dtype} {values.shape[1:]}, not {info.dtype} {info.shape}"
+    elif info.name == "label" and ((values < 0) | (values >= len(manifest.classes))).any():
+        yield f"a label is not one of the {len(manifest.classes)} classes"
