@@ -7,13 +7,7 @@ from typing import Any
 
 from airflow.dag_processing.bundles.base import BaseDagBundle
 
-_HERE = Path(__file__).parent
-
-
-def dags_folder() -> Path:
-    """Folder of the DAG files: inside the installed package, or `dags/` of a checkout."""
-    packaged = _HERE / "dags"
-    return packaged if packaged.is_dir() else _HERE.parent.parent / "dags"
+from headrace_airflow.dags_folder import dags_folder
 
 
 class HeadraceDagBundle(BaseDagBundle):  # type: ignore[misc]

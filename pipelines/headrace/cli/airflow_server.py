@@ -1,0 +1,174 @@
+"""Airflow on this machine: started as a service that outlives the terminal, found again, ended.
+
+The service itself lives in the package `headrace_airflow`, which needs Airflow; here are only its
+record on disk and the handling of its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import psutil
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict
+
+from headrace.errors import HeadraceError, UserError
+from headrace.processes import ProcessIdentity, end_processes, spawn_detached
+from headrace.recipe.load import home
+from headrace.storage.atomic import read_record
+
+MARK = "HEADRACE_AIRFLOW_HOME"
+"""Environment variable that all processes of the service carry; its value is headrace's home."""
+
+_START_TIMEOUT_S = 180.0
+_STOP_GRACE_S = 20.0
+_POLL_S = 0.2
+
+
+class AirflowError(HeadraceError):
+    """Airflow could not be started."""
+
+
+class Server(BaseModel):
+    """An Airflow that is up (`up.json`); readable by its owner alone, as it holds secrets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    process: ProcessIdentity
+    """The supervisor, parent of all components."""
+    url: str
+    """Address of the web UI and the REST API."""
+    folder: str
+    """Airflow's home: database, logs."""
+    environment: dict[str, str]
+    """Variables with which `airflow` on the command line talks to this Airflow."""
+
+
+def airflow_folder() -> Path:
+    """Airflow's home inside headrace's."""
+    return home() / "airflow"
+
+
+def record_file() -> Path:
+    """File with the record of the running Airflow."""
+    return airflow_folder() / "up.json"
+
+
+def log_file() -> Path:
+    """Log of the supervisor; the components' logs lie beside it."""
+    return airflow_folder() / "logs" / "supervisor.log"
+
+
+def running() -> Server | None:
+    """The Airflow that is up, if there is one."""
+    server = read_record(record_file(), Server)
+    return server if server is not None and server.process.is_alive else None
+
+
+def up(port: int | None = None) -> Server:
+    """Start Airflow and wait until it is healthy; one that is up already is left as it is.
+
+    Args:
+        port: Port of the web UI on 127.0.0.1; by default 8080 or the next free one.
+
+    Raises:
+        AirflowError: It did not become healthy; the message ends with the end of its log.
+        UserError: Airflow is not installed.
+    """
+    _check_installed()
+    airflow_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    log_file().parent.mkdir(exist_ok=True)
+    with FileLock(airflow_folder() / "start.lock"):
+        server = running()
+        if server is not None:
+            return server
+        down()
+        started = False
+        try:
+            server = _started(_spawn(port))
+            started = True
+        finally:
+            if not started:
+                down()
+        return server
+
+
+def down() -> bool:
+    """End Airflow with all its processes, also what a killed supervisor has left.
+
+    Returns:
+        Whether there was anything to end.
+    """
+    found = processes()
+    server = running()
+    if server is not None:
+        supervisor = psutil.Process(server.process.pid)
+        supervisor.terminate()
+        psutil.wait_procs([supervisor], timeout=_STOP_GRACE_S)
+    end_processes(processes())
+    record_file().unlink(missing_ok=True)
+    return bool(found)
+
+
+def processes() -> list[psutil.Process]:
+    """Living processes of the service, without this one and its ancestors."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    mark = str(home())
+    return [
+        process
+        for process in psutil.process_iter()
+        if process.pid not in own and marked(process, MARK) == mark
+    ]
+
+
+def marked(process: psutil.Process, name: str) -> str | None:
+    """Value of an environment variable of a living process; None when it has none or has ended."""
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return process.environ().get(name)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def _check_installed() -> None:
+    for package in ("apache-airflow-core", "apache-airflow"):
+        try:
+            distribution(package)
+        except PackageNotFoundError:
+            continue
+        return
+    raise UserError("Airflow is not installed", "Install it: pip install 'headrace[airflow]'.")
+
+
+def _spawn(port: int | None) -> ProcessIdentity:
+    command = [sys.executable, "-m", "headrace_airflow.supervisor"]
+    if port is not None:
+        command += ["--port", str(port)]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")
+    }
+    environment |= {MARK: str(home()), "HEADRACE_HOME": str(home())}
+    log_file().unlink(missing_ok=True)
+    return spawn_detached(command, log_file(), environment)
+
+
+def _started(process: ProcessIdentity) -> Server:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        server = running()
+        if server is not None:
+            return server
+        if not process.is_alive:
+            raise AirflowError("Airflow could not be started", _log_end())
+        time.sleep(_POLL_S)
+    raise AirflowError(f"Airflow was not healthy after {_START_TIMEOUT_S:g} s", _log_end())
+
+
+def _log_end(num_lines: int = 15) -> str:
+    lines = log_file().read_text(errors="replace").splitlines()[-num_lines:]
+    return "\n  ".join([f"The end of {log_file()}:", *lines])

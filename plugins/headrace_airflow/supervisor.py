@@ -1,0 +1,199 @@
+"""Runs Airflow's components on one machine: `python -m headrace_airflow.supervisor [--port N]`.
+
+`headrace up` starts it, detached. It prepares the database, starts the API server, the scheduler,
+the DAG processor and the triggerer, starts again whichever of them ends, and publishes `up.json`
+when all are healthy. SIGTERM or SIGINT ends it with everything it started; so does, by way of the
+guard and the kernel, its own sudden death.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+
+from filelock import FileLock, Timeout
+
+from headrace.cli.airflow_server import (
+    AirflowError,
+    Server,
+    airflow_folder,
+    log_file,
+    record_file,
+)
+from headrace.errors import HeadraceError
+from headrace.processes import ProcessIdentity, die_with_parent
+from headrace.storage.atomic import write_record, write_text
+from headrace_airflow import service_health
+from headrace_airflow.dags_folder import dags_folder
+from headrace_airflow.service_component import Component
+from headrace_airflow.service_ports import choose_port
+from headrace_airflow.service_settings import airflow_settings, loopback_without_proxy
+
+logger = logging.getLogger(__name__)
+
+_COMPONENTS = {
+    "api-server": ["api-server"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
+}
+_POLL_S = 0.25
+_STOP_GRACE_S = 10.0
+_MAX_SHORT_LIVES = 3
+
+
+class Supervisor:
+    """Keeps the components of one Airflow alive.
+
+    Args:
+        folder: Airflow's home.
+        port: Port of the API server.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+        self._folder = folder
+        self._settings = airflow_settings(folder, port, _jwt_secret(folder), _parallelism())
+        self._environment = {
+            **os.environ,
+            **self._settings,
+            **loopback_without_proxy(os.environ),
+            "SPT_NOENV": "1",  # processes that change their title keep their marks
+            "HEADRACE_RECIPES_PATH": _search_path("recipes"),
+            "HEADRACE_SITES_PATH": _search_path("sites"),
+        }
+        logs = log_file().parent
+        self._components = [
+            Component(name, arguments, self._environment, logs / f"{name}.log")
+            for name, arguments in _COMPONENTS.items()
+        ]
+        self._asked_to_end = False
+        self._published = False
+
+    def run(self) -> None:
+        """Work until asked to end.
+
+        Raises:
+            AirflowError: The database or a component could not be started.
+        """
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, self._note_request)
+        self._migrate()
+        try:
+            while not self._asked_to_end:
+                self._look()
+                time.sleep(_POLL_S)
+        finally:
+            record_file().unlink(missing_ok=True)
+            self._end()
+
+    def _note_request(self, number: int, frame: FrameType | None) -> None:
+        logger.info("asked to end by signal %d", number)
+        self._asked_to_end = True
+
+    def _look(self) -> None:
+        for component in self._components:
+            component.look()
+        if self._published:
+            return
+        failing = [c.name for c in self._components if c.num_short_lives >= _MAX_SHORT_LIVES]
+        if failing:
+            raise AirflowError(
+                f"Airflow's {failing[0]} ended {_MAX_SHORT_LIVES} times right after its start",
+                f"See {log_file().parent / failing[0]}.log",
+            )
+        wanted = frozenset(path.stem for path in dags_folder().glob("headrace_*.py"))
+        if not service_health.missing(self._url, wanted):
+            self._publish()
+
+    def _publish(self) -> None:
+        server = Server(
+            process=ProcessIdentity.of(),
+            url=self._url,
+            folder=str(self._folder),
+            environment=self._settings,
+        )
+        write_record(record_file(), server)
+        self._published = True
+        logger.info("healthy: %s", self._url)
+
+    def _migrate(self) -> None:
+        done = self._folder / "migrated"
+        current = version("apache-airflow-core")
+        if done.exists() and done.read_text() == current:
+            return
+        logger.info("preparing the database")
+        command = [sys.executable, "-m", "airflow", "db", "migrate"]
+        migration = subprocess.run(
+            command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
+            check=False,
+        )
+        if migration.returncode != 0:
+            raise AirflowError("`airflow db migrate` failed", "Its output is above.")
+        write_text(done, current)
+
+    def _end(self) -> None:
+        deadline = time.monotonic() + _STOP_GRACE_S
+        for component in self._components:
+            component.ask_to_end()
+        left = [c.name for c in self._components if not c.wait(deadline - time.monotonic())]
+        logger.info("ended%s", f"; to be killed: {', '.join(left)}" if left else "")
+
+
+def _jwt_secret(folder: Path) -> str:
+    file = folder / "jwt_secret"
+    if not file.exists():
+        write_text(file, secrets.token_urlsafe(64))
+    return file.read_text()
+
+
+def _parallelism() -> int:
+    return min(8, max(4, os.cpu_count() or 4))
+
+
+def _search_path(kind: str) -> str:
+    named = os.environ.get(f"HEADRACE_{kind.upper()}_PATH")
+    here = str(Path.cwd() / kind)
+    return f"{named}:{here}" if named else here
+
+
+def _start_guard() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "headrace_airflow.guard"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point: exit code 0 after a request to end, 1 after an error, which is in the log."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    parser = argparse.ArgumentParser(prog="headrace_airflow.supervisor")
+    parser.add_argument("--port", type=int, default=None)
+    asked = parser.parse_args(arguments)
+    folder = airflow_folder()
+    try:
+        with FileLock(folder / "supervisor.lock", timeout=0):
+            guard = _start_guard()
+            logger.info("guard started, process %d", guard.pid)
+            Supervisor(folder, choose_port(asked.port)).run()
+    except Timeout:
+        logger.error("Another supervisor runs in %s", folder)  # noqa: TRY400
+        return 1
+    except HeadraceError as error:
+        logger.error("%s", error)  # noqa: TRY400
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
