@@ -1,0 +1,62 @@
+"""What Airflow parses, and what answers a command, imports nothing heavy (pains 4)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LIGHT = (
+    "headrace.recipe.load",
+    "headrace.recipe.schema",
+    "headrace.steps.mailbox",
+    "headrace.leases.client",
+    "headrace.leases.records",
+    "headrace.ledger.ledger",
+    "headrace.control.execute",
+    "headrace.control.reaper",
+    "headrace.cli.app",
+)
+
+HEAVY = (
+    "alembic",
+    "bokeh",
+    "dask",
+    "distributed",
+    "h5py",
+    "lightning",
+    "matplotlib",
+    "pandas",
+    "sklearn",
+    "torch",
+    "torchmetrics",
+)
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, list[str]]:
+    """Heavy packages that are there after importing each light module, one after the other."""
+    code = (
+        "import importlib, json, sys\n"
+        "light, heavy = json.loads(sys.argv[1])\n"
+        "found = {}\n"
+        "for name in light:\n"
+        "    importlib.import_module(name)\n"
+        "    found[name] = [package for package in heavy if package in sys.modules]\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps([LIGHT, HEAVY])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_modules_import_nothing_heavy(imported: dict[str, list[str]], module: str):
+    assert imported[module] == []
