@@ -18,7 +18,13 @@ from headrace.data.decode import Decoder
 from headrace.data.loader import Batch, read_batch
 from headrace.data.targets import Allowed, instantiate
 from headrace.data.transforms import Transform, apply
-from headrace.errors import HeadraceError, RecipeError, StepError, UserCodeError
+from headrace.errors import (
+    HeadraceError,
+    MemoryExhaustedError,
+    RecipeError,
+    StepError,
+    UserCodeError,
+)
 from headrace.evaluation.merge import Predictions
 from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Site
@@ -70,8 +76,13 @@ class Predictor:
         label, sample_id = batch["label"].numpy(), batch["sample_id"].numpy()
         try:
             scores = self._forward(batch)
-        except HeadraceError:
+        except (HeadraceError, MemoryError):
             raise
+        except torch.cuda.OutOfMemoryError as error:
+            raise MemoryExhaustedError(
+                f"{len(sample_id)} samples at once do not fit into the accelerator: {error}",
+                "Lower `evaluate.batch_size`.",
+            ) from error
         except Exception as error:
             raise UserCodeError(
                 f"predict_step raised {type(error).__name__}: {error}",

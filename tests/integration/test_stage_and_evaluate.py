@@ -1,0 +1,224 @@
+"""The stage and evaluate steps on a real lease of two nodes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.data.decode import Decoder
+from headrace.data.loader import read_batch
+from headrace.data.transforms import ScaleToUnit
+from headrace.evaluation.merge import read_predictions
+from headrace.examples.digits_model import DigitsClassifier
+from headrace.leases import client
+from headrace.leases.records import LeaseSpec
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site, Tier
+from headrace.shards.dataset import ShardedDataset
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.steps.records import StepResult, StepSpec
+from headrace.steps.run import run_step
+from headrace.storage.atomic import write_record
+from headrace.storage.layout import LeaseFolder, RunFolder
+from support.shards import write_dataset
+from support.waiting import wait_until
+
+NUM_TEST, NUM_TRAIN = 230, 60
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def site(home) -> Site:
+    role = Role(kind="gang", nodes=2, lifetime=600)
+    tiers = (
+        Tier(name="small", folder=str(home / "small"), budget=1000),
+        Tier(name="disk", folder=str(home / "tier"), reserve=0),
+    )
+    return Site(name="test", folder=str(home), roles={"gpu": role, "cpu": role}, tiers=tiers)
+
+
+@pytest.fixture(scope="module")
+def lease(home, site):
+    folder = LeaseFolder(home / "leases" / "test")
+    spec = LeaseSpec(
+        lease_id="test", key="test/gpu", run_id="test", role_name="gpu", role=site.roles["gpu"]
+    )
+    client.start(folder, spec)
+    try:
+        wait_until(
+            lambda: client.state(folder, 60) is not LeaseState.STARTING, 90, "the lease to be ready"
+        )
+        assert client.state(folder, 60) is LeaseState.READY, client.why_ended(folder)
+        yield folder
+    finally:
+        client.end(folder, 10)
+
+
+@pytest.fixture(scope="module")
+def dataset(home) -> Path:
+    random = np.random.default_rng(0)
+    total = NUM_TEST + NUM_TRAIN
+    fields = {
+        "image": random.integers(0, 255, (total, 8, 8)).astype(np.uint8),
+        "label": np.arange(total) % 10,
+    }
+    splits = {"train": NUM_TRAIN, "test": NUM_TEST}
+    names = tuple(str(number) for number in range(10))
+    write_dataset(home / "dataset", fields, splits=splits, shard_samples=40, classes=names)
+    return home / "dataset"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(home) -> Path:
+    torch.manual_seed(3)
+    torch.save({"state_dict": DigitsClassifier().state_dict()}, home / "final.ckpt")
+    return home / "final.ckpt"
+
+
+def recipe(dataset: Path, **evaluate: object) -> Recipe:
+    content = {
+        "name": "digits",
+        "dataset": {"name": "small", "path": str(dataset)},
+        "model": {"_target_": "headrace.examples.digits_model.DigitsClassifier"},
+        "data": {"transforms": [{"_target_": "headrace.data.transforms.ScaleToUnit"}]},
+        "trainer": {"accelerator": "cpu"},
+        "evaluate": {"batch_size": 16, **evaluate},
+    }
+    return Recipe.model_validate(content)
+
+
+def run(lease, home, site, kind: str, made: Recipe, **inputs: str) -> tuple[StepResult, RunFolder]:
+    number = len(list(home.glob("runs/*")))
+    run_folder = RunFolder(home / "runs" / f"{kind}-{number}")
+    run_folder.path.mkdir(parents=True)
+    write_record(run_folder.recipe, made)
+    write_record(run_folder.site, site)
+    spec = StepSpec(
+        key=f"{run_folder.run_id}/{kind}/1",
+        kind=kind,
+        run_id=run_folder.run_id,
+        name=kind,
+        attempt=1,
+        run_folder=str(run_folder.path),
+        inputs=inputs,
+    )
+    step = mailbox.submit(lease, spec)
+    result: list[StepResult] = []
+    wait_until(
+        lambda: result.append(mailbox.outcome(step)) or result[-1] is not None, 120, "the step"
+    )
+    return result[-1], run_folder
+
+
+def test_stage_copies_once_a_node(lease, home, site, dataset):
+    shutil.rmtree(home / "tier", ignore_errors=True)
+    result, _ = run(lease, home, site, "stage", recipe(dataset), dataset=str(dataset))
+    assert result.failure is None
+    outputs = result.outputs
+    assert [node["node"] for node in outputs["nodes"]] == ["node-0", "node-1"]
+    # both nodes of this lease are this machine: one copies, the other finds it
+    assert sorted(node["reused"] for node in outputs["nodes"]) == [False, True]
+    assert {node["tier"] for node in outputs["nodes"]} == {"disk"}
+    folder = Path(outputs["nodes"][0]["folder"])
+    assert ShardedDataset(folder, "test").manifest.num_samples == NUM_TEST + NUM_TRAIN
+    assert outputs["num_bytes"] == ShardedDataset(folder, "test").manifest.num_bytes
+    assert outputs["bytes_per_s"] > 0
+    again, _ = run(lease, home, site, "stage", recipe(dataset), dataset=str(dataset))
+    assert all(node["reused"] for node in again.outputs["nodes"])
+    assert again.outputs["bytes_per_s"] == 0
+
+
+def test_stage_tells_which_shard_is_damaged(lease, home, site, dataset):
+    damaged = home / "damaged"
+    shutil.copytree(dataset, damaged)
+    manifest = json.loads((damaged / "manifest.json").read_text())
+    manifest["fingerprint"] = "d" * 32
+    (damaged / "manifest.json").write_text(json.dumps(manifest))
+    shard = damaged / manifest["shards"][1]["file"]
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    result, _ = run(lease, home, site, "stage", recipe(damaged), dataset=str(damaged))
+    assert result.failure is not None
+    assert result.failure.error == "ShardError"
+    assert result.failure.failure_class is FailureClass.DATA_ERROR
+    assert str(shard) in result.failure.message
+
+
+def test_evaluate_counts_each_sample_once(lease, home, site, dataset, checkpoint):
+    """Pains 49."""
+    given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
+    result, run_folder = run(lease, home, site, "evaluate", recipe(dataset), **given)
+    assert result.failure is None, result.failure
+    predictions = read_predictions(Path(result.outputs["predictions"]))
+    np.testing.assert_array_equal(predictions.sample_id, np.arange(NUM_TRAIN, NUM_TRAIN + NUM_TEST))
+    expected = _scores_here(dataset)
+    np.testing.assert_allclose(predictions.scores, expected, rtol=1e-4, atol=1e-6)
+    accuracy = (expected.argmax(1) == predictions.label).mean()
+    assert result.outputs["metrics"]["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    assert result.outputs["num_samples"] == NUM_TEST
+    html = Path(result.outputs["report"]).read_text()
+    assert run_folder.run_id in html
+    written = json.loads((run_folder.report / "metrics.json").read_text())
+    assert written["metrics"] == result.outputs["metrics"]
+
+
+def _scores_here(dataset: Path) -> np.ndarray:
+    torch.manual_seed(3)
+    model = DigitsClassifier().eval()
+    split = ShardedDataset(dataset, "test")
+    batch = ScaleToUnit()(read_batch(split, np.arange(NUM_TEST), ["image", "label"], Decoder()))
+    with torch.inference_mode():
+        return model.predict_step(batch, 0).numpy()
+
+
+def test_predictions_do_not_depend_on_who_does_what(lease, home, site, dataset, checkpoint):
+    given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
+    results = [run(lease, home, site, "evaluate", recipe(dataset), **given)[0] for _ in range(2)]
+    first, second = (Path(result.outputs["predictions"]).read_bytes() for result in results)
+    assert first == second
+
+
+def test_model_that_is_not_good_enough_fails_after_the_report(
+    lease, home, site, dataset, checkpoint
+):
+    given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
+    made = recipe(dataset, min_metrics={"accuracy": 0.97})
+    result, run_folder = run(lease, home, site, "evaluate", made, **given)
+    assert result.state is StepState.FAILED
+    assert result.failure.failure_class is FailureClass.DATA_ERROR
+    assert "at least 0.97 was asked for" in result.failure.message
+    assert str(run_folder.report / "report.html") in result.failure.message
+    assert "at least 0.97 was asked for" in (run_folder.report / "report.html").read_text()
+
+
+def test_wrong_checkpoint_is_explained(lease, home, site, dataset):
+    torch.save({"state_dict": {"weight": torch.zeros(1)}}, home / "other.ckpt")
+    given = {"dataset": str(dataset), "checkpoint": str(home / "other.ckpt")}
+    result, _ = run(lease, home, site, "evaluate", recipe(dataset), **given)
+    assert result.failure.failure_class is FailureClass.USER_ERROR
+    assert "does not fit DigitsClassifier" in result.failure.message
+
+
+def test_missing_inputs_are_named(home, site, dataset):
+    run_folder = RunFolder(home / "bare")
+    run_folder.path.mkdir()
+    write_record(run_folder.recipe, recipe(dataset))
+    write_record(run_folder.site, site)
+    for kind in ("stage", "evaluate"):
+        step = LeaseFolder(home / "no-lease").step(1 if kind == "stage" else 2)
+        step.path.mkdir(parents=True)
+        spec = StepSpec(
+            key="k", kind=kind, run_id="r", name=kind, attempt=1, run_folder=str(run_folder.path)
+        )
+        write_record(step.spec, spec)
+        result = run_step(step)
+        assert f"The {kind} step was given no dataset" in result.failure.message

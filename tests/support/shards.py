@@ -1,0 +1,75 @@
+"""Small datasets of real shards for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.shards.writer import ShardWriter
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
+
+
+def write_dataset(
+    folder: Path,
+    fields: Mapping[str, NDArray[Any]],
+    *,
+    splits: Mapping[str, int],
+    shard_samples: int = 50,
+    classes: tuple[str, ...] = (),
+) -> Manifest:
+    """Write fixed fields as a dataset; samples are numbered in order, split after split.
+
+    Args:
+        folder: Made when it is not there.
+        fields: Arrays `(num_samples, *shape)` by name, the input first, `label` last.
+        splits: Samples of each split, in order.
+        shard_samples: Samples a shard.
+        classes: Names of the classes.
+    """
+    (folder / "shards").mkdir(parents=True)
+    shards: list[ShardInfo] = []
+    first = 0
+    for split, num_samples in splits.items():
+        for number, start in enumerate(range(first, first + num_samples, shard_samples)):
+            ids = np.arange(start, min(start + shard_samples, first + num_samples))
+            shards.append(_write_shard(folder, fields, split, number, ids))
+        first += num_samples
+    manifest = Manifest(
+        name="small",
+        fingerprint=shards[0].xxh3_128,
+        pack_key="test",
+        fields=tuple(
+            FieldInfo(name=name, dtype=str(each.dtype), shape=each.shape[1:], layout="fixed")
+            for name, each in fields.items()
+        ),
+        classes=classes,
+        splits=dict(splits),
+        shards=tuple(shards),
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def _write_shard(
+    folder: Path,
+    fields: Mapping[str, NDArray[Any]],
+    split: str,
+    number: int,
+    ids: NDArray[np.int64],
+) -> ShardInfo:
+    name = f"shards/{split}-{number:05d}.h5"
+    writer = ShardWriter(split, ids, [f"folder/<{index}>.png" for index in ids])
+    for field, values in fields.items():
+        writer.add_fixed(field, values[ids])
+    written = writer.publish(folder / name)
+    return ShardInfo(
+        file=name,
+        split=split,
+        num_samples=len(ids),
+        num_bytes=written.num_bytes,
+        xxh3_128=written.xxh3_128,
+    )

@@ -1,0 +1,126 @@
+"""Metrics agree with scikit-learn."""
+
+import numpy as np
+import pytest
+from sklearn import metrics as reference
+
+from headrace.errors import EvaluationError
+from headrace.evaluation.merge import Predictions
+from headrace.evaluation.metrics import (
+    classification_result,
+    regression_metrics,
+    to_probabilities,
+)
+
+NAMES = ("ant", "bee", "cow", "dog")
+
+
+def classifier(num_samples: int = 400, num_classes: int = 4, seed: int = 0) -> Predictions:
+    random = np.random.default_rng(seed)
+    label = random.integers(0, num_classes, num_samples)
+    scores = random.normal(size=(num_samples, num_classes)) + 1.5 * np.eye(num_classes)[label]
+    return Predictions(
+        sample_id=np.arange(num_samples), label=label, scores=scores.astype(np.float32)
+    )
+
+
+def test_classification_as_scikit_learn():
+    predictions = classifier()
+    result = classification_result(predictions, NAMES)
+    label, predicted = predictions.label, predictions.scores.argmax(1)
+    macro = {"average": "macro"}
+    expected = {
+        "accuracy": reference.accuracy_score(label, predicted),
+        "precision": reference.precision_score(label, predicted, **macro),
+        "recall": reference.recall_score(label, predicted, **macro),
+        "f1": reference.f1_score(label, predicted, **macro),
+        "auroc": reference.roc_auc_score(label, result.probabilities, multi_class="ovr"),
+    }
+    found = {name: result.metrics[name] for name in expected}
+    assert found == pytest.approx(expected, abs=1e-6)
+    np.testing.assert_array_equal(result.confusion, reference.confusion_matrix(label, predicted))
+    table = reference.classification_report(label, predicted, target_names=NAMES, output_dict=True)
+    for each in result.classes:
+        row = table[each.name]
+        assert each.support == row["support"]
+        assert (each.precision, each.recall, each.f1) == pytest.approx(
+            (row["precision"], row["recall"], row["f1-score"]), abs=1e-6
+        )
+
+
+def test_calibration_error_by_its_definition():
+    predictions = classifier()
+    result = classification_result(predictions, NAMES)
+    confidence, correct = result.probabilities.max(1), result.predicted == predictions.label
+    places = np.digitize(confidence, np.linspace(0, 1, 16))
+    gaps = [
+        abs(confidence[places == place].mean() - correct[places == place].mean())
+        * (places == place).mean()
+        for place in np.unique(places)
+    ]
+    assert result.metrics["calibration_error"] == pytest.approx(sum(gaps), abs=1e-6)
+
+
+def test_regression_as_scikit_learn():
+    random = np.random.default_rng(0)
+    label = random.integers(-5, 5, 100)
+    scores = (label + random.normal(size=100)).astype(np.float32)
+    predictions = Predictions(sample_id=np.arange(100), label=label, scores=scores)
+    assert regression_metrics(predictions) == pytest.approx(
+        {
+            "mae": reference.mean_absolute_error(label, scores),
+            "rmse": reference.root_mean_squared_error(label, scores),
+            "r2": reference.r2_score(label, scores),
+        },
+        abs=1e-6,
+    )
+
+
+def test_probabilities_are_taken_as_they_are():
+    given = np.array([[0.25, 0.75], [1.0, 0.0]])
+    np.testing.assert_array_equal(to_probabilities(given), given)
+    softmax = to_probabilities(np.array([[1000.0, 0.0], [0.3, 0.3]]))
+    np.testing.assert_allclose(softmax, [[1, 0], [0.5, 0.5]])
+
+
+def test_class_without_samples_has_no_auroc():
+    predictions = classifier(num_classes=3)
+    scores = np.pad(predictions.scores, ((0, 0), (0, 1)), constant_values=-9)
+    padded = Predictions(sample_id=predictions.sample_id, label=predictions.label, scores=scores)
+    result = classification_result(padded, NAMES)
+    assert result.classes[3].auroc is None
+    assert result.classes[3].support == 0
+    expected = np.mean([each.auroc for each in result.classes[:3]])
+    assert result.metrics["auroc"] == pytest.approx(expected)
+
+
+def test_only_one_class_present():
+    predictions = Predictions(
+        sample_id=np.arange(2), label=np.zeros(2, np.int64), scores=np.eye(2, dtype=np.float32)
+    )
+    assert "auroc" not in classification_result(predictions, ("a", "b")).metrics
+
+
+def test_nan_scores_are_named():
+    predictions = classifier()
+    predictions.scores[[3, 7], 1] = np.nan
+    with pytest.raises(EvaluationError, match=r"2 of 400 samples \(sample ids 3, 7\)"):
+        classification_result(predictions, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [(np.array([0, 9]), "reach from 0 to 9"), (np.array([0.5, 1.0]), "float64")],
+)
+def test_labels_that_do_not_fit(label, words):
+    predictions = Predictions(
+        sample_id=np.arange(2), label=label, scores=np.eye(2, dtype=np.float32)
+    )
+    with pytest.raises(EvaluationError, match=words):
+        classification_result(predictions, ("a", "b"))
+
+
+def test_one_sample_is_no_regression():
+    one = Predictions(sample_id=np.zeros(1, np.int64), label=np.zeros(1), scores=np.zeros(1))
+    with pytest.raises(EvaluationError, match="at least two samples"):
+        regression_metrics(one)

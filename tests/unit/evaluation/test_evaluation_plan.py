@@ -1,0 +1,54 @@
+"""What evaluation will do is checked before anything runs."""
+
+import pytest
+
+from headrace.errors import DataError, ManifestError, RecipeError
+from headrace.evaluation.plan import ShardTask, plan
+from headrace.recipe.recipe import EvaluateSpec
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
+
+
+def manifest(*samples: int, fields: tuple[str, ...] = ("image", "label")) -> Manifest:
+    shards = tuple(
+        ShardInfo(
+            file=f"shards/test-{i:05d}.h5", split="test", num_samples=n, num_bytes=1, xxh3_128=""
+        )
+        for i, n in enumerate(samples)
+    )
+    infos = tuple(FieldInfo(name=name, dtype="uint8", layout="fixed") for name in fields)
+    return Manifest(
+        name="d", fingerprint="f", pack_key="", fields=infos, splits={"test": sum(samples)},
+        shards=shards,
+    )  # fmt: skip
+
+
+def test_one_task_a_shard():
+    planned = plan(manifest(5, 3), EvaluateSpec(split="test"))
+    assert planned.tasks == (
+        ShardTask(file="shards/test-00000.h5", first=0, num_samples=5),
+        ShardTask(file="shards/test-00001.h5", first=5, num_samples=3),
+    )
+    assert planned.num_samples == 8
+    assert planned.tasks[1].part_name == "shards-test-00001.npz"
+
+
+@pytest.mark.parametrize(
+    ("found", "spec", "error", "words"),
+    [
+        (manifest(5), EvaluateSpec(split="tset"), ManifestError, "Did you mean 'test'"),
+        (manifest(), EvaluateSpec(split="test"), DataError, "is empty"),
+        (manifest(5, fields=("image",)), EvaluateSpec(split="test"), DataError, "no labels"),
+        (manifest(5), EvaluateSpec(min_metrics={"acuracy": 1}), RecipeError, "mean 'accuracy'"),
+        (manifest(5), EvaluateSpec(min_metrics={"calibration_error": 1}), RecipeError, "higher"),
+        (
+            manifest(5),
+            EvaluateSpec(task="regression", min_metrics={"mae": 1}),
+            RecipeError,
+            "Valid: r2",
+        ),
+    ],
+)
+def test_errors_teach(found, spec, error, words):
+    with pytest.raises(error) as caught:
+        plan(found, spec)
+    assert words in str(caught.value)
