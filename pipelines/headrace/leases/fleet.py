@@ -14,7 +14,7 @@ from distributed import Client, Future
 
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.leases import client as lease_client
-from headrace.leases.held import hold
+from headrace.leases import held
 from headrace.leases.nodes import Node, present
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
@@ -33,7 +33,7 @@ _GROW_TIMEOUT_S = 10.0
 
 
 class Fleet:
-    """The workers of a lease. A context manager; leaving it cancels what is left.
+    """The workers of a lease; leaving its context cancels what is left.
 
     Args:
         client: Connected Dask client; the fleet closes it.
@@ -60,11 +60,8 @@ class Fleet:
                 info.scheduler_address, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
             )
         except (OSError, TimeoutError) as error:
-            raise LeaseLostError(
-                f"The scheduler of lease {folder.lease_id} does not answer at "
-                f"{info.scheduler_address}: {error}",
-                lease_client.why_ended(folder),
-            ) from error
+            what = f"The scheduler of lease {folder.lease_id} does not answer: {error}"
+            raise LeaseLostError(what, lease_client.why_ended(folder)) from error
         return cls(client, spec)
 
     def __enter__(self) -> Fleet:
@@ -159,8 +156,8 @@ class Fleet:
         for node, each in zip(nodes, arguments, strict=True):
             key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
             future = self._submit(
-                hold,
-                (function, each, key),
+                held.hold,
+                (function, each, key, held.GRACE_S),
                 key=key,
                 workers=[node.address],
                 resources={NODE: 1},

@@ -33,7 +33,9 @@ def wanted() -> bool:
     return look()
 
 
-def hold(function: Callable[..., Result], arguments: tuple[Any, ...], key: str) -> Result:
+def hold(
+    function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
+) -> Result:
     """Run a call on this node; kill the worker when the call goes on although unwanted.
 
     Code that hangs cannot be stopped from outside its process: the kernel ends its children with
@@ -43,6 +45,7 @@ def hold(function: Callable[..., Result], arguments: tuple[Any, ...], key: str) 
         function: What to run.
         arguments: Its positional arguments.
         key: Key of the Dask task that runs this.
+        grace_s: Seconds that an unwanted call has to return.
     """
     from distributed import get_worker
 
@@ -54,7 +57,7 @@ def hold(function: Callable[..., Result], arguments: tuple[Any, ...], key: str) 
 
     done = threading.Event()
     name = getattr(function, "__name__", str(function))
-    threading.Thread(target=_watch, args=(look, done, name), daemon=True).start()
+    threading.Thread(target=_watch, args=(look, done, name, grace_s), daemon=True).start()
     _current.look = look
     try:
         return function(*arguments)
@@ -63,14 +66,14 @@ def hold(function: Callable[..., Result], arguments: tuple[Any, ...], key: str) 
         del _current.look
 
 
-def _watch(look: Callable[[], bool], done: threading.Event, name: str) -> None:
+def _watch(look: Callable[[], bool], done: threading.Event, name: str, grace_s: float) -> None:
     unwanted_since: float | None = None
     while not done.wait(_LOOK_EVERY_S):
         if look():
             continue
         now = time.monotonic()
         unwanted_since = unwanted_since or now
-        if now - unwanted_since > GRACE_S:
+        if now - unwanted_since > grace_s:
             logger.error("%s goes on although nobody waits for it; ending this worker", name)
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,0 +1,115 @@
+"""Leases as rich renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.view import duration
+from headrace.leases.overview import LeaseView
+from headrace.leases.records import LeaseInfo, LeaseSpec
+from headrace.states import LeaseState
+from headrace.steps import mailbox
+from headrace.steps.records import StepSpec
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import StepFolder
+
+_STYLES = {
+    LeaseState.READY: "green",
+    LeaseState.STARTING: "yellow",
+    LeaseState.CLOSED: "dim",
+}
+
+
+def summary(views: Sequence[LeaseView]) -> RenderableType:
+    """A table of leases."""
+    table = Table(
+        "lease",
+        "run",
+        "role",
+        "state",
+        "nodes",
+        "age",
+        "idle",
+        "dashboard",
+        box=None,
+        pad_edge=False,
+    )
+    for view in views:
+        busy = f"{view.num_running} running" if view.num_running else ""
+        table.add_row(
+            view.lease_id,
+            view.run_id,
+            view.role,
+            _state(view),
+            f"{view.nodes} ({view.kind})",
+            duration(view.age_s),
+            duration(view.idle_s) if view.idle_s is not None else busy,
+            view.dashboard_url or _first_line(view.why_ended),
+        )
+    return table
+
+
+def details(
+    view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None, steps: Sequence[StepFolder]
+) -> RenderableType:
+    """Everything about one lease."""
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(view, spec, info):
+        facts.add_row(Text(name, style="bold"), value)
+    if not steps:
+        return Group(facts, Text("no steps yet", style="dim"))
+    return Group(facts, _steps(steps))
+
+
+def _facts(
+    view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None
+) -> Iterator[tuple[str, RenderableType]]:
+    role = spec.role
+    yield "lease", view.lease_id
+    yield "state", _state(view)
+    if view.why_ended:
+        yield "ended", Text(view.why_ended)
+    yield "run", view.run_id or "none"
+    yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
+    yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime)}"
+    yield "idle stop", f"after {duration(role.idle_stop)} without a step"
+    if view.idle_s is not None:
+        yield "idle", duration(view.idle_s)
+    if spec.owner is not None:
+        yield "owner", f"process {spec.owner.pid} on {spec.owner.host}"
+    if info is not None:
+        yield "host", f"process {info.host.pid} on {info.host.host}"
+        yield "job ids", ", ".join(info.job_ids) or "none"
+    if view.dashboard_url:
+        yield "dashboard", view.dashboard_url
+    yield "folder", view.folder
+    yield "log", f"{view.folder}/host.log"
+
+
+def _steps(steps: Sequence[StepFolder]) -> Table:
+    table = Table("step", "kind", "state", "time", "message", box=None, pad_edge=False)
+    for folder in steps:
+        spec, result = read_record(folder.spec, StepSpec), mailbox.outcome(folder)
+        status = mailbox.status(folder)
+        state = result.state if result else status.state
+        message = result.failure.message if result and result.failure else status.progress.phase
+        table.add_row(
+            spec.key if spec else str(folder.number),
+            spec.kind if spec else "",
+            state.value,
+            duration(status.elapsed_s),
+            Text(_first_line(message)),
+        )
+    return table
+
+
+def _state(view: LeaseView) -> Text:
+    return Text(view.state.value, style=_STYLES.get(view.state, "red"))
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0] if text else ""

@@ -1,0 +1,80 @@
+"""Functions that tests run on the nodes of a lease."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from headrace.leases.held import wanted
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def refuse(number: int) -> int:
+    raise ValueError(f"{number} is refused")
+
+
+def refuse_three(number: int) -> int:
+    if number == 3:
+        raise KeyError("three")
+    return number
+
+
+def die(_argument: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(marker: str) -> str:
+    """Kills its worker the first time."""
+    try:
+        Path(marker).touch(exist_ok=False)
+    except FileExistsError:
+        return "alive"
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
+def pid_of_slot(_argument: object) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def hold_until_unwanted(started: str, ended: str) -> None:
+    """Behaves: looks whether it is wanted."""
+    Path(started).write_text(str(os.getpid()))
+    while wanted():
+        time.sleep(0.05)
+    Path(ended).touch()
+
+
+def hold_for_ever(started: str) -> None:
+    """Does not behave."""
+    Path(started).write_text(str(os.getpid()))
+    while True:
+        time.sleep(0.05)
+
+
+def hold_gil_for(seconds: float) -> float:
+    """One C call that lets no other thread run for a good while."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < seconds:
+        pow(3, 400_000)
+    return time.monotonic() - begun
+
+
+def leave_orphan(seconds: float) -> int:
+    """Starts a process that cares for nobody."""
+    return subprocess.Popen(["sleep", str(seconds)], start_new_session=True).pid
+
+
+def start_pool_of_processes(numbers: list[int]) -> list[int]:
+    """What a DataLoader does: children of a worker, by multiprocessing."""
+    import multiprocessing
+
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.map(double, numbers)

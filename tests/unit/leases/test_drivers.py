@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.leases.drivers import Drivers
+from headrace.leases.records import LeaseSpec
+from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.site import Role
+from headrace.states import FailureClass, StepState
+from headrace.steps import mailbox
+from headrace.steps.records import StepSpec, StepStatus
+from headrace.storage.atomic import write_record
+from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def lease(tmp_path: Path) -> LeaseFolder:
+    folder = SiteFolder(tmp_path).lease("demo-cpu-1")
+    spec = LeaseSpec(
+        lease_id=folder.lease_id, key="demo/cpu", run_id="demo", role_name="cpu", role=Role()
+    )
+    write_record(folder.spec, spec)
+    return folder
+
+
+def _submit(lease: LeaseFolder, name: str = "look") -> StepFolder:
+    run = SiteFolder(lease.path.parent.parent).run("demo")
+    write_record(run.recipe, load_recipe("digits"))
+    write_record(run.site, load_site("laptop"))
+    spec = StepSpec(
+        key=f"demo/{name}/1",
+        kind="probe",
+        run_id="demo",
+        name=name,
+        attempt=1,
+        run_folder=str(run.path),
+    )
+    return mailbox.submit(lease, spec)
+
+
+def _tick_until_done(drivers: Drivers) -> None:
+    def done() -> bool:
+        drivers.tick()
+        return drivers.num_running == 0
+
+    wait_until(done, 60, "the drivers to end")
+
+
+def test_runs_each_step_once_and_records_the_exit(lease: LeaseFolder) -> None:
+    """Without a ready lease the probe fails, in words; the driver itself ends in good order."""
+    first, second = _submit(lease, "first"), _submit(lease, "second")
+    drivers = Drivers(lease, os.environ)
+    drivers.tick()
+    assert drivers.num_running == 2
+    _tick_until_done(drivers)
+    for folder in (first, second):
+        assert json.loads(folder.exit.read_text())["code"] == 0
+        result = mailbox.outcome(folder)
+        assert result is not None
+        assert result.state is StepState.LOST
+        assert result.failure is not None
+        assert result.failure.failure_class is FailureClass.LOST
+        assert "not ready" in result.failure.message
+    again = Drivers(lease, os.environ)
+    again.tick()
+    assert again.num_running == 0
+
+
+def test_a_step_whose_host_was_killed_is_not_run_twice(lease: LeaseFolder) -> None:
+    """pains 6: the driver died with its host; the step ends as lost, never twice."""
+    folder = _submit(lease)
+    write_record(folder.status, StepStatus(state=StepState.RUNNING))
+    drivers = Drivers(lease, os.environ)
+    drivers.tick()
+    assert drivers.num_running == 0
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.state is StepState.LOST
+
+
+def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
+    folder = _submit(lease)
+    drivers = Drivers(lease, os.environ, cancel_grace_s=0.2)
+    drivers.tick()
+    (driver,) = _drivers_of(folder)
+    driver.suspend()
+    mailbox.request_cancel(folder, "asked in a test")
+    _tick_until_done(drivers)
+    assert json.loads(folder.exit.read_text())["code"] == -signal.SIGKILL
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.state is StepState.CANCELLED
+
+
+def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
+    folder = _submit(lease)
+    drivers = Drivers(lease, os.environ)
+    drivers.tick()
+    assert _drivers_of(folder)
+    drivers.end_all(grace_s=2.0)
+    assert not _drivers_of(folder)
+    assert folder.exit.exists()
+    assert drivers.num_running == 0
+
+
+def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:
+    folder = _submit(lease)
+    drivers = Drivers(lease, os.environ)
+    drivers.tick()
+    (driver,) = _drivers_of(folder)
+    driver.kill()
+    _tick_until_done(drivers)
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.failure is not None
+    assert "signal 9" in result.failure.message
+
+
+def _drivers_of(folder: StepFolder) -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE and str(folder.path) in child.cmdline()
+    ]

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import LeaseError, SiteError, UnknownNameError
+from headrace.leases import client
+from headrace.leases.backends import backend
+from headrace.leases.client import Sight, decide
+from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role
+from headrace.states import LeaseState
+from headrace.storage.atomic import write_record, write_text
+from headrace.storage.layout import LeaseFolder, SiteFolder
+
+_CLOSED = Ending(state=LeaseState.CLOSED, reason="done")
+_FAILED = Ending(state=LeaseState.FAILED, reason="no nodes")
+
+
+@pytest.mark.parametrize(
+    ("ending", "host_alive", "silent_s", "is_ready", "expected"),
+    [
+        (None, None, 0, False, LeaseState.STARTING),
+        (None, True, 0, False, LeaseState.STARTING),
+        (None, True, 0, True, LeaseState.READY),
+        (None, None, 0, True, LeaseState.READY),
+        (None, None, 21, True, LeaseState.LOST),
+        (None, None, 21, False, LeaseState.LOST),
+        (None, True, 21, True, LeaseState.LOST),
+        (None, False, 0, True, LeaseState.LOST),
+        (None, False, 0, False, LeaseState.LOST),
+        (_CLOSED, False, 1e6, True, LeaseState.CLOSED),
+        (_CLOSED, True, 0, True, LeaseState.CLOSED),
+        (_FAILED, False, 0, False, LeaseState.FAILED),
+    ],
+)
+def test_state_from_what_is_seen(
+    ending: Ending | None,
+    host_alive: bool | None,
+    silent_s: float,
+    is_ready: bool,
+    expected: LeaseState,
+) -> None:
+    sight = Sight(ending=ending, host_alive=host_alive, silent_s=silent_s, is_ready=is_ready)
+    assert decide(sight, lost_after_s=20.0) is expected
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LeaseFolder:
+    """A lease that was asked for; no host was started."""
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    write_record(lease.spec, _spec(lease))
+    return lease
+
+
+def _spec(lease: LeaseFolder) -> LeaseSpec:
+    return LeaseSpec(
+        lease_id=lease.lease_id, key="demo/gpu", run_id="demo", role_name="gpu", role=Role()
+    )
+
+
+def _dead() -> ProcessIdentity:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        identity = ProcessIdentity.of(child.pid)
+        child.communicate()
+    return identity
+
+
+def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
+    assert client.state(folder, 20) is LeaseState.STARTING
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
+    write_text(folder.heartbeat, f"{time.time()}\n")
+    assert client.state(folder, 20) is LeaseState.STARTING
+    assert client.info(folder) is None
+    info = LeaseInfo(
+        lease_id=folder.lease_id,
+        backend="local",
+        host=ProcessIdentity.of(),
+        scheduler_address="tcp://127.0.0.1:1",
+        dashboard_url="http://127.0.0.1:2",
+        nodes=1,
+        ready_at=time.time(),
+    )
+    write_record(folder.info, info)
+    assert client.state(folder, 20) is LeaseState.READY
+    assert client.info(folder) == info
+    assert client.why_ended(folder) == ""
+    write_record(folder.closed, _CLOSED)
+    assert client.state(folder, 20) is LeaseState.CLOSED
+    assert client.why_ended(folder) == "done"
+
+
+def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
+    write_text(folder.heartbeat, f"{time.time() - 60}\n")
+    assert client.state(folder, 20) is LeaseState.LOST
+    assert client.state(folder, 120) is LeaseState.STARTING
+    assert "no heartbeat for 60 s" in client.why_ended(folder)
+
+
+def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolder) -> None:
+    there = ProcessIdentity(host="another-machine", pid=1, started_at=0.0)
+    write_record(folder.host, HostRecord(process=there))
+    write_text(folder.heartbeat, f"{time.time()}\n")
+    assert client.state(folder, 20) is LeaseState.STARTING
+    write_text(folder.heartbeat, f"{time.time() - 21}\n")
+    assert client.state(folder, 20) is LeaseState.LOST
+
+
+def test_a_dead_host_is_a_loss_at_once(folder: LeaseFolder) -> None:
+    """A recycled pid is not taken for the host either: the start time is compared."""
+    write_record(folder.host, HostRecord(process=_dead()))
+    write_text(folder.heartbeat, f"{time.time()}\n")
+    assert client.state(folder, 20) is LeaseState.LOST
+    assert "died" in client.why_ended(folder)
+    mine = ProcessIdentity.of()
+    recycled = mine.model_copy(update={"started_at": mine.started_at - 100})
+    write_record(folder.host, HostRecord(process=recycled))
+    assert client.state(folder, 20) is LeaseState.LOST
+
+
+def test_end_of_a_lost_lease_keeps_the_reason(folder: LeaseFolder) -> None:
+    write_record(folder.host, HostRecord(process=_dead()))
+    client.end(folder, grace_s=60)
+    assert client.state(folder, 20) is LeaseState.LOST
+    assert "died" in client.why_ended(folder)
+
+
+def test_a_lease_that_never_was(tmp_path: Path) -> None:
+    lease = SiteFolder(tmp_path).lease("demo-gpu-9")
+    assert client.state(lease, 20) is LeaseState.LOST
+    assert "never started" in client.why_ended(lease)
+    with pytest.raises(UnknownNameError, match="no lease 'demo-gpu-9'"):
+        client.spec(lease)
+
+
+def test_a_lease_ended_before_it_was_started_is_never_started(tmp_path: Path) -> None:
+    """A slow caller must not open machines that the reaper has already written off."""
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    client.end(lease)
+    client.start(lease, _spec(lease))
+    assert not lease.host.exists()
+    assert client.state(lease, 20) is LeaseState.LOST
+
+
+def test_the_first_reason_to_close_stays(folder: LeaseFolder) -> None:
+    client.request_close(folder, "first")
+    client.request_close(folder, "second")
+    assert folder.close.read_text() == "first"
+
+
+def test_a_host_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    with pytest.raises(LeaseError, match=r"did not start .exit code 1.*\n.*host.log"):
+        client.start(lease, _spec(lease))
+
+
+def test_unknown_backend_names_the_valid_ones() -> None:
+    with pytest.raises(SiteError, match=r"no backend 'lokal'\n.*'local'"):
+        backend("lokal")
+
+
+def test_control_side_loads_no_heavy_library() -> None:
+    """Airflow parses what imports this."""
+    code = (
+        "import sys, headrace.leases.client, headrace.leases.records, headrace.leases.reap, "
+        "headrace.leases.overview, headrace.leases.local\n"
+        "print([m for m in ('dask', 'distributed', 'torch', 'h5py', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
