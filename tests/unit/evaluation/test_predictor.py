@@ -1,0 +1,213 @@
+"""The model's side: weights, shapes, errors of user code."""
+
+import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+
+from headrace.errors import (
+    MemoryExhaustedError,
+    RecipeError,
+    StepError,
+    TargetError,
+    UserCodeError,
+)
+from headrace.evaluation.predictor import (
+    Predictor,
+    choose_device,
+    load_model,
+    read_checkpoint,
+)
+from headrace.recipe.recipe import EvaluateSpec, Recipe
+from headrace.recipe.site import Role, Site, Tier
+from headrace.shards.dataset import ShardedDataset
+from support.shards import write_dataset
+
+CODE = """
+import torch
+from lightning.pytorch import LightningModule
+
+class Scale(LightningModule):
+    def __init__(self, wanted=0.0):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(wanted))
+
+    def predict_step(self, batch, index):
+        return torch.stack([batch["array"] * self.factor, -batch["array"]], 1)
+
+def plain():
+    return 3
+"""
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "predictor_user_code.py").write_text(CODE)
+    return folder
+
+
+@pytest.fixture
+def site(tmp_path, code) -> Site:
+    return Site(
+        name="test",
+        folder=str(tmp_path),
+        roles={"gpu": Role()},
+        tiers=(Tier(name="disk", folder=str(tmp_path / "tier")),),
+        allowed_code=(str(code),),
+    )
+
+
+def recipe(code: Path, target: str = "predictor_user_code.Scale") -> Recipe:
+    return Recipe.model_validate(
+        {
+            "name": "r",
+            "code": [str(code)],
+            "dataset": {"name": "d", "path": str(code / "dataset")},
+            "model": {"_target_": target},
+        }
+    )
+
+
+def predictor(tmp_path: Path, answer, task: str = "multiclass", num_samples: int = 25) -> Predictor:
+    class Model(LightningModule):
+        def predict_step(self, batch, index):
+            return answer(batch)
+
+    fields = {
+        "array": np.arange(num_samples, dtype=np.float32),
+        "label": np.arange(num_samples) % 2,
+    }
+    write_dataset(
+        tmp_path / "dataset",
+        fields,
+        splits={"test": num_samples},
+        shard_samples=10,
+        classes=("even", "odd"),
+    )
+    return Predictor(
+        model=Model(),
+        transforms=(lambda batch: batch | {"array": batch["array"] + 1},),
+        dataset=ShardedDataset(tmp_path / "dataset", "test"),
+        spec=EvaluateSpec(batch_size=4, task=task),
+        device=torch.device("cpu"),
+    )
+
+
+def two_scores(batch):
+    return torch.stack([batch["array"], -batch["array"]], 1).to(torch.bfloat16)
+
+
+def test_scores_a_range_in_batches(tmp_path):
+    sizes = []
+
+    def answer(batch):
+        sizes.append(len(batch["array"]))
+        assert torch.is_inference_mode_enabled()
+        return two_scores(batch)
+
+    found = predictor(tmp_path, answer).predict(10, 10)
+    assert sizes == [4, 4, 2]
+    np.testing.assert_array_equal(found.sample_id, np.arange(10, 20))
+    np.testing.assert_array_equal(found.scores[:, 0], np.arange(11, 21))
+    assert found.scores.dtype == np.float32
+
+
+def test_regression_takes_one_value_a_sample(tmp_path):
+    found = predictor(tmp_path, lambda batch: batch["array"][:, None], "regression").predict(0, 5)
+    np.testing.assert_array_equal(found.scores, np.arange(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("answer", "task", "words"),
+    [
+        (lambda batch: batch["array"], "multiclass", r"gave \(4,\), .* \(4, 2\)"),
+        (lambda batch: torch.zeros(4, 3), "multiclass", r"gave \(4, 3\), .* \(4, 2\)"),
+        (lambda batch: torch.zeros(3, 2), "multiclass", r"gave \(3, 2\)"),
+        (lambda batch: {"scores": 1}, "multiclass", "gave dict"),
+        (two_scores, "regression", r"gave \(4, 2\), .* \(4,\)"),
+    ],
+)
+def test_wrong_shapes_are_explained(tmp_path, answer, task, words):
+    with pytest.raises(UserCodeError, match=words):
+        predictor(tmp_path, answer, task).predict(0, 8)
+
+
+def test_model_that_raises_keeps_its_trace(tmp_path):
+    def answer(batch):
+        raise ZeroDivisionError("of my own")
+
+    with pytest.raises(UserCodeError, match="ZeroDivisionError: of my own") as error:
+        predictor(tmp_path, answer).predict(8, 4)
+    assert "in answer" in error.value.trace
+    assert error.value.where == "samples 8 and following"
+
+
+def test_accelerator_memory_is_told_apart(tmp_path):
+    def answer(batch):
+        raise torch.cuda.OutOfMemoryError("tried to allocate 9 GiB")
+
+    with pytest.raises(MemoryExhaustedError, match=r"evaluate\.batch_size"):
+        predictor(tmp_path, answer).predict(0, 4)
+
+
+def test_weights_come_from_the_checkpoint(tmp_path, code, site):
+    torch.save({"state_dict": {"factor": torch.tensor(7.0)}}, tmp_path / "a.ckpt")
+    model, transforms = load_model(recipe(code), site, tmp_path / "a.ckpt")
+    assert model.factor.item() == 7
+    assert not model.training
+    assert transforms == ()
+
+
+@pytest.mark.parametrize("state", [{}, {"factor": torch.zeros(3)}, {"other": torch.zeros(())}])
+def test_weights_that_do_not_fit(tmp_path, code, site, state):
+    torch.save({"state_dict": state}, tmp_path / "a.ckpt")
+    with pytest.raises(UserCodeError, match="does not fit Scale"):
+        load_model(recipe(code), site, tmp_path / "a.ckpt")
+
+
+def test_only_allowed_modules_are_made(tmp_path, code, site):
+    with pytest.raises(TargetError, match=r"does not allow the target 'os\.getcwd'"):
+        load_model(recipe(code, "os.getcwd"), site, tmp_path / "a.ckpt")
+
+
+def test_model_must_be_a_lightning_module(tmp_path, code, site):
+    with pytest.raises(UserCodeError, match="is a int, not a LightningModule"):
+        load_model(recipe(code, "predictor_user_code.plain"), site, tmp_path / "a.ckpt")
+
+
+def test_recipe_without_model(tmp_path, code, site):
+    made = recipe(code).model_copy(update={"model": None})
+    with pytest.raises(RecipeError, match="evaluate: null"):
+        load_model(made, site, tmp_path / "a.ckpt")
+
+
+def test_checkpoint_with_python_objects_is_read(tmp_path):
+    content = {"state_dict": {}, "when": datetime.date(2020, 1, 1)}
+    torch.save(content, tmp_path / "a.ckpt")
+    assert read_checkpoint(tmp_path / "a.ckpt") == content
+
+
+def test_bad_checkpoints_are_told_apart(tmp_path):
+    with pytest.raises(StepError, match="is missing"):
+        read_checkpoint(tmp_path / "none.ckpt")
+    (tmp_path / "bad.ckpt").write_bytes(b"no checkpoint")
+    with pytest.raises(StepError, match="is damaged"):
+        read_checkpoint(tmp_path / "bad.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "cut.ckpt")
+    content = (tmp_path / "cut.ckpt").read_bytes()
+    (tmp_path / "cut.ckpt").write_bytes(content[: len(content) // 2])
+    with pytest.raises(StepError, match="is damaged"):
+        read_checkpoint(tmp_path / "cut.ckpt")
+    torch.save([1], tmp_path / "list.ckpt")
+    with pytest.raises(StepError, match="no checkpoint of Lightning"):
+        read_checkpoint(tmp_path / "list.ckpt")
+
+
+def test_device():
+    assert choose_device("cpu").type == "cpu"
+    assert choose_device("gpu").type == "cuda"
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
