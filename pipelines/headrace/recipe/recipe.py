@@ -134,6 +134,8 @@ class TrainSpec(Part):
     """Arguments of the script."""
     max_restarts: int = Field(default=3, ge=0)
     """Restarts of all ranks from the last checkpoint after a rank or worker died."""
+    hang_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
+    """All ranks are restarted when one shows no sign of life for this time."""
     timeout: Seconds | None = None
     """Longest time one attempt may take."""
 

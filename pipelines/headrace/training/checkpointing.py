@@ -1,0 +1,107 @@
+"""Writes checkpoints by optimizer step, and the final one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from headrace.training import checkpoints
+
+_Batch = Any
+
+
+class StepCheckpoints(Checkpoint):  # type: ignore[misc]
+    """A checkpoint after every so many optimizer steps; whole or not there.
+
+    One that falls due on the last batch of an epoch is written after validation, when the epoch
+    has ended. None is written at the very end, where the final checkpoint follows.
+
+    Args:
+        folder: Where checkpoints lie.
+        every_steps: Optimizer steps between two.
+        keep: Newest checkpoints kept.
+        token: Unique to this launch; names temporary files, the same on all ranks.
+        before: Called before each; raises when the state must not be kept.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        every_steps: int,
+        keep: int,
+        token: str,
+        before: Callable[[], None],
+    ) -> None:
+        self._folder = folder
+        self._every_steps = every_steps
+        self._keep = keep
+        self._token = token
+        self._before = before
+        self._saved_step = 0
+        self._seen_step = 0
+        self.metrics: dict[str, float] = {}
+
+    @property
+    def final(self) -> Path:
+        """Checkpoint of the trained model."""
+        return self._folder / checkpoints.FINAL
+
+    def state_dict(self) -> dict[str, Any]:
+        """Metrics logged so far, since Lightning forgets them over a resume."""
+        return {"metrics": self.metrics}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the metrics of the interrupted run."""
+        self.metrics = dict(state_dict["metrics"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count from the step that training goes on from."""
+        del pl_module
+        self._saved_step = self._seen_step = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: _Batch,
+        batch_idx: int,
+    ) -> None:
+        """Write a checkpoint when one is due and gradients are not half way."""
+        del pl_module, outputs, batch, batch_idx
+        stepped, self._seen_step = trainer.global_step != self._seen_step, trainer.global_step
+        if stepped and self._is_due(trainer) and not trainer.is_last_batch:
+            self._save(trainer, self._folder / checkpoints.name_of(trainer.global_step))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write one that fell due on the last batch."""
+        del pl_module
+        ends = trainer.should_stop or trainer.current_epoch + 1 >= trainer.max_epochs
+        # a scheduler that waits for a metric steps after this hook: leave it to the next batch
+        waits = any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs)
+        if self._is_due(trainer) and not ends and not waits:
+            self._save(trainer, self._folder / checkpoints.name_of(trainer.global_step))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the final checkpoint."""
+        del pl_module
+        self._save(trainer, self.final)
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        every = self._every_steps
+        return bool(trainer.global_step // every > self._saved_step // every)
+
+    def _save(self, trainer: Trainer, path: Path) -> None:
+        self._before()
+        self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
+        prepared = path.with_name(f".{path.name}.{self._token}.partial")
+        trainer.save_checkpoint(prepared)
+        if trainer.is_global_zero:
+            checkpoints.publish(prepared, path)
+            checkpoints.prune(self._folder, self._keep)
+        self._saved_step = trainer.global_step

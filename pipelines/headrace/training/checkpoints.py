@@ -1,0 +1,111 @@
+"""Checkpoint files: names, which is the newest whole one, which are too old."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.storage.atomic import fsync_folder
+
+logger = logging.getLogger(__name__)
+
+FINAL = "final.ckpt"
+"""Checkpoint of the trained model."""
+
+OUTCOME = "final.json"
+"""Written after `final.ckpt`: training is complete."""
+
+_NAME = re.compile(r"step-(\d{9,})\.ckpt")
+
+
+def name_of(step: int) -> str:
+    """File name of the checkpoint after so many optimizer steps."""
+    return f"step-{step:09d}.ckpt"
+
+
+def step_of(path: Path) -> int | None:
+    """Optimizer steps of a checkpoint; None for other files."""
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """Checkpoints by step in a folder, newest first."""
+    return [path for _, path in sorted(_numbered(folder), reverse=True)]
+
+
+def newest_whole(folder: Path) -> Path | None:
+    """The newest checkpoint that can be read; damaged ones are passed over."""
+    for path in newest_first(folder):
+        problem = damage(path)
+        if problem is None:
+            return path
+        logger.warning("Checkpoint %s is passed over: %s", path, problem)
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint; None when every byte of it is as it was written.
+
+    A folder (of a sharded strategy) is taken as it is: it got its name only when it was whole.
+    """
+    if path.is_dir():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+    except (OSError, zipfile.BadZipFile) as error:
+        return f"{type(error).__name__}: {error}"
+    return None if bad is None else f"checksum of {bad} is wrong"
+
+
+def publish(prepared: Path, final: Path) -> None:
+    """Make a written checkpoint durable and give it its name."""
+    if prepared.is_file():
+        handle = os.open(prepared, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    elif final.is_dir():
+        shutil.rmtree(final)
+    prepared.replace(final)
+    fsync_folder(final.parent)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints, and what interrupted writers left.
+
+    Args:
+        folder: Folder of checkpoints.
+        keep: How many stay.
+    """
+    for path in newest_first(folder)[keep:]:
+        _remove(path)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove checkpoints that were never finished; only while no rank runs."""
+    for path in folder.glob(".*.partial"):
+        _remove(path)
+
+
+def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        step = step_of(path)
+        if step is not None:
+            yield step, path
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,204 @@
+"""Why ranks failed: what a rank says itself, what a node sees, and the verdict over all."""
+
+from __future__ import annotations
+
+import errno
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from headrace.errors import (
+    DataError,
+    HeadraceError,
+    MemoryExhaustedError,
+    StorageFullError,
+    UserCodeError,
+    UserError,
+    WorkerLostError,
+)
+from headrace.states import FailureClass
+from headrace.steps.children import ChildEnd
+from headrace.training.records import FailureKind, NodeOutcome, RankFailure
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_MACHINE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.EROFS)
+
+_PEER_WORDS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connect timeout",
+    "socket timeout",
+    "socketpair",
+    "broken pipe",
+    "nccl",
+    "gloo",
+    "tcpstore",
+    "store",
+    "process group",
+)
+_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+_PORT_WORDS = ("eaddrinuse", "address already in use")
+
+_NOT_THE_USERS = ("__main__", "headrace", "lightning", "torch", "contextlib", "concurrent")
+_EXAMPLES = "headrace.examples"
+
+_PRECEDENCE = tuple(FailureKind)
+
+_FROM_CLASS = {
+    FailureClass.USER_ERROR: FailureKind.USER_ERROR,
+    FailureClass.DATA_ERROR: FailureKind.DATA_ERROR,
+    FailureClass.OUT_OF_MEMORY: FailureKind.OUT_OF_MEMORY,
+    FailureClass.CAPACITY: FailureKind.NO_SPACE,
+}
+
+
+class PortTakenError(WorkerLostError):
+    """The port chosen for the rendezvous was taken by another process meanwhile."""
+
+
+def describe(error: BaseException, rank: int) -> RankFailure:
+    """What a rank says about its own end.
+
+    Args:
+        error: What came out of training.
+        rank: The rank.
+    """
+    kind = _kind(error)
+    what, hint, trace = str(error), "", ""
+    if isinstance(error, HeadraceError):
+        what, hint = error.what, error.hint
+        trace = error.trace if isinstance(error, UserCodeError) else ""
+    elif kind is FailureKind.USER_ERROR:
+        what = f"{_place(error)} raised {type(error).__name__}: {error}"
+        hint = "Correct the code and run again; training goes on from the last checkpoint."
+        trace = user_trace(error)
+    else:
+        what = f"{type(error).__name__}: {error}"
+    return RankFailure(rank=rank, kind=kind, what=what, hint=hint, trace=trace, at=time.time())
+
+
+def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
+    """What is known about a script that ended with an exit code other than 0.
+
+    Args:
+        rank: Its rank.
+        end: How it ended.
+        log: The end of its output.
+    """
+    port_taken = _contains(log.lower(), _PORT_WORDS)
+    return RankFailure(
+        rank=rank,
+        kind=FailureKind.PORT_TAKEN if port_taken else FailureKind.SCRIPT_FAILED,
+        what=f"the script ended with {end.cause}",
+        hint="Correct the script and run again.",
+        trace=log,
+        at=end.at,
+    )
+
+
+def user_trace(error: BaseException) -> str:
+    """Trace of an error from the first frame of user code on."""
+    start = _first_of_user(error.__traceback__) or error.__traceback__
+    return "".join(traceback.format_exception(type(error), error, start))
+
+
+def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:
+    """The error that stands for a launch; None when all ranks did well.
+
+    Faults of users and data come first, since the ranks beside them fail in their wake; among
+    equals the first in time. A rank that hung is told from those that wait for it by having
+    shown fewer signs of life.
+
+    Args:
+        outcomes: Outcome of every node.
+    """
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
+    if not failures:
+        return None
+    beats = {rank: count for outcome in outcomes for rank, count in outcome.beats.items()}
+    failures.sort(key=lambda f: (_PRECEDENCE.index(f.kind), _behind(f, beats), f.at))
+    return to_error(failures[0])
+
+
+def to_error(failure: RankFailure) -> HeadraceError:
+    """The error of the tree that a rank's failure stands for."""
+    where = f"rank {failure.rank}" + (f" on {failure.node}" if failure.node else "")
+    what = f"{where[0].upper()}{where[1:]}: {failure.what}"
+    if failure.kind in (FailureKind.USER_ERROR, FailureKind.SCRIPT_FAILED):
+        if not failure.trace:
+            return UserError(what, failure.hint)
+        return UserCodeError(what, failure.hint, trace=failure.trace, where=where)
+    kinds: dict[FailureKind, type[HeadraceError]] = {
+        FailureKind.DATA_ERROR: DataError,
+        FailureKind.OUT_OF_MEMORY: MemoryExhaustedError,
+        FailureKind.NO_SPACE: StorageFullError,
+        FailureKind.PORT_TAKEN: PortTakenError,
+    }
+    return kinds.get(failure.kind, WorkerLostError)(what, failure.hint)
+
+
+def _behind(failure: RankFailure, beats: dict[int, int]) -> int:
+    return beats.get(failure.rank, 0) if failure.kind is FailureKind.HUNG else 0
+
+
+def _kind(error: BaseException) -> FailureKind:
+    if isinstance(error, HeadraceError):
+        return _FROM_CLASS.get(error.failure_class, FailureKind.PEER_LOST)
+    text = str(error).lower()
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        return FailureKind.NO_SPACE
+    if isinstance(error, OSError) and error.errno in _MACHINE:
+        return FailureKind.PEER_LOST
+    if isinstance(error, MemoryError) or _is_memory(error, text):
+        return FailureKind.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and _contains(text, _PORT_WORDS):
+        return FailureKind.PORT_TAKEN
+    if _is_distributed(error, text):
+        return FailureKind.PEER_LOST
+    return FailureKind.USER_ERROR
+
+
+def _is_memory(error: BaseException, text: str) -> bool:
+    named = type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and _contains(text, _MEMORY_WORDS))
+
+
+def _is_distributed(error: BaseException, text: str) -> bool:
+    if type(error).__name__.startswith("Dist"):
+        return True
+    return (
+        isinstance(error, RuntimeError) and _raised_in_torch(error) and _contains(text, _PEER_WORDS)
+    )
+
+
+def _raised_in_torch(error: BaseException) -> bool:
+    """Whether the error came out of torch's own code, not out of a `raise` of the user's."""
+    frames = list(_frames(error.__traceback__))
+    if not frames:
+        return True
+    name = str(frames[-1].tb_frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] in ("torch", "lightning")
+
+
+def _contains(text: str, words: Iterable[str]) -> bool:
+    return any(word in text for word in words)
+
+
+def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _first_of_user(trace: TracebackType | None) -> TracebackType | None:
+    for frame in _frames(trace):
+        name = str(frame.tb_frame.f_globals.get("__name__", ""))
+        if name.startswith(_EXAMPLES) or name.partition(".")[0] not in _NOT_THE_USERS:
+            return frame
+    return None
+
+
+def _place(error: BaseException) -> str:
+    first = _first_of_user(error.__traceback__)
+    return first.tb_frame.f_code.co_name if first is not None else "Training"

@@ -1,0 +1,167 @@
+"""Launches all ranks together, and again from the last checkpoint when one died."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from headrace.errors import HeadraceError, WorkerLostError
+from headrace.leases.fleet import Node
+from headrace.steps.context import StepContext
+from headrace.storage.atomic import read_record, write_text
+from headrace.training import checkpoints
+from headrace.training.failures import PortTakenError, verdict
+from headrace.training.node import run_node
+from headrace.training.records import LaunchFolder, NodeLaunch, NodeOutcome, TrainingProgress
+
+Result = TypeVar("Result")
+
+_MAX_PORT_CLASHES = 5
+
+
+class Nodes(Protocol):
+    """What a gang needs of `headrace.leases.fleet.Fleet`."""
+
+    def nodes(self, count: int, timeout_s: float, *, check: Callable[[], None]) -> tuple[Node, ...]:
+        """Wait until there are so many nodes."""
+
+    def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
+        """A short call on a node."""
+
+    def on_nodes(
+        self,
+        function: Callable[..., Result],
+        arguments: Sequence[tuple[Any, ...]],
+        nodes: Sequence[Node],
+        *,
+        check: Callable[[], None],
+    ) -> list[Result]:
+        """One long call on each node at once."""
+
+
+class Gang:
+    """All ranks of a training on all nodes.
+
+    Args:
+        context: The step.
+        fleet: The lease's nodes.
+        size: Nodes, and ranks on each.
+        dataset: Folder of the packed dataset.
+        follow: Takes each progress report of rank 0.
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        fleet: Nodes,
+        size: tuple[int, int],
+        dataset: Path,
+        follow: Callable[[TrainingProgress | None], None],
+    ) -> None:
+        self._context = context
+        self._fleet = fleet
+        self._num_nodes, self._ranks_per_node = size
+        self._dataset = dataset
+        self._follow = follow
+        self._number = 0
+
+    def run(self) -> int:
+        """Run all ranks to their end; launch them again when one died, not when user code failed.
+
+        Returns:
+            How often they were launched again.
+
+        Raises:
+            HeadraceError: Training cannot go on, or ranks died too often.
+        """
+        restarts = clashes = 0
+        while (error := self._attempt()) is not None:
+            if isinstance(error, PortTakenError) and clashes < _MAX_PORT_CLASHES:
+                clashes += 1
+                continue
+            if not isinstance(error, WorkerLostError):
+                raise error
+            if restarts >= self._context.recipe.train.max_restarts:
+                raise WorkerLostError(
+                    f"{error.what} (after {restarts} restarts of all ranks)", error.hint
+                ) from error
+            restarts += 1
+            self._context.event("restart", number=restarts, why=error.what)
+        return restarts
+
+    def _attempt(self) -> HeadraceError | None:
+        try:
+            return verdict(self._launch())
+        except WorkerLostError as error:
+            return error
+
+    def _launch(self) -> list[NodeOutcome]:
+        role = self._context.site.roles[self._context.recipe.train.role]
+        self._follow(None)
+        nodes = self._fleet.nodes(self._num_nodes, role.start_timeout, check=self._context.check)
+        folder = self._next_folder()
+        resume = self._resume()
+        launches = self._launches(nodes, resume)
+        self._context.event(
+            "launch", number=self._number, nodes=[node.name for node in nodes], resume=resume
+        )
+
+        def check() -> None:
+            self._follow(read_record(folder.progress, TrainingProgress))
+
+        try:
+            return self._fleet.on_nodes(
+                run_node, [(launch,) for launch in launches], nodes, check=check
+            )
+        finally:
+            write_text(folder.stop, "the launch is over")
+
+    def _next_folder(self) -> LaunchFolder:
+        while True:
+            self._number += 1
+            folder = self._context.folder.parts / f"launch-{self._number:03d}"
+            with suppress(FileExistsError):  # an earlier driver of this step used the number
+                folder.mkdir(parents=True)
+                return LaunchFolder(folder)
+
+    def _resume(self) -> str | None:
+        folder = self._context.run_folder.checkpoints
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._context.recipe.train.script is not None:
+            return None  # a script finds its own
+        newest = checkpoints.newest_whole(folder)
+        return str(newest) if newest is not None else None
+
+    def _launches(self, nodes: Sequence[Node], resume: str | None) -> list[NodeLaunch]:
+        first = nodes[0]
+        port = 0
+        if self._num_nodes * self._ranks_per_node > 1:
+            port = self._fleet.call(first, free_port, first.host)
+        return [
+            NodeLaunch(
+                run_folder=str(self._context.run_folder.path),
+                step_folder=str(self._context.folder.path),
+                dataset=str(self._dataset),
+                number=self._number,
+                node_index=index,
+                node_name=node.name,
+                num_nodes=self._num_nodes,
+                ranks_per_node=self._ranks_per_node,
+                host=node.host,
+                master_address=first.host,
+                master_port=port,
+                resume=resume,
+            )
+            for index, node in enumerate(nodes)
+        ]
+
+
+def free_port(address: str) -> int:
+    """A port of this machine that nobody listens on just now."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((address, 0))
+        return int(listener.getsockname()[1])

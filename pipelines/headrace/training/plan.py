@@ -1,0 +1,142 @@
+"""What training will do, as a pure function of recipe, site role and manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.data.order import EachOnceOrder, TrainOrder
+from headrace.errors import MemoryExhaustedError
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role
+from headrace.storage.manifest import FieldInfo, Manifest
+
+TRAIN = "train"
+"""Split to train on."""
+
+VALIDATION = "val"
+"""Split to validate on, if the dataset has it."""
+
+_BATCHES_HELD = 3
+"""The batch in work, the one read ahead, and room for transforms."""
+
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan:
+    """A training, before anything is started."""
+
+    num_nodes: int
+    """Nodes."""
+    ranks_per_node: int
+    """Ranks on each node."""
+    batch_per_rank: int
+    """Samples a batch on each rank."""
+    batches_per_epoch: int
+    """Batches an epoch on each rank."""
+    steps_per_epoch: int
+    """Optimizer steps an epoch."""
+    epochs: int
+    """Epochs."""
+    total_steps: int
+    """Optimizer steps in all."""
+    num_left_out: int
+    """Samples that each epoch leaves out, since they fill no batch."""
+    batch_bytes: int
+    """Estimated memory for batches on each rank."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.num_nodes * self.ranks_per_node
+
+
+def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
+    """Plan the training of a recipe's model.
+
+    Args:
+        recipe: The resolved recipe.
+        role: The site's role that trains.
+        manifest: Manifest of the dataset.
+
+    Raises:
+        UserError: The global batch cannot be shared equally, or there are too few samples.
+        ManifestError: The dataset has no training split.
+    """
+    num_nodes, ranks_per_node = gang_size(recipe, role)
+    manifest.shards_of(TRAIN)
+    order = TrainOrder(
+        num_samples=manifest.splits[TRAIN],
+        seed=recipe.seed,
+        global_batch_size=recipe.data.global_batch_size,
+        world_size=num_nodes * ranks_per_node,
+        drop_last=recipe.data.drop_last,
+    )
+    if manifest.splits.get(VALIDATION):
+        EachOnceOrder(
+            num_samples=manifest.splits[VALIDATION],
+            global_batch_size=order.global_batch_size,
+            world_size=order.world_size,
+        )
+    steps = math.ceil(order.num_batches / recipe.trainer.accumulate_grad_batches)
+    total = steps * recipe.trainer.max_epochs
+    limit = recipe.trainer.max_steps
+    share = order.global_batch_size // order.world_size
+    return TrainPlan(
+        num_nodes=num_nodes,
+        ranks_per_node=ranks_per_node,
+        batch_per_rank=share,
+        batches_per_epoch=order.num_batches,
+        steps_per_epoch=steps,
+        epochs=recipe.trainer.max_epochs,
+        total_steps=total if limit < 0 else min(total, limit),
+        num_left_out=order.num_left_out,
+        batch_bytes=_BATCHES_HELD * share * sample_bytes(manifest),
+    )
+
+
+def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
+    """Nodes, and ranks on each: the recipe's word first, then the site's."""
+    train = recipe.train
+    return train.nodes or role.nodes, train.ranks_per_node or role.ranks_per_node
+
+
+def sample_bytes(manifest: Manifest) -> int:
+    """Estimated bytes of one sample in memory, small integers counted as floats."""
+    fixed = sum(_fixed_bytes(info) for info in manifest.fields if info.layout == "fixed")
+    if all(info.layout == "fixed" for info in manifest.fields) or not manifest.num_samples:
+        return fixed
+    return fixed + manifest.num_bytes // manifest.num_samples * _FLOAT_BYTES
+
+
+def _fixed_bytes(info: FieldInfo) -> int:
+    return max(np.dtype(info.dtype).itemsize, _FLOAT_BYTES) * math.prod(info.shape)
+
+
+def check_memory(plan: TrainPlan, available_bytes: int) -> None:
+    """Make sure that a node can hold its ranks' batches.
+
+    Args:
+        plan: The training.
+        available_bytes: Memory that the node has left.
+
+    Raises:
+        MemoryExhaustedError: It cannot.
+    """
+    needed = plan.batch_bytes * plan.ranks_per_node
+    if needed > available_bytes:
+        raise MemoryExhaustedError(
+            f"Batches of {plan.ranks_per_node} ranks need about {needed / 2**20:.0f} MiB, "
+            f"the node has {available_bytes / 2**20:.0f} MiB left",
+            "Lower data.global_batch_size, or train on more nodes.",
+        )
+
+
+def training_fingerprint(recipe: Recipe, manifest: Manifest) -> str:
+    """Hash of what is trained on what: equal fingerprints give equal weights."""
+    text = f"{recipe.model_dump_json(by_alias=True)}\n{manifest.fingerprint}"
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,184 @@
+"""One rank of a training: `python -m headrace.training.rank SPEC`."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.seeding import seed_at
+from headrace.data.targets import Allowed, instantiate
+from headrace.errors import RecipeError, StepError
+from headrace.processes import die_with_parent
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.storage.atomic import read_record, write_record
+from headrace.storage.layout import RunFolder
+from headrace.training import checkpoints
+from headrace.training.beats import Beat
+from headrace.training.callbacks import (
+    LossGuard,
+    ProgressWriter,
+    SignsOfLife,
+    StepSeed,
+    StopAtStep,
+)
+from headrace.training.checkpointing import StepCheckpoints
+from headrace.training.failures import describe
+from headrace.training.records import LaunchFolder, RankSpec, TrainingOutcome
+from headrace.training.trainer import TrainerParts, build_loggers, build_trainer
+from headrace.training.weights import weights_hash
+
+logger = logging.getLogger(__name__)
+
+
+class RankTraining:
+    """Training as one rank does it.
+
+    Args:
+        spec: Which rank of which launch.
+    """
+
+    def __init__(self, spec: RankSpec) -> None:
+        self._spec = spec
+        self._run = RunFolder(Path(spec.run_folder))
+        self._launch = LaunchFolder(Path(spec.launch_folder))
+        self._recipe, self._site = _read(self._run)
+        self._allowed = Allowed.of(self._recipe, self._site)
+
+    def run(self) -> None:
+        """Train from the checkpoint or from scratch to the end; rank 0 leaves the outcome."""
+        data = self._data()
+        model = self._model()
+        guard = LossGuard(self._recipe.trainer.stop_on_nan)
+        saving = self._saving(guard)
+        progress = ProgressWriter(self._launch.progress, data.train_loader, self._spec.world_size)
+        trainer = self._trainer(data, guard, saving, progress)
+        trainer.fit(model, datamodule=data, ckpt_path=self._spec.resume, weights_only=False)
+        self._finish(trainer, saving, progress.data_wait)
+
+    def _data(self) -> HeadraceDataModule:
+        data = self._recipe.data
+        return HeadraceDataModule(
+            DataSettings(
+                folder=Path(self._spec.dataset),
+                spec=data,
+                seed=self._recipe.seed,
+                rank=self._spec.rank,
+                world_size=self._spec.world_size,
+                transforms=tuple(instantiate(t, self._allowed) for t in data.transforms),
+                augment=tuple(instantiate(t, self._allowed) for t in data.augment),
+            )
+        )
+
+    def _model(self) -> LightningModule:
+        target = self._recipe.model
+        if target is None:
+            raise RecipeError("The recipe has no model", "Set 'model', or 'train.script'.")
+        seed_at(self._recipe.seed, 0, 0, 0, "weights")  # the same on all ranks
+        model = instantiate(target, self._allowed)
+        if not isinstance(model, LightningModule):
+            raise RecipeError(
+                f"model {target.target} is a {type(model).__name__}, no LightningModule",
+                "Derive it from lightning.pytorch.LightningModule.",
+            )
+        return model
+
+    def _saving(self, guard: LossGuard) -> StepCheckpoints:
+        trainer = self._recipe.trainer
+        return StepCheckpoints(
+            self._run.checkpoints,
+            every_steps=trainer.checkpoint_every_steps,
+            keep=trainer.keep_checkpoints,
+            token=self._spec.token,
+            before=guard.check,
+        )
+
+    def _trainer(
+        self,
+        data: HeadraceDataModule,
+        guard: LossGuard,
+        saving: StepCheckpoints,
+        progress: ProgressWriter,
+    ) -> Trainer:
+        spec, recipe = self._spec, self._recipe.trainer
+        beat = SignsOfLife(Beat(self._launch.beat(spec.rank)))
+        seed = StepSeed(self._recipe.seed, spec.rank)
+        named = [instantiate(target, self._allowed) for target in recipe.callbacks]
+        parts = TrainerParts(
+            callbacks=[beat, seed, *named, guard, StopAtStep(recipe.max_steps), progress, saving],
+            loggers=build_loggers(recipe.loggers, self._allowed, self._run.tensorboard),
+            root=self._run.path,
+            num_nodes=spec.num_nodes,
+            ranks_per_node=spec.world_size // spec.num_nodes,
+            validate=data.has_validation,
+        )
+        return build_trainer(recipe, self._allowed, parts)
+
+    def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        shared = _mean_over_ranks({**saving.metrics, **logged, "data_wait": data_wait})
+        weights = trainer.strategy.lightning_module_state_dict()
+        if not trainer.is_global_zero:
+            return
+        outcome = TrainingOutcome(
+            fingerprint=self._spec.fingerprint,
+            checkpoint=str(saving.final),
+            epochs=trainer.current_epoch,
+            steps=trainer.global_step,
+            world_size=self._spec.world_size,
+            data_wait=shared.pop("data_wait"),
+            metrics=shared,
+            weights_xxh3=weights_hash(weights),
+        )
+        write_record(self._run.checkpoints / checkpoints.OUTCOME, outcome)
+
+
+def _read(run: RunFolder) -> tuple[Recipe, Site]:
+    recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
+    if recipe is None or site is None:
+        raise StepError(f"{run.path} holds no recipe.json or site.json")
+    return recipe, site
+
+
+def _mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
+    """Mean of each value; the same on all ranks. Values of one rank only count there."""
+    if not torch.distributed.is_initialized():
+        return values
+    gathered: list[dict[str, float]] = [{}] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, values)
+    names = sorted({name for each in gathered for name in each})
+    found = {name: [each[name] for each in gathered if name in each] for name in names}
+    return {name: sum(each) / len(each) for name, each in found.items()}
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of a rank."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    die_with_parent()
+    faulthandler.enable()
+    spec = read_record(Path(arguments[0]), RankSpec)
+    if spec is None:
+        raise StepError(f"{arguments[0]} does not exist")
+    try:
+        RankTraining(spec).run()
+    except Exception as error:
+        write_record(
+            LaunchFolder(Path(spec.launch_folder)).failure(spec.rank), describe(error, spec.rank)
+        )
+        logger.exception("Rank %d failed", spec.rank)
+        logging.shutdown()
+        os._exit(1)  # the other ranks may never answer what an orderly exit would ask them
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,196 @@
+"""Records that driver, nodes and ranks of a training share as JSON files or Dask results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from headrace.steps.records import Record
+
+
+@dataclass(frozen=True)
+class LaunchFolder:
+    """Files of one launch of all ranks: `parts/launch-<number>/` of the step."""
+
+    path: Path
+
+    @property
+    def stop(self) -> Path:
+        """Its presence asks all nodes to stop their ranks."""
+        return self.path / "stop"
+
+    @property
+    def progress(self) -> Path:
+        """How far training is, by rank 0."""
+        return self.path / "progress.json"
+
+    def spec(self, rank: int) -> Path:
+        """Input of a rank."""
+        return self.path / f"rank-{rank}.json"
+
+    def failure(self, rank: int) -> Path:
+        """Why a rank failed, by itself."""
+        return self.path / f"failure-{rank}.json"
+
+    def beat(self, rank: int) -> Path:
+        """Sign of life of a rank."""
+        return self.path / f"beat-{rank}"
+
+
+class NodeLaunch(Record):
+    """What one node is to start."""
+
+    run_folder: str
+    """Folder of the run, with recipe and site."""
+    step_folder: str
+    """Folder of the step."""
+    dataset: str
+    """Folder of the packed dataset, on shared storage."""
+    number: int
+    """Number of the launch in this step, from 1."""
+    node_index: int
+    """Number of the node, from 0."""
+    node_name: str
+    """Name of the node."""
+    num_nodes: int
+    """Nodes that train."""
+    ranks_per_node: int
+    """Ranks on each node."""
+    host: str
+    """Address of this node as other nodes reach it."""
+    master_address: str
+    """Address of the node with rank 0."""
+    master_port: int
+    """Port for the rendezvous there."""
+    resume: str | None
+    """Checkpoint to go on from; null starts anew."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.num_nodes * self.ranks_per_node
+
+    @property
+    def ranks(self) -> range:
+        """Ranks of this node."""
+        first = self.node_index * self.ranks_per_node
+        return range(first, first + self.ranks_per_node)
+
+    @property
+    def folder(self) -> LaunchFolder:
+        """Files of this launch."""
+        return LaunchFolder(Path(self.step_folder) / "parts" / f"launch-{self.number:03d}")
+
+
+class RankSpec(Record):
+    """Input of `python -m headrace.training.rank`."""
+
+    run_folder: str
+    """Folder of the run, with recipe and site."""
+    launch_folder: str
+    """Folder of the launch."""
+    token: str
+    """Unique to the launch; part of the names of temporary files."""
+    dataset: str
+    """Folder of the dataset on this node."""
+    fingerprint: str
+    """Hash of recipe and dataset, kept with the outcome."""
+    rank: int
+    """Rank, from 0."""
+    world_size: int
+    """Number of ranks."""
+    num_nodes: int
+    """Nodes that train."""
+    resume: str | None
+    """Checkpoint to go on from; null starts anew."""
+
+
+class TrainingProgress(Record):
+    """How far training is; replaced about every second."""
+
+    epoch: int
+    """Epoch under way, from 0."""
+    step: int
+    """Optimizer steps done."""
+    loss: float | None = None
+    """Loss of the newest batch of rank 0; null when it is not finite."""
+    samples_per_s: float = 0.0
+    """Samples trained a second over all ranks, since the last report."""
+    data_wait: float = 0.0
+    """Share of the time that rank 0 has waited for batches, since the last report."""
+
+
+class FailureKind(str, Enum):
+    """What ended a rank; the first in this order stands for a launch in which several failed."""
+
+    USER_ERROR = "user_error"
+    DATA_ERROR = "data_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    NO_SPACE = "no_space"
+    PORT_TAKEN = "port_taken"
+    KILLED = "killed"
+    HUNG = "hung"
+    SCRIPT_FAILED = "script_failed"
+    CRASHED = "crashed"
+    PEER_LOST = "peer_lost"
+
+
+class RankFailure(Record):
+    """Why a rank failed."""
+
+    rank: int
+    """The rank."""
+    node: str = ""
+    """Its node."""
+    kind: FailureKind
+    """What ended it."""
+    what: str
+    """What happened."""
+    hint: str = ""
+    """What to do."""
+    trace: str = ""
+    """Trace of user code."""
+    at: float
+    """When, seconds since the epoch."""
+
+
+class NodeOutcome(Record):
+    """How the ranks of a node ended."""
+
+    node: str
+    """Name of the node."""
+    stopped: bool
+    """Whether they were asked to stop."""
+    failures: tuple[RankFailure, ...] = ()
+    """Failures of its ranks."""
+    beats: dict[int, int] = {}
+    """Signs of life that each rank has given; the one behind the others holds them up."""
+
+
+class TrainingOutcome(Record):
+    """What training gave; written when it is complete, next to the final checkpoint."""
+
+    fingerprint: str
+    """Hash of recipe and dataset."""
+    checkpoint: str
+    """Final checkpoint; for scripts the newest file they left, or empty."""
+    epochs: int
+    """Epochs trained."""
+    steps: int
+    """Optimizer steps."""
+    world_size: int
+    """Ranks of the last launch."""
+    metrics: dict[str, float] = {}
+    """What the model logged last, the mean over ranks."""
+    weights_xxh3: str = ""
+    """XXH3 hash of the final weights, 128 bits, hexadecimal."""
+    data_wait: float = 0.0
+    """Share of the last launch's time that ranks have waited for batches."""
+
+    def outputs(self, restarts: int) -> dict[str, JsonValue]:
+        """Outputs of the train step."""
+        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"fingerprint"})
+        return {**values, "restarts": restarts}

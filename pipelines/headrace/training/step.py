@@ -1,0 +1,162 @@
+"""The train step: from a dataset to a final checkpoint, whatever dies on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import StepError
+from headrace.leases.fleet import Fleet
+from headrace.steps.context import StepContext
+from headrace.storage.atomic import read_record, write_record
+from headrace.storage.manifest import Manifest, read_manifest
+from headrace.training import checkpoints
+from headrace.training.gang import Gang, Nodes
+from headrace.training.plan import (
+    TrainPlan,
+    gang_size,
+    plan_training,
+    training_fingerprint,
+)
+from headrace.training.records import TrainingOutcome, TrainingProgress
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Train the recipe's model on the dataset named by the input `dataset`.
+
+    A training that the run has completed before is collected, one that was interrupted goes on
+    from its newest whole checkpoint.
+
+    Returns:
+        `checkpoint`, `epochs`, `steps`, `world_size`, `metrics`, `weights_xxh3`, `data_wait`, and
+        how often all ranks were restarted, `restarts`.
+
+    Raises:
+        UserError: Recipe, model or script is at fault.
+        WorkerLostError: Ranks or workers died too often.
+    """
+    dataset = _dataset(context)
+    manifest = read_manifest(dataset)
+    done = completed(context, manifest)
+    if done is not None:
+        context.event("collected", checkpoint=done.checkpoint)
+        return done.outputs(restarts=0)
+    with Fleet.open(context.lease_folder) as fleet:
+        return train(context, fleet, dataset, manifest)
+
+
+def train(context: StepContext, fleet: Nodes, dataset: Path, manifest: Manifest) -> dict[str, Any]:
+    """Train on the nodes of a lease.
+
+    Args:
+        context: The step.
+        fleet: The lease's nodes.
+        dataset: Folder of the packed dataset.
+        manifest: Its manifest.
+
+    Returns:
+        Outputs of the step.
+
+    Raises:
+        HeadraceError: Training cannot go on, or ranks died too often.
+    """
+    follow, size = _follower(context, manifest)
+    restarts = Gang(context, fleet, size, dataset, follow).run()
+    if context.recipe.train.script is not None:
+        _complete_script(context, manifest, size[0] * size[1])
+    outcome = completed(context, manifest)
+    if outcome is None:
+        raise StepError(
+            "All ranks ended well, but rank 0 left no outcome",
+            f"See rank-0.log in {context.folder.logs}.",
+        )
+    return outcome.outputs(restarts)
+
+
+def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | None:
+    """Outcome of the same recipe on the same dataset, if the run has trained it to the end."""
+    outcome = read_record(context.run_folder.checkpoints / checkpoints.OUTCOME, TrainingOutcome)
+    if outcome is None or outcome.fingerprint != training_fingerprint(context.recipe, manifest):
+        return None
+    gone = outcome.checkpoint and not Path(outcome.checkpoint).exists()
+    return None if gone else outcome
+
+
+class Follower:
+    """Passes the progress of rank 0 on to the step's status.
+
+    Args:
+        context: The step.
+        plan: The training; None for scripts, whose progress nobody knows.
+        world_size: Number of ranks.
+    """
+
+    def __init__(self, context: StepContext, plan: TrainPlan | None, world_size: int) -> None:
+        self._context = context
+        self._plan = plan
+        self._world_size = world_size
+        self._last = TrainingProgress(epoch=0, step=0)
+
+    def __call__(self, progress: TrainingProgress | None) -> None:
+        """Take in a report; None while ranks start.
+
+        Raises:
+            StepCancelledError: Somebody asked the step to stop.
+            StepTimedOutError: The step ran past its time limit.
+        """
+        total = None if self._plan is None else self._plan.total_steps
+        if progress is None:
+            phase = f"starting {self._world_size} ranks"
+            self._context.progress(self._last.step, total, "steps", phase)
+            return
+        if progress != self._last:
+            self._last = progress
+            self._report(progress)
+        epochs = "" if self._plan is None else f"/{self._plan.epochs}"
+        phase = f"epoch {progress.epoch + 1}{epochs}"
+        self._context.progress(progress.step, total, "steps", phase)
+
+    def _report(self, progress: TrainingProgress) -> None:
+        figures = {
+            "samples_per_s": progress.samples_per_s,
+            "data_wait": progress.data_wait,
+            "accelerator_utilisation": 1.0 - progress.data_wait,
+        }
+        if progress.loss is not None:
+            figures["loss"] = progress.loss
+        self._context.report(**figures)
+
+
+def _follower(context: StepContext, manifest: Manifest) -> tuple[Follower, tuple[int, int]]:
+    role = context.site.roles[context.recipe.train.role]
+    num_nodes, ranks_per_node = gang_size(context.recipe, role)
+    plan = None
+    if context.recipe.train.script is None:
+        plan = plan_training(context.recipe, role, manifest)
+        context.event("plan", **vars(plan))
+    return Follower(context, plan, num_nodes * ranks_per_node), (num_nodes, ranks_per_node)
+
+
+def _complete_script(context: StepContext, manifest: Manifest, world_size: int) -> None:
+    folder = context.run_folder.checkpoints
+    files = [
+        path
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and path.name != checkpoints.OUTCOME
+    ]
+    newest = max(files, key=lambda path: path.stat().st_mtime_ns, default=None)
+    outcome = TrainingOutcome(
+        fingerprint=training_fingerprint(context.recipe, manifest),
+        checkpoint=str(newest) if newest is not None else "",
+        epochs=0,
+        steps=0,
+        world_size=world_size,
+    )
+    write_record(folder / checkpoints.OUTCOME, outcome)
+
+
+def _dataset(context: StepContext) -> Path:
+    dataset = context.spec.inputs.get("dataset")
+    if not isinstance(dataset, str):
+        raise StepError(f"Step {context.spec.name} got no input 'dataset'")
+    return Path(dataset)

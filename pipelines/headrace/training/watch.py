@@ -1,0 +1,154 @@
+"""Watches the ranks of a node while they run, and tells afterwards why they failed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.leases.held import wanted
+from headrace.steps.children import Child, ChildEnd, ChildGroup
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import StepFolder
+from headrace.training.beats import read_beat
+from headrace.training.failures import script_failure
+from headrace.training.launch import rank_name
+from headrace.training.records import FailureKind, NodeLaunch, RankFailure
+
+_LOOK_EVERY_S = 0.25
+_DUMP_S = 1.0
+_TAIL_LINES = 30
+
+_ENDED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class RankWatch:
+    """Eyes on the ranks of one node.
+
+    Args:
+        launch: What was started.
+        group: The ranks' processes.
+        children: How they were started.
+        hang_timeout_s: A rank without a sign of life for this time hangs.
+    """
+
+    def __init__(
+        self,
+        launch: NodeLaunch,
+        group: ChildGroup,
+        children: Sequence[Child],
+        hang_timeout_s: float,
+    ) -> None:
+        self._launch = launch
+        self._group = group
+        self._hang_timeout_s = hang_timeout_s
+        self._started_at = time.time()
+        self._looked_at = 0.0
+        self._hung: list[RankFailure] = []
+        self._is_script = "headrace.steps.child" in children[0].command
+        self._logs = {child.name: child.log for child in children}
+        self._log_starts = {child.name: _size(child.log) for child in children}
+
+    def keep_on(self) -> bool:
+        """Whether the ranks are to go on; looks at files a few times a second."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_EVERY_S:
+            return True
+        self._looked_at = now
+        if self._is_over() or not wanted():
+            return False
+        self._hung = [] if self._is_script else self._find_hung()
+        if self._hung:
+            self._dump_traces()
+        return not self._hung
+
+    def beats(self) -> dict[int, int]:
+        """Signs of life of each rank so far."""
+        return {rank: read_beat(self._launch.folder.beat(rank))[0] for rank in self._launch.ranks}
+
+    def failures(self, ends: Sequence[ChildEnd], *, out_of_memory: bool) -> tuple[RankFailure, ...]:
+        """Why ranks failed; empty when none did.
+
+        Args:
+            ends: How the processes ended.
+            out_of_memory: Whether the kernel killed a process for memory meanwhile.
+        """
+        if self._hung:
+            return tuple(self._hung)
+        by_name = {end.name: end for end in ends}
+        found = (
+            self._failure(rank, by_name[rank_name(rank)], out_of_memory)
+            for rank in self._launch.ranks
+        )
+        return tuple(failure for failure in found if failure is not None)
+
+    def _is_over(self) -> bool:
+        step = StepFolder(Path(self._launch.step_folder))
+        marks = (self._launch.folder.stop, step.cancel, step.exit, step.result)
+        return any(mark.exists() for mark in marks)
+
+    def _find_hung(self) -> list[RankFailure]:
+        now = time.time()
+        hung = []
+        for rank in self._launch.ranks:
+            _, at = read_beat(self._launch.folder.beat(rank))
+            silent_s = now - (at or self._started_at)
+            if rank_name(rank) in self._group.running and silent_s > self._hang_timeout_s:
+                hung.append(
+                    RankFailure(
+                        rank=rank,
+                        node=self._launch.node_name,
+                        kind=FailureKind.HUNG,
+                        what=f"no sign of life for {silent_s:.0f} s; all ranks were stopped",
+                        hint=f"Its threads' traces are at the end of rank-{rank}.log. "
+                        "train.hang_timeout sets the time.",
+                        at=now,
+                    )
+                )
+        return hung
+
+    def _dump_traces(self) -> None:
+        """Have hung ranks write where they are: faulthandler does so on SIGABRT."""
+        for failure in self._hung:
+            self._group.signal(rank_name(failure.rank), signal.SIGABRT)
+        deadline = time.monotonic() + _DUMP_S
+        while self._group.running and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self._group.ends()
+
+    def _failure(self, rank: int, end: ChildEnd, out_of_memory: bool) -> RankFailure | None:
+        said = read_record(self._launch.folder.failure(rank), RankFailure)
+        if said is not None:
+            return said.model_copy(update={"node": self._launch.node_name})
+        if not end.failed:
+            return None
+        if self._is_script and end.code > 0:
+            failure = script_failure(rank, end, self._tail(end.name))
+            return failure.model_copy(update={"node": self._launch.node_name})
+        return RankFailure(
+            rank=rank,
+            node=self._launch.node_name,
+            kind=_kind(end, out_of_memory),
+            what=f"ended by {end.cause}",
+            hint=f"See {self._logs[end.name]}:\n{self._tail(end.name)}",
+            at=end.at,
+        )
+
+    def _tail(self, name: str) -> str:
+        with self._logs[name].open("rb") as log:
+            log.seek(self._log_starts[name])
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-_TAIL_LINES:])
+
+
+def _kind(end: ChildEnd, out_of_memory: bool) -> FailureKind:
+    if end.code == -signal.SIGKILL and out_of_memory:
+        return FailureKind.OUT_OF_MEMORY
+    if end.code < 0 and -end.code in _ENDED_FROM_OUTSIDE:
+        return FailureKind.KILLED
+    return FailureKind.CRASHED
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
