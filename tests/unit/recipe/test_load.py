@@ -1,0 +1,119 @@
+"""Recipes and sites: overrides, interpolation, and what a wrong key is answered with."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import RecipeError, SiteError
+from headrace.recipe.load import available, load_recipe, load_site
+
+MINIMAL = """
+dataset:
+  name: d
+  source: /somewhere
+model: {_target_: torch.nn.Linear, in_features: 1, out_features: 1}
+"""
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    def write(text: str = MINIMAL, name: str = "mine.yaml") -> str:
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_built_in_recipe_and_site_load():
+    recipe, site = load_recipe("digits"), load_site("laptop")
+    assert recipe.model is not None
+    assert recipe.train.role in site.roles
+    assert recipe.pack_role in site.roles
+
+
+def test_name_defaults_to_the_file(recipe_file):
+    assert load_recipe(recipe_file()).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("override", "read"),
+    [
+        ("trainer.max_epochs=3", lambda r: r.trainer.max_epochs == 3),
+        ("seed=5", lambda r: r.seed == 5),
+        ("evaluate=null", lambda r: r.evaluate is None),
+        ("pack.shard_bytes=2MiB", lambda r: r.pack.shard_bytes == 2 * 2**20),
+        ("train.timeout=90min", lambda r: r.train.timeout == 5400.0),
+        ("dataset.splits={train: 0.5, test: 0.5}", lambda r: "val" not in r.dataset.splits),
+        ("model.hidden=[1, 2]", lambda r: r.model.as_config()["hidden"] == [1, 2]),
+    ],
+)
+def test_overrides(recipe_file, override, read):
+    assert read(load_recipe(recipe_file(), [override]))
+
+
+def test_interpolation(recipe_file, monkeypatch):
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    text = (
+        MINIMAL.replace("/somewhere", "${oc.env:DATA_ROOT}/raw") + "seed: ${trainer.max_epochs}\n"
+    )
+    recipe = load_recipe(recipe_file(text + "trainer: {max_epochs: 4}\n"))
+    assert recipe.dataset.source == "/data/raw"
+    assert recipe.seed == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["trainer.max_epoch=3"], ["unknown key 'trainer.max_epoch'", "Did you mean 'max_epochs'"]),
+        (["tainer.max_epochs=3"], ["unknown key 'tainer'", "Did you mean 'trainer'"]),
+        (["dataset.soruce=x"], ["unknown key 'dataset.soruce'", "Did you mean 'source'"]),
+        (["trainer.max_epochs=many"], ["trainer.max_epochs", "integer", "'many'"]),
+        (["trainer.max_epochs=0"], ["trainer.max_epochs", "greater than or equal to 1"]),
+        (["train.timeout=soon"], ["'soon' is no duration", "90s, 30min"]),
+        (["pack.images=decoded"], ["pack.images", "'decode'", "'encoded'"]),
+        (["dataset.splits={train: 0.5}"], ["splits add up to 0.5, not to 1"]),
+        (["dataset.path=/x"], ["either 'source'", "or 'path'"]),
+        (["dataset.labels=index"], ["needs 'index'"]),
+        (["dataset.index=labels.csv"], ["both an index file and labels from folders"]),
+        (["evaluate.split=tset"], ["evaluate.split is 'tset'", "train, val, test"]),
+        (["model=null"], ["either 'model' or 'train.script'"]),
+        (["seed"], ["'seed' is not of the form key=value", "trainer.max_epochs=3"]),
+        (["name=a/b"], ["name", "pattern"]),
+    ],
+)
+def test_wrong_recipe_is_explained(recipe_file, overrides, words):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe_file(), overrides)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_unknown_names_are_answered_with_the_nearest():
+    with pytest.raises(RecipeError, match="Did you mean 'digits'"):
+        load_recipe("digts")
+    with pytest.raises(SiteError, match="Did you mean 'laptop'"):
+        load_site("labtop")
+
+
+def test_missing_and_broken_files(recipe_file, tmp_path):
+    with pytest.raises(RecipeError, match=r"nothing\.yaml' does not exist"):
+        load_recipe(str(tmp_path / "nothing.yaml"))
+    with pytest.raises(RecipeError, match="cannot be read"):
+        load_recipe(recipe_file("a: [1,\n"))
+    with pytest.raises(RecipeError, match="not a mapping"):
+        load_recipe(recipe_file("- 1\n- 2\n"))
+    with pytest.raises(RecipeError, match=r"cannot be read.*NOT_SET_ANYWHERE"):
+        load_recipe(recipe_file(MINIMAL.replace("/somewhere", "${oc.env:NOT_SET_ANYWHERE}")))
+
+
+def test_search_path_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "digits.yaml").write_text(MINIMAL)
+    monkeypatch.setenv("HEADRACE_RECIPES_PATH", str(tmp_path))
+    assert available("recipes")["digits"] == tmp_path / "digits.yaml"
+    assert load_recipe("digits").dataset.source == "/somewhere"
+
+
+def test_recipes_survive_a_round_trip_through_json():
+    recipe = load_recipe("digits")
+    assert type(recipe).model_validate_json(recipe.model_dump_json(by_alias=True)) == recipe

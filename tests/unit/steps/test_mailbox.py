@@ -1,0 +1,104 @@
+"""The mailbox: numbered once, found by key, ends told also of drivers that died."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace.errors import LeaseLostError, StepError
+from headrace.states import FailureClass, StepState
+from headrace.steps import mailbox
+from headrace.steps.records import StepResult, StepSpec
+from headrace.storage.atomic import write_json, write_record, write_text
+from headrace.storage.layout import LeaseFolder
+
+
+@pytest.fixture
+def lease(tmp_path):
+    folder = LeaseFolder(tmp_path / "lease-1")
+    folder.path.mkdir()
+    return folder
+
+
+def spec(key: str = "r/pack/1") -> StepSpec:
+    return StepSpec(key=key, kind="pack", run_id="r", name="pack", attempt=1, run_folder="/nowhere")
+
+
+def test_submitting_twice_gives_one_step(lease):
+    first = mailbox.submit(lease, spec())
+    assert mailbox.submit(lease, spec()) == first
+    assert mailbox.submit(lease, spec("r/pack/2")).number == 2
+
+
+def test_concurrent_writers_leave_no_gap_and_no_double(lease):
+    keys = [f"r/step/{n % 10}" for n in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda key: mailbox.submit(lease, spec(key)), keys))
+    assert sorted({folder.number for folder in folders}) == list(range(1, 11))
+    assert len(list(lease.steps.glob("[0-9]*"))) == 10
+
+
+def test_a_writer_killed_half_way_leaves_no_gap(lease):
+    lease.steps.mkdir()
+    (lease.steps / ".0123abcd").mkdir()  # what is left of a writer that died before the rename
+    assert mailbox.submit(lease, spec()).number == 1
+    assert [folder.number for folder in mailbox.submitted(lease)] == [1]
+
+
+def test_an_ended_lease_takes_no_step(lease):
+    write_text(lease.closed, "idle")
+    with pytest.raises(LeaseLostError, match="lease-1 has ended"):
+        mailbox.submit(lease, spec())
+
+
+def test_no_outcome_while_the_driver_runs(lease):
+    folder = mailbox.submit(lease, spec())
+    assert mailbox.outcome(folder) is None
+    assert mailbox.status(folder).state is StepState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("code", "cancelled", "state", "words"),
+    [
+        (-9, False, StepState.LOST, "signal 9"),
+        (3, False, StepState.LOST, "exit code 3"),
+        (-9, True, StepState.CANCELLED, "the user"),
+    ],
+)
+def test_a_driver_that_died_without_a_result(lease, code, cancelled, state, words):
+    """A driver killed at any moment ends as a known state, never as silence (pains 5, 6)."""
+    folder = mailbox.submit(lease, spec())
+    if cancelled:
+        mailbox.request_cancel(folder, "the user")
+    write_json(folder.exit, {"code": code, "at": 12.0})
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.state is state
+    assert result.failure is not None
+    assert words in result.failure.message
+
+
+def test_a_result_counts_more_than_an_exit_code(lease):
+    folder = mailbox.submit(lease, spec())
+    write_json(folder.exit, {"code": -9, "at": 12.0})
+    done = StepResult(state=StepState.SUCCEEDED, started_at=1, finished_at=2)
+    write_record(folder.result, done)
+    assert mailbox.outcome(folder) == done
+
+
+def test_a_lost_lease_makes_its_steps_lost_or_cancelled(lease):
+    folder = mailbox.submit(lease, spec())
+    assert mailbox.lost(folder, "host died").state is StepState.LOST
+    mailbox.request_cancel(folder, "asked")
+    failure = mailbox.lost(folder, "host died").failure
+    assert failure is not None
+    assert failure.failure_class is FailureClass.CANCELLED
+
+
+def test_a_damaged_file_is_named(lease):
+    folder = mailbox.submit(lease, spec())
+    folder.status.write_text(json.dumps({"state": "dancing"}))
+    with pytest.raises(StepError, match=r"status\.json does not hold a StepStatus"):
+        mailbox.status(folder)

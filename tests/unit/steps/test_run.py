@@ -1,0 +1,131 @@
+"""The step driver: every end becomes a result, user mistakes without a trace."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from headrace.errors import DataError, StepCancelledError, StepError, UserCodeError, WorkerLostError
+from headrace.recipe.load import load_recipe, load_site
+from headrace.states import FailureClass, StepState
+from headrace.steps import registry
+from headrace.steps.records import StepResult, StepSpec, StepStatus
+from headrace.steps.reporter import Rate
+from headrace.steps.run import failure_of, run_step
+from headrace.storage.atomic import read_record, write_record, write_text
+from headrace.storage.layout import RunFolder, StepFolder
+
+
+@pytest.fixture
+def step(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    write_record(run.recipe, load_recipe("digits"))
+    write_record(run.site, load_site("laptop"))
+    folder = StepFolder(tmp_path / "steps" / "000001")
+    spec = StepSpec(
+        key="r/pack/1", kind="pack", run_id="r", name="pack", attempt=1,
+        run_folder=str(run.path), timeout_s=None,
+    )  # fmt: skip
+    write_record(folder.spec, spec)
+    return folder
+
+
+@pytest.fixture
+def run_as(monkeypatch):
+    """Have the registry give this function for every kind."""
+
+    def install(function):
+        monkeypatch.setattr("headrace.steps.run.step_function", lambda kind: function)
+
+    return install
+
+
+def test_success_writes_result_status_and_events(step, run_as):
+    def work(context):
+        context.progress(3, 3, "things")
+        context.report(loss=0.5)
+        return {"answer": 42}
+
+    run_as(work)
+    assert run_step(step).outputs == {"answer": 42}
+    status = read_record(step.status, StepStatus)
+    assert status is not None
+    assert (status.state, status.progress.done, status.metrics) == (
+        StepState.SUCCEEDED, 3, {"loss": 0.5},
+    )  # fmt: skip
+    events = [json.loads(line)["event"] for line in step.events.read_text().splitlines()]
+    assert events == ["started", "finished"]
+
+
+def test_a_step_with_a_result_is_not_run_again(step, run_as):
+    done = StepResult(state=StepState.SUCCEEDED, started_at=1, finished_at=2)
+    write_record(step.result, done)
+    run_as(lambda context: pytest.fail("ran again"))
+    assert run_step(step) == done
+
+
+def test_cancel_file_stops_the_step(step, run_as):
+    begun = threading.Event()
+
+    def work(context):
+        begun.set()
+        while True:
+            context.check()
+
+    run_as(work)
+    threading.Thread(target=lambda: begun.wait() and write_text(step.cancel, "asked")).start()
+    result = run_step(step)
+    assert result.state is StepState.CANCELLED
+    assert result.failure is not None
+    assert "asked" in result.failure.message
+
+
+def test_time_limit(step, run_as):
+    spec = read_record(step.spec, StepSpec)
+    write_record(step.spec, spec.model_copy(update={"timeout_s": 0.01}))
+
+    def work(context):
+        while True:
+            context.progress(0, None, "")
+
+    run_as(work)
+    assert run_step(step).state is StepState.TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("error", "failure_class", "traced"),
+    [
+        (DataError("bad sample"), FailureClass.DATA_ERROR, False),
+        (StepCancelledError("asked"), FailureClass.CANCELLED, False),
+        (WorkerLostError("worker died"), FailureClass.INFRASTRUCTURE, False),
+        (UserCodeError("model raised", trace="Traceback …"), FailureClass.USER_ERROR, True),
+        (MemoryError(), FailureClass.OUT_OF_MEMORY, True),
+        (ZeroDivisionError("division by zero"), FailureClass.INFRASTRUCTURE, True),
+    ],
+)
+def test_failure_classes(error, failure_class, traced):
+    failure = failure_of(error)
+    assert failure.failure_class is failure_class
+    assert bool(failure.trace) is traced
+    assert failure.message
+
+
+def test_folder_without_spec(tmp_path):
+    with pytest.raises(StepError, match=r"holds no spec\.json"):
+        run_step(StepFolder(tmp_path))
+
+
+def test_unknown_kind_lists_the_valid_ones():
+    with pytest.raises(Exception, match="Did you mean 'pack'"):
+        registry.step_function("pakc")
+
+
+def test_rate_over_a_window():
+    rate = Rate()
+    assert rate.add(0.0, 0, "samples") is None
+    assert rate.add(10.0, 50, "samples") == 5.0
+    assert rate.add(20.0, 150, "samples") == 7.5
+    assert rate.add(60.0, 550, "samples") == 10.0  # only the last half minute counts
+    assert rate.add(61.0, 1, "shards") is None  # another unit starts anew
