@@ -18,7 +18,7 @@ from headrace.evaluation.metrics import CALIBRATION_BINS, ClassificationResult
 
 _DPI = 144
 _MAX_NAMED_CLASSES = 25
-_MAX_CURVES = 8
+_MAX_CURVES = 10
 _ACCENT = "#0b6e99"
 
 
@@ -56,7 +56,7 @@ def regression_figures(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> 
 
 
 def hardest_classes(result: ClassificationResult) -> list[int]:
-    """Up to eight classes of the lowest AUROC, in the order of the classes."""
+    """Up to ten classes of the lowest AUROC, in the order of the classes."""
     scored = [
         (each.auroc, index) for index, each in enumerate(result.classes) if each.auroc is not None
     ]
@@ -66,7 +66,7 @@ def hardest_classes(result: ClassificationResult) -> list[int]:
 def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> bytes:
     """Rows are true classes, columns predicted ones; colour is the share of the true class."""
     few = len(names) <= _MAX_NAMED_CLASSES
-    side = min(max(4.5, 0.45 * len(names) + 2), 11.0)
+    side = min(max(4.5, 0.36 * len(names) + 1.6), 11.0)
     figure, axes = _figure(side, side * 0.92)
     share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)

@@ -25,6 +25,8 @@ from headrace.evaluation.thumbnails import thumbnails
 from headrace.recipe.recipe import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 
+_TITLES = {"f1": "F1", "auroc": "AUROC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
+
 _NOTES = {
     "precision": "mean of the classes",
     "recall": "mean of the classes",
@@ -97,7 +99,7 @@ def cards(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tuple[Ca
     """The metrics as cards of the report."""
     return tuple(
         Card(
-            name=name.replace("_", " "),
+            name=_TITLES.get(name, name.capitalize().replace("_", " ")),
             value=f"{value:.4f}",
             note=f"at least {minima[name]:g} asked for" if name in minima else _NOTES.get(name, ""),
             is_bad=value < minima.get(name, -np.inf),
@@ -154,7 +156,7 @@ def _mistakes_table(
             source,
             mistake.true,
             mistake.predicted,
-            f"{mistake.weight:.4g}",
+            f"{mistake.weight:.4f}",
             str(mistake.sample_id),
         )
         for mistake, image, source in zip(mistakes, images, sources, strict=True)

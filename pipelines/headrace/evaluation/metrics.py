@@ -139,12 +139,12 @@ def _summary(
         "precision": classification.multiclass_precision(predicted, target, **options),
         "recall": classification.multiclass_recall(predicted, target, **options),
         "f1": classification.multiclass_f1_score(predicted, target, **options),
-        "calibration_error": classification.multiclass_calibration_error(
-            scores, target, num_classes, n_bins=CALIBRATION_BINS
-        ),
     }
     if not np.isnan(aurocs).all():
         metrics["auroc"] = np.nanmean(aurocs)
+    metrics["calibration_error"] = classification.multiclass_calibration_error(
+        scores, target, num_classes, n_bins=CALIBRATION_BINS
+    )
     return {name: float(value) for name, value in metrics.items()}
 
 
