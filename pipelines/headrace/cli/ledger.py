@@ -43,7 +43,7 @@ def migrate() -> None:
 
 
 def url() -> None:
-    """Print the ledger's URL, with *** in place of a password.
+    """Print the ledger's URL, with `***` in place of a password.
 
     Example: HEADRACE_LEDGER=postgresql://me:secret@db/headrace headrace ledger url
     """

@@ -1,0 +1,68 @@
+"""The generated pages say what the code says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.recipe.recipe import Recipe
+from support.sources import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the generator."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_pages_are_up_to_date():
+    done = generate("--check")
+    hint = "Run `.venv/bin/python docs/generate.py` and commit what it writes."
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{hint}"
+
+
+def test_an_edited_or_missing_page_is_found_and_written_anew(tmp_path: Path):
+    copy = tmp_path / "reference"
+    shutil.copytree(REFERENCE, copy)
+    (copy / "cli.md").write_text("edited by hand\n")
+    (copy / "dags.md").unlink()
+    found = generate("--check", "--folder", str(copy))
+    assert found.returncode == 1
+    assert found.stdout == f"out of date: {copy}/cli.md\nout of date: {copy}/dags.md\n"
+    assert generate("--folder", str(copy)).returncode == 0
+    assert generate("--check", "--folder", str(copy)).stdout == ""
+
+
+def test_every_key_of_the_recipe_is_told_with_its_meaning():
+    rows = [row for row in (REFERENCE / "recipe.md").read_text().splitlines() if row[:3] == "| `"]
+    keys = {row.split("`")[1] for row in rows}
+    schema = Recipe.model_json_schema(by_alias=True)
+    parts = [schema, *(schema["$defs"][name] for name in schema["$defs"] if name != "Target")]
+    assert keys == {key for part in parts for key in part["properties"]}
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_no_page_shows_this_machine():
+    for page in REFERENCE.rglob("*"):
+        if page.is_file():
+            assert str(Path.home()) + "/" not in page.read_text()
+
+
+@pytest.mark.parametrize("kind", ["recipe", "site"])
+def test_schemas_are_what_the_command_writes(kind: str):
+    command = [str(Path(sys.executable).parent / "headrace"), "schema", kind]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) == json.loads(
+        (REFERENCE / "schemas" / f"{kind}.schema.json").read_text()
+    )
