@@ -27,6 +27,8 @@ from headrace.storage.layout import LeaseFolder, RunFolder
 from support.shards import write_dataset
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NUM_TEST, NUM_TRAIN = 230, 60
 
 
