@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
-from headrace.errors import StepError, UnknownNameError
+from headrace.errors import HeadraceError, StepError, UnknownNameError
 
 _TIMEOUT_S = 30.0
+
+
+class AirflowBusyError(HeadraceError):
+    """Airflow's API server did not answer in time; it may be busy or starting anew."""
 
 
 class AirflowApi:
@@ -40,11 +46,11 @@ class AirflowApi:
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """State of a DAG run: queued, running, success, failed."""
-        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}")["state"])
 
     def run_url(self, dag_id: str, run_id: str) -> str:
         """Page of a DAG run in the web UI."""
-        return f"{self._base_url}/dags/{dag_id}/runs/{run_id}"
+        return f"{self._base_url}/dags/{dag_id}/runs/{quote(run_id)}"
 
     def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         if not self._token and path != "/auth/token":
@@ -66,3 +72,5 @@ class AirflowApi:
             reason = error.read().decode(errors="replace")[:2000]
             kind = UnknownNameError if error.code == 404 else StepError
             raise kind(f"Airflow answered {error.code} to {method} {path}: {reason}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise AirflowBusyError(f"Airflow did not answer {method} {path}: {error}") from error

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.airflow_api import AirflowApi
-from headrace.cli.airflow_server import Server, down, up
+from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
+from headrace.cli.airflow_server import Server, down, running, up
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
 from headrace.control.books import ledger
@@ -26,7 +26,9 @@ DAG_ID = "headrace_train"
 
 _POLL_S = 0.25
 _DAG_TIMEOUT_S = 120.0
-_IS_LAST_STATE = ("success", "failed")
+_ASK_S = 1.0
+_STALL_S = 180.0
+_LAST_STATES = ("success", "failed")
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +62,8 @@ def demo(
         dag_run = _trigger(api, overrides or [], console)
         run_id = _run_id(api, dag_run, console)
         with Watching(run_id, console) as tick:
-            while api.run_state(DAG_ID, dag_run) not in _IS_LAST_STATE:
+            ended = _DagRunEnd(api, dag_run)
+            while not ended():
                 tick()
                 time.sleep(_POLL_S)
         succeeded = _tell_end(run_id, api.run_url(DAG_ID, dag_run), console)
@@ -83,14 +86,16 @@ def _prepare_digits(console: Console) -> None:
 
 @contextmanager
 def _airflow(console: Console) -> Iterator[Server]:
+    was_up = running() is not None
     try:
         with console.status("Starting Airflow"):
             server = up()
         console.print(f"Airflow: {server.url}", highlight=False)
         yield server
     finally:
-        with console.status("Stopping Airflow"):
-            down()
+        if not was_up:
+            with console.status("Stopping Airflow"):
+                down()
 
 
 def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> str:
@@ -100,17 +105,42 @@ def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> str:
         while True:
             try:
                 return api.trigger(DAG_ID, conf)
-            except UnknownNameError:
+            except (UnknownNameError, AirflowBusyError):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL_S)
 
 
+class _DagRunEnd:
+    """Tells whether the DAG run has ended; asks now and then, and bears an API that stalls."""
+
+    def __init__(self, api: AirflowApi, dag_run: str) -> None:
+        self._api = api
+        self._dag_run = dag_run
+        self._asked_at = 0.0
+        self._answered_at = time.monotonic()
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._asked_at < _ASK_S:
+            return False
+        self._asked_at = now
+        try:
+            state = self._api.run_state(DAG_ID, self._dag_run)
+        except AirflowBusyError:
+            if now - self._answered_at > _STALL_S:
+                raise
+            return False
+        self._answered_at = time.monotonic()
+        return state in _LAST_STATES
+
+
 def _run_id(api: AirflowApi, dag_run: str, console: Console) -> str:
     key = f"airflow:{DAG_ID}:{dag_run}"
+    ended = _DagRunEnd(api, dag_run)
     with console.status("Triggered; waiting for the first task"):
         while (record := ledger().run_by_key(key)) is None:
-            if api.run_state(DAG_ID, dag_run) in _IS_LAST_STATE:
+            if ended() and ledger().run_by_key(key) is None:
                 raise StepError(
                     f"DAG run {dag_run} ended before it had made a run",
                     f"Its log: {api.run_url(DAG_ID, dag_run)}",
