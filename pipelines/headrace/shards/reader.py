@@ -69,12 +69,14 @@ def read_layout(path: Path) -> ShardLayout:
         ShardError: The file is missing, truncated, damaged, or no shard of this format.
     """
     try:
-        num_bytes = path.stat().st_size
-        with h5py.File(path, "r", locking=False) as file:
-            layout = _layout(path, file, num_bytes)
+        # through a Python file: HDF5 neither locks it nor knows it from other openings of it
+        with path.open("rb") as stream, h5py.File(stream, "r") as file:
+            layout = _layout(path, file, path.stat().st_size)
     except FileNotFoundError:
         raise ShardError(f"The shard {path} is missing", _REPACK) from None
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # HDF5's own have none
+            raise ShardError(f"The shard {path} cannot be read: {error.strerror}") from error
         raise ShardError(f"The shard {path} is truncated or damaged: {error}", _REPACK) from error
     _check_places(path, layout)
     return layout
@@ -102,7 +104,7 @@ def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
     )
 
 
-def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.Dataset]]:
+def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, item in group.items():
         if isinstance(item, h5py.Group):
             yield from _datasets(item, f"{prefix}{key}/")
@@ -110,7 +112,9 @@ def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.D
             yield prefix + key, item
 
 
-def _place(path: Path, key: str, item: h5py.Dataset) -> ArrayPlace:
+def _place(path: Path, key: str, item: object) -> ArrayPlace:
+    if not isinstance(item, h5py.Dataset):
+        raise ShardError(f"The shard {path} is damaged: '{key}' is no array", _REPACK)
     offset = item.id.get_offset()
     if offset is None and item.size:
         raise ShardError(f"{path}: '{key}' is not stored in one piece and cannot be mapped")

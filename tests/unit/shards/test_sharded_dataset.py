@@ -1,0 +1,121 @@
+"""Gathering over shards equals indexing one array, in every kind of process."""
+
+import multiprocessing
+import pickle
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from headrace.errors import ManifestError, ShardError
+from headrace.shards.dataset import ShardedDataset
+
+ORDERS = (
+    [0, 1, 2, 3, 4, 5, 6, 7, 8],
+    [8, 0, 8, 3, 3, 5],
+    [4, 5],
+    [],
+    [7],
+)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_gather_equals_indexing_the_whole(dataset_folder: Path, order: list[int]) -> None:
+    dataset = ShardedDataset(dataset_folder, "train")
+    indices = np.array(order, dtype=np.int64)
+    images = np.broadcast_to(np.arange(9, dtype=np.uint8)[:, None, None], (9, 2, 3))
+    np.testing.assert_array_equal(dataset.gather("image", indices), images[indices])
+    assert dataset.gather("image", indices).dtype == np.uint8
+    assert dataset.gather("label", indices).tolist() == [i % 2 for i in order]
+    assert dataset.gather("sample_id", indices).tolist() == order
+    assert dataset.sources(indices) == [f"{i}.png" for i in order]
+    ragged = dataset.gather_ragged("blob", indices)
+    assert [ragged.item(i) for i in range(len(order))] == [bytes([i]) * i for i in order]
+
+
+def test_other_splits(dataset_folder: Path) -> None:
+    val = ShardedDataset(dataset_folder, "val")
+    assert val.gather("sample_id", np.arange(len(val))).tolist() == [9, 10, 11]
+    test = ShardedDataset(dataset_folder, "test")
+    assert len(test) == 0
+    assert test.gather("image", np.empty(0, dtype=np.int64)).shape == (0, 2, 3)
+
+
+def test_gather_fills_the_array_given(dataset_folder: Path) -> None:
+    dataset = ShardedDataset(dataset_folder, "train")
+    out = np.zeros((2, 2, 3), dtype=np.uint8)
+    assert dataset.gather("image", np.array([7, 2]), out) is out
+    assert out[:, 0, 0].tolist() == [7, 2]
+
+
+@pytest.mark.parametrize("index", [-1, 9])
+def test_index_outside_the_split(dataset_folder: Path, index: int) -> None:
+    with pytest.raises(IndexError, match="split 'train' of 9 samples"):
+        ShardedDataset(dataset_folder, "train").gather("image", np.array([index]))
+
+
+def test_wrong_names_and_layouts(dataset_folder: Path) -> None:
+    with pytest.raises(ManifestError, match="Did you mean 'train'"):
+        ShardedDataset(dataset_folder, "trian")
+    dataset = ShardedDataset(dataset_folder, "train")
+    with pytest.raises(ManifestError, match="no field 'imag'"):
+        dataset.gather("imag", np.array([0]))
+    with pytest.raises(ShardError, match="gather_ragged"):
+        dataset.gather("blob", np.array([0]))
+    with pytest.raises(ShardError, match="fixed shape"):
+        dataset.gather_ragged("image", np.array([0]))
+
+
+def test_shard_that_is_not_what_the_manifest_says(dataset_folder: Path) -> None:
+    with h5py.File(dataset_folder / "shards/train-00001.h5", "r+") as file:
+        del file["fields/image"]
+        file["fields/image"] = np.zeros((4, 3, 3), dtype=np.uint8)
+    dataset = ShardedDataset(dataset_folder, "train")
+    assert dataset.gather("image", np.array([0])).shape == (1, 2, 3)
+    with pytest.raises(ShardError, match=r"train-00001\.h5.*the manifest says"):
+        dataset.gather("image", np.array([5]))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("opened_before", [False, True])
+def test_same_samples_in_children(dataset_folder: Path, method: str, opened_before: bool) -> None:
+    """Pains 24: HDF5 opened before a fork gave wrong data or pickling errors."""
+    dataset = ShardedDataset(dataset_folder, "train")
+    indices = np.array([8, 1, 5, 0])
+    expected = ShardedDataset(dataset_folder, "train").gather("image", indices)
+    if opened_before:
+        np.testing.assert_array_equal(dataset.gather("image", indices), expected)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        for found in pool.starmap(dataset.gather, [("image", indices)] * 4, chunksize=1):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_inherited_by_fork_without_pickling(dataset_folder: Path) -> None:
+    """Pains 24: the open reader itself, as DataLoader workers inherit it."""
+    dataset = ShardedDataset(dataset_folder, "train")
+    indices = np.arange(9)
+    expected = dataset.gather("image", indices)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    children = [
+        context.Process(target=lambda: queue.put(dataset.gather("image", indices)))
+        for _ in range(2)
+    ]
+    for child in children:
+        child.start()
+    for _ in children:
+        np.testing.assert_array_equal(queue.get(), expected)
+    for child in children:
+        child.join(30)
+        assert child.exitcode == 0
+
+
+def test_pickle_carries_no_samples(dataset_folder: Path) -> None:
+    dataset = ShardedDataset(dataset_folder, "train")
+    dataset.gather("image", np.arange(9))
+    again = pickle.loads(pickle.dumps(dataset))
+    np.testing.assert_array_equal(
+        again.gather("image", np.arange(9)), dataset.gather("image", np.arange(9))
+    )
+    assert all(reader._map is None for reader in pickle.loads(pickle.dumps(dataset))._readers)
