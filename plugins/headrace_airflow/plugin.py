@@ -1,9 +1,14 @@
-"""The plugin that Airflow loads: the links of headrace's operators."""
+"""The plugin that Airflow loads: the links of headrace's operators.
+
+Loading it also imports the operators: the scheduler's workers are forked from a process that has
+loaded its plugins, and each task then starts a second sooner.
+"""
 
 from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
+import headrace_airflow.operators  # noqa: F401, for the tasks, see above
 from headrace_airflow.links import DaskDashboardLink, RunFolderLink
 
 

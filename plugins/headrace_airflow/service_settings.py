@@ -8,6 +8,9 @@ from pathlib import Path
 
 _BUNDLES = [{"name": "headrace", "classpath": "headrace_airflow.bundle.HeadraceDagBundle"}]
 
+_LOCK_TIMEOUT_S = 60
+"""SQLite has one writer at a time; the others wait this long, not only 5 s, before they give up."""
+
 _NOBODY_LISTENS = "1"
 """A port without a server: logs are read from disk, not from a server open to the network."""
 
@@ -32,7 +35,9 @@ def airflow_settings(folder: Path, port: int, jwt_secret: str, parallelism: int)
             "execution_api_server_url": f"{url}/execution/",
             "hostname_callable": "socket.gethostname",
         },
-        "database": {"sql_alchemy_conn": f"sqlite:///{folder / 'airflow.db'}"},
+        "database": {
+            "sql_alchemy_conn": f"sqlite:///{folder / 'airflow.db'}?timeout={_LOCK_TIMEOUT_S}"
+        },
         "api": {"host": "127.0.0.1", "port": str(port), "base_url": url, "workers": "1"},
         "api_auth": {"jwt_secret": jwt_secret},
         "dag_processor": {

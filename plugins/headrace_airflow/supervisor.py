@@ -47,7 +47,7 @@ _COMPONENTS = {
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
 _POLL_S = 0.25
-_STOP_GRACE_S = 10.0
+_STOP_GRACE_S = 5.0
 _MAX_SHORT_LIVES = 3
 
 
@@ -145,11 +145,17 @@ class Supervisor:
         write_text(done, current)
 
     def _end(self) -> None:
-        deadline = time.monotonic() + _STOP_GRACE_S
-        for component in self._components:
-            component.ask_to_end()
-        left = [c.name for c in self._components if not c.wait(deadline - time.monotonic())]
+        """The others first: they end sooner while the API server still answers."""
+        api_server, *others = self._components
+        left = _ended(others) + _ended([api_server])
         logger.info("ended%s", f"; to be killed: {', '.join(left)}" if left else "")
+
+
+def _ended(components: list[Component]) -> list[str]:
+    deadline = time.monotonic() + _STOP_GRACE_S
+    for component in components:
+        component.ask_to_end()
+    return [c.name for c in components if not c.wait(deadline - time.monotonic())]
 
 
 def _jwt_secret(folder: Path) -> str:
