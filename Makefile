@@ -9,7 +9,7 @@ ARGS ?=
 PYTEST = $(BIN)/pytest --durations=15 --durations-min=1
 
 .PHONY: help demo test setup system-packages lint types imports unit contract dags integration \
-	chaos docs format pins clean
+	chaos docs reference format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -50,6 +50,9 @@ docs: ## Tests of the documentation: its examples are run, its links and generat
 format: setup ## Format the Python files and correct what can be corrected
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
+
+reference: setup ## Write the generated pages of docs/reference anew
+	@$(BIN)/python docs/generate.py
 
 pins: setup ## Rewrite constraints.txt from what is installed in .venv
 	@$(BIN)/python scripts/pins.py > constraints.txt.new
