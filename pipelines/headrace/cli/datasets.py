@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from headrace.cli.console import open_console
 from headrace.storage.manifest import FieldInfo, Manifest, read_manifest
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def inspect(
     if as_json:
         typer.echo(summary.model_dump_json(indent=1))
     elif isinstance(summary, DatasetSummary):
-        _print_dataset(summary, Console())
+        _print_dataset(summary, open_console())
     else:
-        _print_shard(summary, Console())
+        _print_shard(summary, open_console())
 
 
 def verify(
@@ -81,7 +82,7 @@ def verify(
         listed = ",".join(finding.model_dump_json() for finding in findings)
         typer.echo(f'{{"intact": {str(not findings).lower()}, "findings": [{listed}]}}')
     else:
-        _print_findings(manifest, findings, Console())
+        _print_findings(manifest, findings, open_console())
     if findings:
         raise typer.Exit(_EXIT_DAMAGED)
 

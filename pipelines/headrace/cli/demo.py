@@ -14,6 +14,7 @@ from rich.console import Console
 
 from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
 from headrace.cli.airflow_server import Server, down, running, up
+from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
 from headrace.control.books import ledger
@@ -54,7 +55,7 @@ def demo(
 
         headrace demo --once trainer.max_epochs=3
     """
-    console = Console()
+    console = open_console()
     once = once or bool(os.environ.get("CI")) or not console.is_terminal
     _prepare_digits(console)
     with _airflow(console) as server:

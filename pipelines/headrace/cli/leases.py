@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import open_console
 from headrace.cli.lease_view import details, summary
 from headrace.leases import client, overview
 from headrace.leases.reap import reap as reap_site
@@ -49,7 +49,7 @@ def list_leases(
     if as_json:
         typer.echo(json.dumps([view.model_dump(mode="json") for view in views], indent=1))
     elif views:
-        Console(soft_wrap=True).print(summary(views))
+        open_console().print(summary(views))
     else:
         typer.echo("No leases." if ended else "No open leases; --all lists those that have ended.")
 
@@ -69,7 +69,7 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
         }
         typer.echo(json.dumps(content, indent=1))
         return
-    Console(soft_wrap=True).print(details(view, spec, info, overview.steps_of(folder)))
+    open_console().print(details(view, spec, info, overview.steps_of(folder)))
 
 
 def close(

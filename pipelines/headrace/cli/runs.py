@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from headrace.cli.console import open_console
 from headrace.cli.view import amount, closing, duration, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
 from headrace.control.books import ledger
@@ -82,7 +83,7 @@ def resume(run_id: RunArgument = None, as_json: JsonOption = False) -> None:
 
 
 def _execute(job: Run, *, as_json: bool) -> None:
-    console = Console(stderr=as_json)
+    console = open_console(stderr=as_json)
     with Watching(job.run_id, console) as tick:
         execute(job, tick)
     view = overview(job.run_id)
@@ -114,7 +115,7 @@ def status(
         headrace status --json
     """
     known = _known(run_id)
-    console = Console()
+    console = open_console()
     if as_json:
         typer.echo(overview(known).model_dump_json(indent=1))
         return
@@ -192,7 +193,7 @@ def runs(
         table.add_row(
             row.run_id, row.recipe_name, row.site_name, row.state.value, took, _result(row.outputs)
         )
-    Console().print(table)
+    open_console().print(table)
 
 
 def _result(outputs: dict[str, object]) -> str:

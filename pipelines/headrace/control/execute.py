@@ -19,6 +19,7 @@ MAX_ATTEMPTS = 5
 """Attempts at one step before the run gives up on it."""
 
 _POLL_S = 0.25
+_RETRY_PAUSE_S = 3.0
 
 Tick = Callable[[], None]
 
@@ -64,7 +65,15 @@ def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
         failure = result.failure
         if failure is None or not failure.failure_class.is_retried or attempt == MAX_ATTEMPTS:
             break
+        _pause(_RETRY_PAUSE_S, tick)
     return result
+
+
+def _pause(seconds: float, tick: Tick) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        tick()
+        time.sleep(_POLL_S)
 
 
 def _attempt(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
