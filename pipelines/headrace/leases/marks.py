@@ -24,7 +24,12 @@ _TRACKER = "multiprocessing.resource_tracker"
 
 def mark(folder: LeaseFolder) -> dict[str, str]:
     """Environment variables that mark the processes of a lease."""
-    return {LEASE_ID: folder.lease_id, LEASE_FOLDER: str(folder.path.resolve())}
+    return {
+        LEASE_ID: folder.lease_id,
+        LEASE_FOLDER: str(folder.path.resolve()),
+        # Dask writes titles over the environment that the kernel shows, unless told not to
+        "SPT_NOENV": "1",
+    }
 
 
 def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:

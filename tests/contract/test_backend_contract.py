@@ -1,0 +1,260 @@
+"""What every backend of leases must do; a backend's suite inherits this and names itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import psutil
+import pytest
+
+from headrace.leases import client
+from headrace.leases.fleet import Fleet
+from headrace.leases.marks import marked
+from headrace.leases.overview import views
+from headrace.leases.reap import leftovers, reap
+from headrace.leases.records import HostRecord
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role
+from headrace.states import LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.storage.atomic import read_record, write_record
+from headrace.storage.layout import LeaseFolder, SiteFolder
+from support import fleet_functions
+from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_probe, wait_for_state
+from support.waiting import wait_until
+
+GONE_WITHIN_S = 20.0
+
+
+class BackendContract:
+    """The suite; every test opens a real lease."""
+
+    backend: ClassVar[Literal["local"]]
+
+    def role(self, **changes: Any) -> Role:
+        return Role(backend=self.backend, **{"kind": "gang", "nodes": 1, **changes})
+
+    @pytest.fixture
+    def site(self, tmp_path: Path, headrace_home: Path) -> Iterator[Path]:
+        """A site's folder; all leases in it are ended afterwards."""
+        yield tmp_path / "site"
+        for folder in sorted((tmp_path / "site" / "leases").glob("*")):
+            client.end(LeaseFolder(folder), grace_s=10)
+            assert processes_of(LeaseFolder(folder)) == []
+
+    def test_a_gang_is_open_with_all_its_nodes(self, site: Path) -> None:
+        """pains 15: one allocation of N nodes."""
+        role = self.role(nodes=2, threads_per_rank=3, env={"HEADRACE_COLOUR": "blue"})
+        folder = opened(site, role)
+        info = client.info(folder)
+        assert info is not None
+        assert info.backend == self.backend
+        assert info.nodes == 2
+        assert info.host.is_alive
+        assert folder.scheduler_file.exists()
+        assert folder.path.stat().st_mode & 0o077 == 0
+        with urllib.request.urlopen(info.dashboard_url, timeout=30) as page:
+            assert page.status == 200
+        with Fleet.open(folder) as fleet:
+            nodes = fleet.nodes(2, timeout_s=1)
+            assert [(node.name, node.index) for node in nodes] == [("node-0", 0), ("node-1", 1)]
+            assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
+            assert fleet.call(nodes[0], os.getenv, "OMP_NUM_THREADS") == "3"
+            assert fleet.call(nodes[1], os.getenv, "HEADRACE_COLOUR") == "blue"
+
+    def test_a_gang_is_all_or_nothing(self, site: Path) -> None:
+        folder = start(site, self.role(nodes=2, start_timeout=0.05))
+        wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
+        assert "of 2 nodes were there after 0.05 s" in client.why_ended(folder)
+        assert "start_timeout" in client.why_ended(folder)
+        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
+
+    def test_a_pool_grows_to_what_is_asked(self, site: Path) -> None:
+        """pains 19, 20: it keeps its nodes as long as a driver asks for them."""
+        folder = opened(site, self.role(kind="pool", nodes=2))
+        with Fleet.open(folder) as fleet:
+            assert len(fleet.nodes(2, START_TIMEOUT_S)) == 2
+            done = dict(fleet.map(fleet_functions.pid_of_slot, range(20)))
+        assert sorted(done) == list(range(20))
+        assert len(set(done.values())) == 2
+
+    def test_runs_a_step_from_the_mailbox(self, site: Path) -> None:
+        folder = opened(site, self.role(nodes=1))
+        steps = [submit_probe(folder, name) for name in ("first", "second")]
+        for step in steps:
+            result = wait_until(lambda step=step: mailbox.outcome(step), 60, "the step to end")
+            assert result.state is StepState.SUCCEEDED, result.failure
+            (node,) = result.outputs["nodes"]
+            assert node["name"] == "node-0"
+            assert node["num_cpus"] >= 1
+            assert set(node["tiers"]) == {"shm", "disk"}
+        (view,) = views(SiteFolder(site))
+        assert (view.num_steps, view.state) == (2, LeaseState.READY)
+
+    def test_steps_submitted_early_wait_for_the_machines(self, site: Path) -> None:
+        folder = start(site, self.role())
+        step = submit_probe(folder)
+        result = wait_until(lambda: mailbox.outcome(step), START_TIMEOUT_S, "the step to end")
+        assert result.state is StepState.SUCCEEDED, result.failure
+
+    def test_closes_on_request(self, site: Path) -> None:
+        folder = opened(site, self.role())
+        step = submit_probe(folder)
+        client.end(folder, grace_s=20, reason="the test is over")
+        assert client.state(folder, 15) is LeaseState.CLOSED
+        assert client.why_ended(folder) == "the test is over"
+        assert processes_of(folder) == []
+        wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 5, "an outcome")
+        client.end(folder)  # harmless
+
+    def test_closes_while_it_starts(self, site: Path) -> None:
+        folder = start(site, self.role(nodes=2))
+        client.end(folder, grace_s=20, reason="changed our minds")
+        assert client.state(folder, 15) is LeaseState.CLOSED
+        assert processes_of(folder) == []
+
+    def test_stops_when_idle(self, site: Path) -> None:
+        """pains 22: no machine is held for nothing."""
+        folder = opened(site, self.role(idle_stop=0.5))
+        wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
+        assert client.why_ended(folder) == "no step ran for 0.5 s"
+        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
+
+    def test_lifetime(self, site: Path) -> None:
+        """pains 18, 22: the hard limit."""
+        folder = start(site, self.role(lifetime=2))
+        wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
+        assert client.why_ended(folder) == "its lifetime of 2 s is over"
+
+    def test_ends_with_its_owner(self, site: Path) -> None:
+        """pains 22: a killed client leaves nothing behind."""
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
+            folder = start(site, self.role(), owner=ProcessIdentity.of(owner.pid))
+            wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+            owner.kill()
+        wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
+        assert "has gone" in client.why_ended(folder)
+        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
+
+    def test_sigterm_closes_in_order(self, site: Path) -> None:
+        folder = opened(site, self.role())
+        host_of(folder).terminate()
+        wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
+        assert "SIGTERM" in client.why_ended(folder)
+        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
+
+    def test_started_many_times_at_once_there_is_one_host(self, site: Path) -> None:
+        """pains 6: finding comes before starting."""
+        folder = SiteFolder(site).lease("demo-1")
+        asked = site / "asked.json"
+        write_record(asked, lease_spec(folder, self.role()))
+        code = (
+            "import sys; from pathlib import Path\n"
+            "from headrace.leases import client\n"
+            "from headrace.leases.records import LeaseSpec\n"
+            "from headrace.storage.layout import LeaseFolder\n"
+            "spec = LeaseSpec.model_validate_json(Path(sys.argv[1]).read_bytes())\n"
+            "client.start(LeaseFolder(Path(sys.argv[2])), spec)\n"
+        )
+        command = [sys.executable, "-c", code, str(asked), str(folder.path)]
+        callers = [subprocess.Popen(command) for _ in range(4)]
+        assert [caller.wait(60) for caller in callers] == [0, 0, 0, 0]
+        wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+        assert len(hosts_of(folder)) == 1
+
+    def test_a_second_host_leaves_the_lease_alone(self, site: Path) -> None:
+        folder = opened(site, self.role())
+        first = host_of(folder)
+        command = [sys.executable, "-m", "headrace.leases.host", str(folder.path)]
+        assert subprocess.run(command, check=False, timeout=60).returncode == 0
+        assert host_of(folder) == first
+        assert client.state(folder, 15) is LeaseState.READY
+
+    def test_kill_of_the_host_takes_everything_along(self, site: Path) -> None:
+        """pains 22: workers, drivers and even processes that care for nobody."""
+        folder = opened(site, self.role(nodes=2))
+        with Fleet.open(folder) as fleet:
+            for node in fleet.nodes(2, 1):
+                fleet.call(node, fleet_functions.leave_orphan, 600)
+            submit_probe(folder)
+            assert len(processes_of(folder)) >= 6
+            host_of(folder).kill()
+            wait_until(
+                lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end"
+            )
+        assert client.state(folder, 15) is LeaseState.LOST
+        (leftover,) = leftovers(SiteFolder(site))
+        assert "died" in leftover.why
+        assert [each.folder for each in reap(SiteFolder(site))] == [folder]
+        assert folder.closed.exists()
+        assert leftovers(SiteFolder(site)) == ()
+
+    def test_a_hung_host_is_ended_by_the_reaper(self, site: Path) -> None:
+        folder = opened(site, self.role())
+        host_of(folder).suspend()
+        wait_until(lambda: client.state(folder, 2) is LeaseState.LOST, 30, "the loss to be seen")
+        client.end(folder, grace_s=0.5)
+        assert processes_of(folder) == []
+
+    def test_a_killed_worker_is_replaced(self, site: Path) -> None:
+        folder = opened(site, self.role(nodes=1))
+        with Fleet.open(folder) as fleet:
+            (before,) = fleet.nodes(1, 1)
+            os.kill(fleet.call(before, os.getpid), signal.SIGKILL)
+            wait_until(lambda: fleet.nodes(1, 60)[0].address != before.address, 60, "a new worker")
+            (after,) = fleet.nodes(1, 60)
+            assert after.name == before.name
+            assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
+
+    def test_a_killed_driver_is_recorded_as_lost(self, site: Path) -> None:
+        folder = opened(site, self.role())
+        step = submit_probe(folder)
+        drivers = wait_until(lambda: children_with(folder, str(step.path)), 30, "the driver")
+        drivers[0].kill()
+        result = wait_until(lambda: mailbox.outcome(step), 30, "the outcome")
+        assert result.state is StepState.LOST
+        assert "signal 9" in str(result.failure)
+        again = submit_probe(folder, "again")
+        result = wait_until(lambda: mailbox.outcome(again), 60, "the next step to end")
+        assert result.state is StepState.SUCCEEDED
+
+    def test_a_host_that_breaks_says_why_in_words(self, site: Path) -> None:
+        folder = SiteFolder(site).lease("demo-1")
+        folder.path.mkdir(parents=True)
+        folder.info.mkdir()  # nothing can be published
+        (folder.info / "in-the-way").touch()
+        client.start(folder, lease_spec(folder, self.role()))
+        wait_until(folder.closed.exists, START_TIMEOUT_S, "the host to give up")
+        assert client.state(folder, 15) is LeaseState.FAILED
+        why = client.why_ended(folder)
+        assert "lease.json" in why
+        assert "Traceback" not in why
+
+
+class TestLocalBackend(BackendContract):
+    backend = "local"
+
+
+def processes_of(folder: LeaseFolder) -> list[psutil.Process]:
+    return marked([folder])[str(folder.path.resolve())]
+
+
+def host_of(folder: LeaseFolder) -> psutil.Process:
+    record = read_record(folder.host, HostRecord)
+    assert record is not None
+    return psutil.Process(record.process.pid)
+
+
+def hosts_of(folder: LeaseFolder) -> list[psutil.Process]:
+    return [each for each in processes_of(folder) if "headrace.leases.host" in each.cmdline()]
+
+
+def children_with(folder: LeaseFolder, argument: str) -> list[psutil.Process]:
+    return [each for each in host_of(folder).children() if argument in each.cmdline()]

@@ -1,0 +1,85 @@
+"""Opening real leases in tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.leases import client
+from headrace.leases.records import LeaseSpec
+from headrace.processes import ProcessIdentity
+from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.site import Role
+from headrace.states import LeaseState
+from headrace.steps import mailbox
+from headrace.steps.records import StepSpec
+from headrace.storage.atomic import write_record
+from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
+from support.waiting import wait_until
+
+TESTS = Path(__file__).parent.parent
+"""On the module path of workers, so that they can import `support.fleet_functions`."""
+
+START_TIMEOUT_S = 90.0
+"""More than a busy machine needs."""
+
+
+def lease_spec(folder: LeaseFolder, role: Role, owner: ProcessIdentity | None = None) -> LeaseSpec:
+    """A lease for tests: quick heartbeats, test functions importable."""
+    return LeaseSpec(
+        lease_id=folder.lease_id,
+        key=f"demo/{folder.lease_id}",
+        run_id="demo",
+        role_name=role.kind,
+        role=role,
+        heartbeat_s=0.5,
+        lost_after_s=15.0,
+        owner=owner,
+        code=(str(TESTS),),
+    )
+
+
+def start(
+    site: Path, role: Role, *, lease_id: str = "demo-1", owner: ProcessIdentity | None = None
+) -> LeaseFolder:
+    """Start a lease, without waiting for its machines."""
+    folder = SiteFolder(site).lease(lease_id)
+    client.start(folder, lease_spec(folder, role, owner))
+    return folder
+
+
+def opened(site: Path, role: Role, *, lease_id: str = "demo-1") -> LeaseFolder:
+    """Start a lease and wait until it is ready."""
+    folder = start(site, role, lease_id=lease_id)
+    wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+    return folder
+
+
+def wait_for_state(folder: LeaseFolder, state: LeaseState, timeout_s: float) -> None:
+    """Wait for a state; an end that was not waited for fails at once."""
+
+    def seen() -> bool:
+        now = client.state(folder, 15.0)
+        if now is not state and not now.is_active:
+            raise AssertionError(
+                f"Lease is {now}: {client.why_ended(folder)}\n{folder.log.read_text()}"
+            )
+        return now is state
+
+    wait_until(seen, timeout_s, f"the lease to be {state.value}")
+
+
+def submit_probe(lease: LeaseFolder, name: str = "look", nodes: int = 1) -> StepFolder:
+    """Put a probe step into the mailbox of a lease."""
+    run = SiteFolder(lease.path.parent.parent).run("demo")
+    write_record(run.recipe, load_recipe("digits"))
+    write_record(run.site, load_site("laptop"))
+    spec = StepSpec(
+        key=f"demo/{name}/1",
+        kind="probe",
+        run_id="demo",
+        name=name,
+        attempt=1,
+        run_folder=str(run.path),
+        inputs={"nodes": nodes},
+    )
+    return mailbox.submit(lease, spec)
