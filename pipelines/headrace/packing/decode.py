@@ -21,6 +21,7 @@ IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png")
 ARRAY_SUFFIXES = (".npy",)
 """Endings, in lower case, of files that are arrays."""
 
+_MAGIC = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM")
 _PNG_DEPTH = 24  # byte of a PNG file that tells the bits a channel
 _FORMATS = ("PNG", "JPEG", "BMP")
 _ENCODINGS = {"PNG": "png", "JPEG": "jpeg", "MPO": "jpeg", "BMP": "bmp"}
@@ -111,7 +112,9 @@ def _open_image(content: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content), formats=_FORMATS)
     except UnidentifiedImageError:
-        raise UnreadableError("neither PNG, JPEG nor BMP") from None
+        known = content.startswith(_MAGIC)
+        reason = "damaged image: cut or broken header" if known else "neither PNG, JPEG nor BMP"
+        raise UnreadableError(reason) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableError(str(error)) from error
     except _DAMAGED as error:

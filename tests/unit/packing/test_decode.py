@@ -1,0 +1,164 @@
+"""Whatever the bytes: an array, or a reason."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from headrace.packing import decode
+from headrace.packing.decode import UnreadableError, check_image, decode_array, decode_image
+
+NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+
+
+def encoded(image: Image.Image, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=kind)
+    return buffer.getvalue()
+
+
+def saved(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape"),
+    [
+        ("1", (9, 7)),
+        ("L", (9, 7)),
+        ("LA", (9, 7)),
+        ("P", (9, 7, 3)),
+        ("RGB", (9, 7, 3)),
+        ("RGBA", (9, 7, 3)),
+    ],
+)
+def test_modes(mode: str, shape: tuple[int, ...]) -> None:
+    array = decode_image(encoded(Image.fromarray(NOISE).convert(mode), "PNG"))
+    assert (array.shape, array.dtype) == (shape, np.uint8)
+
+
+def test_pixels_are_kept() -> None:
+    for kind in ("PNG", "BMP"):
+        np.testing.assert_array_equal(decode_image(encoded(Image.fromarray(NOISE), kind)), NOISE)
+    alpha = np.dstack([NOISE, NOISE[:, :, 0]])
+    np.testing.assert_array_equal(decode_image(encoded(Image.fromarray(alpha), "PNG")), NOISE)
+    bits = Image.fromarray(NOISE[:, :, 0] > 127)
+    assert set(np.unique(decode_image(encoded(bits, "PNG")))) == {0, 255}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("PNG", "png"), ("JPEG", "jpeg"), ("BMP", "bmp")])
+def test_encodings(kind: str, name: str) -> None:
+    assert check_image(encoded(Image.fromarray(NOISE), kind)) == name
+
+
+def png_of_size(width: int, height: int, depth: int = 8) -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + body))
+        return struct.pack(">I", len(body)) + kind + body + check
+
+    header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, 0)
+    body = zlib.compress(b"\0")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"hello", "neither PNG, JPEG nor BMP"),
+        (encoded(Image.fromarray(NOISE), "GIF"), "neither PNG, JPEG nor BMP"),
+        (encoded(Image.fromarray(NOISE), "JPEG")[:-100], "damaged image"),
+        (png_of_size(10_000, 10_000), "pixels"),
+        (png_of_size(100_000, 100_000), "pixels"),
+        (png_of_size(0, 4), "."),
+        (encoded(Image.fromarray(NOISE[:, :, 0].astype(np.uint16)), "PNG"), "16 bits a channel"),
+    ],
+)
+def test_unreadable_images(content: bytes, reason: str) -> None:
+    with pytest.raises(UnreadableError, match=reason):
+        decode_image(content)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP"])
+def test_no_damage_raises_anything_else(kind: str) -> None:
+    content = encoded(Image.fromarray(NOISE), kind)
+    damaged = [content[:length] for length in range(0, len(content), 3)]
+    for position in range(0, len(content), 2):
+        flipped = bytearray(content)
+        flipped[position] ^= 0x55
+        damaged.append(bytes(flipped))
+    reasons = 0
+    for each in damaged:
+        try:
+            assert decode_image(each).dtype == np.uint8
+        except UnreadableError:
+            reasons += 1
+    assert reasons > len(content) // 5
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.int16).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(6, dtype=">f4"),
+        np.float64(3.5),
+        np.zeros((0, 3), dtype=bool),
+    ],
+)
+def test_arrays(array: np.ndarray) -> None:
+    found = decode_array(saved(array))
+    np.testing.assert_array_equal(found, array)
+    assert found.shape == np.shape(array)
+    assert found.flags.c_contiguous
+    assert found.dtype == np.asarray(array).dtype.newbyteorder("<")
+
+
+def npy_with_header(header: str) -> bytes:
+    text = header.encode().ljust(118 - 1) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"\x93NUMPY", "no .npy file"),
+        (saved(np.arange(6.0))[:-1], "truncated: shape .6,. of float64 takes 48 bytes, 47 are"),
+        (saved(np.arange(6.0)) + b"x", "49 are there"),
+        (saved(np.array([{}], dtype=object)), "dtype object"),
+        (saved(np.array(["a"])), "dtype <U1"),
+        (saved(np.array([1j])), "dtype complex128"),
+        (
+            npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (10**15, 9), }"),
+            "no .npy file",
+        ),
+        (
+            npy_with_header(
+                "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 9), }"
+            ),
+            "truncated",
+        ),
+        (npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }"), "."),
+    ],
+)
+def test_unreadable_arrays(content: bytes, reason: str) -> None:
+    with pytest.raises(UnreadableError, match=reason):
+        decode_array(content)
+
+
+def test_pickles_are_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pickle.load", lambda *_, **__: pytest.fail("unpickled"))
+    with pytest.raises(UnreadableError):
+        decode_array(saved(np.array([object()], dtype=object)))
+
+
+def test_limit_is_that_of_pillow() -> None:
+    assert decode.MAX_PIXELS == Image.MAX_IMAGE_PIXELS

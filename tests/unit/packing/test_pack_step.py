@@ -1,0 +1,415 @@
+"""The pack step from folder to dataset: content, reuse, resume, bad samples, full disks."""
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from headrace.errors import (
+    DataError,
+    HeadraceError,
+    ManifestError,
+    RecipeError,
+    StepCancelledError,
+    StorageFullError,
+)
+from headrace.packing import pack_shard as worker
+from headrace.packing.step import pack
+from headrace.shards.dataset import ShardedDataset
+from headrace.shards.verify import verify_dataset
+from headrace.shards.writer import ShardWriter
+from headrace.steps.context import StepContext
+from headrace.storage.manifest import Manifest, read_manifest
+
+MakeContext = Callable[..., StepContext]
+
+
+def packed(outputs: dict[str, Any]) -> tuple[Path, Manifest]:
+    folder = Path(outputs["dataset"])
+    return folder, read_manifest(folder)
+
+
+def shard_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "shards").iterdir()}
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in (folder / "shards").iterdir()}
+
+
+def test_every_image_is_there_once_with_its_label(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    context = make_context(image_source)
+    outputs = pack(context, in_process)
+    folder, manifest = packed(outputs)
+    assert manifest.splits == {"train": 20, "val": 10, "test": 10}
+    assert [shard.num_samples for shard in manifest.shards] == [8, 8, 4, 8, 2, 8, 2]
+    assert manifest.class_counts["train"] == {"cat": 15, "dog": 5}
+    assert folder.name == f"tiny-{manifest.pack_key[:12]}"
+    seen, ids = [], []
+    for split in manifest.splits:
+        dataset = ShardedDataset(folder, split)
+        every = np.arange(len(dataset))
+        images, labels = dataset.gather("image", every), dataset.gather("label", every)
+        assert images.shape[1:] == (3, 4)
+        for image, label, source in zip(images, labels, dataset.sources(every), strict=True):
+            assert source == f"{manifest.classes[label]}/{image[0, 0]:02d}.png"
+            assert np.unique(image).size == 1
+            seen.append(source)
+        ids += dataset.gather("sample_id", every).tolist()
+    assert len(set(seen)) == 40
+    assert ids == list(range(40))
+    assert verify_dataset(folder) == ()
+    assert outputs == {
+        "dataset": str(folder),
+        "fingerprint": manifest.fingerprint,
+        "num_samples": 40,
+        "num_shards": 7,
+        "num_bytes": manifest.num_bytes,
+        "num_quarantined": 0,
+        "reused": False,
+    }
+    assert (context.current.done, context.current.total, context.current.unit) == (
+        40,
+        40,
+        "samples",
+    )
+
+
+def test_statistics_are_those_of_the_training_split(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    folder, manifest = packed(pack(make_context(image_source), in_process))
+    images = ShardedDataset(folder, "train").gather("image", np.arange(20)).astype(float)
+    found = manifest.statistics["image"]
+    np.testing.assert_allclose((found.mean[0], found.std[0]), (images.mean(), images.std()))
+
+
+def test_same_bytes_whatever_the_order_of_the_work(
+    image_source: Path, make_context: MakeContext, in_process: Any, backwards: Any, tmp_path: Path
+) -> None:
+    one, first = packed(pack(make_context(image_source), in_process))
+    other = make_context(image_source, site_folder=tmp_path / "other")
+    two, second = packed(pack(other, backwards))
+    assert one != two
+    assert shard_bytes(one) == shard_bytes(two)
+    assert first.fingerprint == second.fingerprint
+
+
+def test_second_pack_reuses_and_touched_files_pack_again(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    first = pack(make_context(image_source), in_process)
+    calls = in_process.num_calls
+    again = pack(make_context(image_source), in_process)
+    assert again == {**first, "reused": True}
+    assert in_process.num_calls == calls
+    lower = pack(make_context(image_source, pack={"max_quarantined": 0.0}), in_process)
+    assert lower["reused"]
+    other_seed = pack(make_context(image_source, {"split_seed": 1}), in_process)
+    assert other_seed["dataset"] != first["dataset"]
+    Image.new("L", (4, 3), 99).save(image_source / "cat" / "01.png")
+    changed = pack(make_context(image_source), in_process)
+    assert changed["dataset"] != first["dataset"]
+    assert changed["fingerprint"] != first["fingerprint"]
+
+
+def test_killed_pack_goes_on_where_it_was(
+    image_source: Path, make_context: MakeContext, in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = packed(pack(make_context(image_source), in_process))
+    expected, before = shard_bytes(folder), inodes(folder)
+    # as a kill after the second shard's file, before its record, would have left it
+    (folder / "manifest.json").unlink()
+    (folder / "parts/train-00001.json").unlink()
+    (folder / "shards/.train-00001.h5.0.tmp").write_bytes(b"half")
+    published: list[str] = []
+    publish = ShardWriter.publish
+
+    def record(self: ShardWriter, path: Path) -> Any:
+        published.append(path.name)
+        return publish(self, path)
+
+    monkeypatch.setattr(ShardWriter, "publish", record)
+    outputs = pack(make_context(image_source), in_process)
+    assert not outputs["reused"]
+    assert published == ["train-00001.h5"]
+    assert shard_bytes(folder) == expected
+    kept = {name: inode for name, inode in inodes(folder).items() if name not in published}
+    assert kept == {name: before[name] for name in kept}
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
+def test_only_the_damaged_shard_is_packed_again(
+    image_source: Path, make_context: MakeContext, in_process: Any, damage: str
+) -> None:
+    folder, manifest = packed(pack(make_context(image_source), in_process))
+    expected = shard_bytes(folder)
+    path = folder / "shards/val-00000.h5"
+    if damage == "missing":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_bytes(expected[path.name][:-1])
+    else:
+        path.write_bytes(expected[path.name][:-1] + b"\x7f")
+        (folder / "manifest.json").unlink()  # sizes match, so that only a resume looks closer
+    again = pack(make_context(image_source), in_process)
+    assert not again["reused"]
+    assert again["fingerprint"] == manifest.fingerprint
+    assert shard_bytes(folder) == expected
+
+
+def test_damaged_record_packs_its_shard_again(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    folder, manifest = packed(pack(make_context(image_source), in_process))
+    (folder / "manifest.json").unlink()
+    (folder / "parts/test-00000.json").write_text("{")
+    assert pack(make_context(image_source), in_process)["fingerprint"] == manifest.fingerprint
+
+
+def test_bad_images_are_quarantined_and_listed(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    (image_source / "cat/01.png").write_bytes(b"")
+    good = (image_source / "cat/02.png").read_bytes()
+    (image_source / "cat/02.png").write_bytes(good[:40])
+    outputs = pack(make_context(image_source, pack={"max_quarantined": 0.1}), in_process)
+    folder, manifest = packed(outputs)
+    assert (outputs["num_samples"], outputs["num_quarantined"]) == (38, 2)
+    assert {item.path: item.reason for item in manifest.quarantined} == {
+        "cat/01.png": "the file is empty",
+        "cat/02.png": "damaged image: cut or broken header",
+    }
+    assert verify_dataset(folder) == ()
+    ids = np.concatenate(
+        [
+            ShardedDataset(folder, split).gather("sample_id", np.arange(num_samples))
+            for split, num_samples in manifest.splits.items()
+        ]
+    )
+    assert len(np.unique(ids)) == 38
+
+
+def test_too_many_bad_images_fail_with_the_first_reasons(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    for number in range(1, 8):
+        (image_source / ("cat" if number % 4 else "dog") / f"{number:02d}.png").write_bytes(b"x")
+    with pytest.raises(DataError) as caught:
+        pack(make_context(image_source, pack={"max_quarantined": 0.1}), in_process)
+    message = str(caught.value)
+    assert "7 of 40 samples cannot be read, more than the share of 0.1" in message
+    assert message.count("neither PNG, JPEG nor BMP") == 5
+    assert "and 2 more" in message
+    assert not caught.value.failure_class.is_retried
+    # a higher threshold takes the shards that are there
+    outputs = pack(make_context(image_source, pack={"max_quarantined": 0.5}), in_process)
+    assert outputs["num_quarantined"] == 7
+    with pytest.raises(DataError, match="7 of 40"):
+        pack(make_context(image_source, pack={"max_quarantined": 0.1}), in_process)
+
+
+def test_nothing_readable(image_source: Path, make_context: MakeContext, in_process: Any) -> None:
+    for path in image_source.rglob("*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"None of the first 40 files .* the file is empty"):
+        pack(make_context(image_source), in_process)
+
+
+def test_mixed_shapes_name_two_files_and_the_way_out(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    Image.new("L", (5, 3)).save(image_source / "dog/04.png")
+    with pytest.raises(DataError) as caught:
+        pack(make_context(image_source), in_process)
+    message = str(caught.value)
+    assert "'dog/04.png' has shape (3, 5) uint8, 'cat/01.png' has (3, 4) uint8" in message
+    assert "pack.images" in message
+    folder, manifest = packed(
+        pack(make_context(image_source, pack={"images": "encoded"}), in_process)
+    )
+    assert manifest.field("image").layout == "ragged"
+    assert manifest.field("image").encoding == "png"
+    dataset = ShardedDataset(folder, "train")
+    ragged = dataset.gather_ragged("image", np.arange(20))
+    for number, source in enumerate(dataset.sources(np.arange(20))):
+        assert ragged.item(number) == (image_source / source).read_bytes()
+    assert verify_dataset(folder) == ()
+
+
+def test_mixed_encodings(image_source: Path, make_context: MakeContext, in_process: Any) -> None:
+    Image.new("L", (4, 3)).save(image_source / "dog/extra.jpg")
+    _, manifest = packed(pack(make_context(image_source, pack={"images": "encoded"}), in_process))
+    assert manifest.field("image").encoding == "image"
+
+
+def test_arrays_without_labels(
+    array_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    context = make_context(array_source, {"labels": "none"})
+    folder, manifest = packed(pack(context, in_process))
+    assert [info.name for info in manifest.fields] == ["array"]
+    assert (manifest.field("array").dtype, manifest.field("array").shape) == ("float32", (2, 3))
+    dataset = ShardedDataset(folder, "train")
+    for values, source in zip(
+        dataset.gather("array", np.arange(10)), dataset.sources(np.arange(10)), strict=True
+    ):
+        np.testing.assert_array_equal(values, np.load(array_source / source))
+    assert manifest.class_counts == {}
+
+
+def test_arrays_of_mixed_dtypes(
+    array_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    np.save(array_source / "07.npy", np.zeros((2, 3), dtype=np.int16))
+    with pytest.raises(DataError, match=r"'07\.npy' has shape \(2, 3\) int16, '00\.npy' has"):
+        pack(make_context(array_source, {"labels": "none"}), in_process)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ({"include": ["**/*"]}, r"'notes.txt' matches dataset.include, but '.txt'"),
+        ({"include": ["**/*.png", "**/*.npy"]}, r"both images \('cat/01.png'\) and arrays"),
+        ({"splits": {"train": 0.999, "test": 0.001}}, "Split 'test' would be empty: 40 samples"),
+    ],
+)
+def test_recipes_that_do_not_fit(
+    image_source: Path,
+    make_context: MakeContext,
+    in_process: Any,
+    dataset: dict[str, Any],
+    message: str,
+) -> None:
+    (image_source / "notes.txt").write_text("x")
+    np.save(image_source / "cat" / "a.npy", np.zeros(3))
+    given = {"include": ["**/*.png"], **dataset}
+    with pytest.raises(RecipeError, match=message):
+        pack(make_context(image_source, given), in_process)
+
+
+def test_source_that_changes_meanwhile(
+    image_source: Path, make_context: MakeContext, in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = worker.read_samples
+
+    def grow(source: Path, *arguments: Any) -> Any:
+        (image_source / "dog/00.png").write_bytes(b"longer than before" * 9)
+        return read(source, *arguments)
+
+    monkeypatch.setattr(worker, "read_samples", grow)
+    with pytest.raises(DataError, match=r"dog/00\.png was written to since"):
+        pack(make_context(image_source), in_process)
+
+
+def test_packed_dataset_by_path(
+    image_source: Path, make_context: MakeContext, in_process: Any, tmp_path: Path
+) -> None:
+    first = pack(make_context(image_source), in_process)
+    by_path = make_context(None, {"path": first["dataset"]})
+    assert pack(by_path, in_process) == {**first, "reused": True}
+    (Path(first["dataset"]) / "shards/train-00000.h5").unlink()
+    with pytest.raises(DataError, match=r"train-00000\.h5 is missing"):
+        pack(by_path, in_process)
+    with pytest.raises(ManifestError, match="is no dataset"):
+        pack(make_context(None, {"path": str(tmp_path)}), in_process)
+
+
+class Held:
+    """A fleet that packs only once it is let go."""
+
+    def __init__(self, fleet: Any) -> None:
+        self.fleet = fleet
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, folder: Any) -> Any:
+        self.started.set()
+        assert self.go.wait(30)
+        return self.fleet(folder)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_second_pack_at_once_waits_and_reuses_or_gives_up(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    held = Held(in_process)
+    contexts = [make_context(image_source) for _ in range(3)]
+    results: dict[int, Any] = {}
+
+    def run(number: int, fleet: Any) -> None:
+        try:
+            results[number] = pack(contexts[number], fleet)
+        except HeadraceError as error:
+            results[number] = error
+
+    threads = [
+        threading.Thread(target=run, args=(number, fleet))
+        for number, fleet in enumerate([held, in_process, in_process])
+    ]
+    threads[0].start()
+    assert held.started.wait(30)
+    for number in (1, 2):
+        threads[number].start()
+        wait_for(lambda number=number: "waiting" in contexts[number].current.phase)
+    contexts[2].folder.cancel.write_text("no more")
+    threads[2].join(30)
+    assert isinstance(results[2], StepCancelledError)
+    held.go.set()
+    for thread in threads[:2]:
+        thread.join(30)
+    assert [results[0]["reused"], results[1]["reused"]] == [False, True]
+    assert results[0]["fingerprint"] == results[1]["fingerprint"]
+    assert in_process.num_calls == 7
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_no_room_is_told_before_packing(
+    image_source: Path, make_context: MakeContext, in_process: Any, tiny_disk: Path
+) -> None:
+    with pytest.raises(StorageFullError, match=r"[\d,]+ bytes needed, [\d,]+ bytes free"):
+        pack(make_context(image_source, site_folder=tiny_disk), in_process)
+    assert in_process.num_calls == 0
+
+
+def test_disk_that_fills_up_leaves_nothing_half_written(
+    image_source: Path,
+    make_context: MakeContext,
+    in_process: Any,
+    tiny_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.packing.step.require_room", lambda *_: None)  # others write, too
+    with pytest.raises(StorageFullError, match=r"[\d,]+ bytes needed, [\d,]+ bytes free"):
+        pack(make_context(image_source, site_folder=tiny_disk), in_process)
+    assert in_process.num_calls >= 1
+    (folder,) = (path for path in (tiny_disk / "datasets").iterdir() if path.is_dir())
+    assert not (folder / "manifest.json").exists()
+    records = {path.stem for path in (folder / "parts").glob("*-?????.json")}
+    assert all(not path.name.startswith(".") for path in (folder / "shards").iterdir())
+    assert records <= {path.stem for path in (folder / "shards").iterdir()}

@@ -1,0 +1,100 @@
+"""Splits add up exactly, keep class shares, and depend on nothing but paths and seed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.packing.splits import assign_splits, split_counts, stratified_counts
+
+SHARES = (
+    st.lists(st.integers(0, 100), min_size=1, max_size=4)
+    .filter(any)
+    .map(lambda weights: {f"s{i}": weight / sum(weights) for i, weight in enumerate(weights)})
+)
+
+
+@pytest.mark.parametrize(
+    ("total", "shares", "counts"),
+    [
+        (1797, {"train": 0.7, "val": 0.1, "test": 0.2}, {"train": 1258, "val": 180, "test": 359}),
+        (100, {"a": 0.29, "b": 0.71}, {"a": 29, "b": 71}),
+        (10, {"a": 0.333333, "b": 0.333333, "c": 0.333334}, {"a": 3, "b": 3, "c": 4}),
+        (5, {"train": 0.8, "val": 0.1, "test": 0.1}, {"train": 4, "val": 1, "test": 0}),
+        (3, {"all": 1.0, "none": 0.0}, {"all": 3, "none": 0}),
+        (0, {"all": 1.0}, {"all": 0}),
+    ],
+)
+def test_counts(total: int, shares: dict[str, float], counts: dict[str, int]) -> None:
+    assert split_counts(total, shares) == counts
+
+
+@given(st.integers(0, 10_000), SHARES)
+def test_counts_are_the_largest_remainders(total: int, shares: dict[str, float]) -> None:
+    counts = split_counts(total, shares)
+    assert sum(counts.values()) == total
+    for name, share in shares.items():
+        assert abs(counts[name] - total * share) < 1
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=12), SHARES)
+def test_classes_and_splits_both_add_up(sizes: list[int], shares: dict[str, float]) -> None:
+    rows = stratified_counts(sizes, shares)
+    whole = split_counts(sum(sizes), shares)
+    assert [sum(row.values()) for row in rows] == sizes
+    assert {name: sum(row[name] for row in rows) for name in shares} == whole
+    for size, row in zip(sizes, rows, strict=True):
+        for name, share in shares.items():
+            assert abs(row[name] - size * share) < 2
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=80),
+    SHARES,
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_every_sample_is_in_one_split(
+    labels: list[int], shares: dict[str, float], seed: int, stratify: bool
+) -> None:
+    paths = [f"{number}.png" for number in range(len(labels))]
+    splits = assign_splits(paths, labels if stratify else [], shares, seed)
+    assert sorted(index for part in splits.values() for index in part) == list(range(len(paths)))
+    assert {name: len(part) for name, part in splits.items()} == split_counts(len(paths), shares)
+
+
+def test_splits_are_pinned() -> None:
+    """The same in every release: a changed hash or order would silently move test samples."""
+    paths = [f"{number}.png" for number in range(8)]
+    splits = assign_splits(paths, [0, 1] * 4, {"train": 0.5, "test": 0.5}, 7)
+    assert splits == PINNED
+
+
+PINNED = {"train": (2, 7, 0, 5), "test": (4, 1, 6, 3)}
+
+
+def test_seed_and_order() -> None:
+    paths = [f"{number}.png" for number in range(1000)]
+    shares = {"train": 0.9, "test": 0.1}
+    one, two = (assign_splits(paths, [], shares, seed) for seed in (1, 2))
+    assert one == assign_splits(paths, [], shares, 1)
+    assert set(one["test"]) != set(two["test"])
+    half = [index for index in one["train"][:450] if index < 500]
+    assert 180 < len(half) < 270  # any range is a random sample
+
+
+def test_order_of_the_listing_does_not_matter() -> None:
+    paths = [f"{number}.png" for number in range(50)]
+    labels = [number % 3 for number in range(50)]
+    shares = {"train": 0.7, "test": 0.3}
+    straight = assign_splits(paths, labels, shares, 3)
+    reverse = assign_splits(paths[::-1], labels[::-1], shares, 3)
+    for name in shares:
+        assert [paths[i] for i in straight[name]] == [paths[::-1][i] for i in reverse[name]]
+
+
+def test_an_added_sample_moves_few_others() -> None:
+    paths = [f"{number}.png" for number in range(1000)]
+    shares = {"train": 0.8, "test": 0.2}
+    before = set(assign_splits(paths, [], shares, 0)["test"])
+    after = set(assign_splits([*paths, "new.png"], [], shares, 0)["test"])
+    assert len(before ^ after) <= 3
