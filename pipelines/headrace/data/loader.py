@@ -90,6 +90,11 @@ class BatchLoader:
         """Itself: Lightning calls `set_epoch` on a loader's sampler."""
         return self
 
+    @property
+    def batch_sampler(self) -> None:
+        """None: Lightning looks whether there is one."""
+        return
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; keeps the position when it is in that epoch already."""
         if epoch != self._epoch:

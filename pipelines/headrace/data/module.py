@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
@@ -89,6 +90,18 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
             world_size=self.settings.world_size,
         )
         return BatchLoader(dataset, order)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in training.
+
+        Lightning keeps a loader's position too, but forgets to restore it when the model has
+        asked for `estimated_stepping_batches`.
+        """
+        return {"position": self.train_loader.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to the position of a checkpoint."""
+        self.train_loader.load_state_dict(state_dict["position"])
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Transforms, and augmentation with random numbers of this place in training."""

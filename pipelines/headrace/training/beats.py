@@ -35,4 +35,4 @@ def read_beat(path: Path) -> tuple[int, float | None]:
         count, at = _LAYOUT.unpack(path.read_bytes())
     except (FileNotFoundError, struct.error):
         return 0, None
-    return count, at
+    return (count, at) if count else (0, None)

@@ -160,6 +160,11 @@ class SignsOfLife(Callback):  # type: ignore[misc]
         del trainer, pl_module, batch, batch_idx
         self._beat.tick()
 
+    def on_before_backward(self, *arguments: Any, **options: Any) -> None:
+        """Beat: the forward pass is done. Ranks that wait for another are one beat ahead of it."""
+        del arguments, options
+        self._beat.tick()
+
     def on_train_batch_end(self, *arguments: Any, **options: Any) -> None:
         """Beat: the step is done."""
         del arguments, options

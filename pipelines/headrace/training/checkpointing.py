@@ -100,7 +100,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         self._before()
         self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
         prepared = path.with_name(f".{path.name}.{self._token}.partial")
-        trainer.save_checkpoint(prepared)
+        trainer.save_checkpoint(prepared, weights_only=False)
         if trainer.is_global_zero:
             checkpoints.publish(prepared, path)
             checkpoints.prune(self._folder, self._keep)

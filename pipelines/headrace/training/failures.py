@@ -118,7 +118,10 @@ def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:
         return None
     beats = {rank: count for outcome in outcomes for rank, count in outcome.beats.items()}
     failures.sort(key=lambda f: (_PRECEDENCE.index(f.kind), _behind(f, beats), f.at))
-    return to_error(failures[0])
+    first = failures[0]
+    if first.kind is FailureKind.HUNG:
+        return _hung_error([f for f in failures if _behind(f, beats) == _behind(first, beats)])
+    return to_error(first)
 
 
 def to_error(failure: RankFailure) -> HeadraceError:
@@ -136,6 +139,15 @@ def to_error(failure: RankFailure) -> HeadraceError:
         FailureKind.PORT_TAKEN: PortTakenError,
     }
     return kinds.get(failure.kind, WorkerLostError)(what, failure.hint)
+
+
+def _hung_error(failures: Sequence[RankFailure]) -> HeadraceError:
+    """One error for ranks that are equally far behind."""
+    hung = [failure for failure in failures if failure.kind is FailureKind.HUNG]
+    if len(hung) == 1:
+        return to_error(hung[0])
+    ranks = ", ".join(str(failure.rank) for failure in hung)
+    return WorkerLostError(f"Ranks {ranks}: {hung[0].what}", hung[0].hint)
 
 
 def _behind(failure: RankFailure, beats: dict[int, int]) -> int:

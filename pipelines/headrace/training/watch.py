@@ -18,6 +18,9 @@ from headrace.training.records import FailureKind, NodeLaunch, RankFailure
 
 _LOOK_EVERY_S = 0.25
 _DUMP_S = 1.0
+_START_S = 300.0
+"""Least time that ranks have for their imports and their rendezvous, before training starts."""
+
 _TAIL_LINES = 30
 
 _ENDED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -93,8 +96,9 @@ class RankWatch:
         hung = []
         for rank in self._launch.ranks:
             _, at = read_beat(self._launch.folder.beat(rank))
+            limit_s = self._hang_timeout_s if at else max(self._hang_timeout_s, _START_S)
             silent_s = now - (at or self._started_at)
-            if rank_name(rank) in self._group.running and silent_s > self._hang_timeout_s:
+            if rank_name(rank) in self._group.running and silent_s > limit_s:
                 hung.append(
                     RankFailure(
                         rank=rank,

@@ -1,0 +1,140 @@
+"""What the user is told when training fails, and that nothing is tried again in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import HeadraceError, WorkerLostError
+from headrace.states import FailureClass
+from headrace.steps.context import StepContext
+from headrace.steps.run import failure_of
+from support.training import (
+    CODE,
+    make_context,
+    make_recipe,
+    make_site,
+    train_here,
+    write_blobs,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("blobs") / "dataset"
+    write_blobs(folder)
+    return folder
+
+
+def start(
+    folder: Path, *, ranks: int = 2, train: dict[str, Any] | None = None, **options: Any
+) -> StepContext:
+    notes = folder / "notes"
+    notes.mkdir(parents=True)
+    recipe = make_recipe(
+        {
+            "code": [str(CODE)],
+            "data": {"global_batch_size": 8},
+            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
+            "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 5},
+            "train": train or {},
+        }
+    )
+    return make_context(folder, recipe, make_site(folder, ranks=ranks, allowed_code=[str(CODE)]))
+
+
+def failure(context: StepContext, dataset: Path) -> HeadraceError:
+    with pytest.raises(HeadraceError) as caught:
+        train_here(context, dataset)
+    return caught.value
+
+
+def num_launches(context: StepContext) -> int:
+    return len(list(context.folder.parts.glob("launch-*")))
+
+
+def test_a_model_that_raises_is_a_user_error_with_one_trace(
+    dataset, tmp_path, no_leftover_processes
+):
+    """Rank 0 fails in its wake; only rank 1, which raised, is named."""
+    context = start(tmp_path, raises_at=7)
+    told = failure_of(failure(context, dataset))
+    assert told.failure_class is FailureClass.USER_ERROR
+    assert told.where == "rank 1 on node-0"
+    assert told.message.startswith(
+        "Rank 1 on node-0: training_step raised ValueError: the blobs are too round\n"
+    )
+    lines = told.trace.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "blob_models.py" in lines[1]
+    assert lines[-1] == "ValueError: the blobs are too round"
+    assert told.trace.count("Traceback") == 1
+    assert "lightning" not in told.trace
+    assert num_launches(context) == 1
+
+
+def test_a_loss_that_is_not_finite_names_the_step(dataset, tmp_path):
+    context = start(tmp_path, ranks=1, nan_at=7)
+    error = failure(context, dataset)
+    assert error.failure_class is FailureClass.USER_ERROR
+    assert error.what == "Rank 0 on node-0: The loss became NaN or infinite in step 7 (epoch 1)"
+    assert "trainer.stop_on_nan=false" in error.hint
+    assert num_launches(context) == 1
+
+
+def test_a_rank_that_hangs_is_named_and_shows_where(dataset, tmp_path, no_leftover_processes):
+    """Pains 34: the ranks that wait for it are not blamed."""
+    train = {"hang_timeout": "8s", "max_restarts": 0}
+    context = start(tmp_path, hangs_at=3, train=train)
+    error = failure(context, dataset)
+    assert isinstance(error, WorkerLostError)
+    assert error.what.startswith("Rank 1 on node-0: no sign of life for ")
+    assert "misbehave" in (context.folder.logs / "rank-1.log").read_text()
+
+
+def test_a_target_that_the_site_does_not_allow_is_refused(dataset, tmp_path):
+    recipe = make_recipe(
+        {
+            "data": {"global_batch_size": 8},
+            "model": {"_target_": "torch.nn.Linear", "in_features": {"_target_": "os.getpid"}},
+            "trainer": {"accelerator": "cpu"},
+        }
+    )
+    context = make_context(tmp_path, recipe, make_site(tmp_path, ranks=1))
+    error = failure(context, dataset)
+    assert error.failure_class is FailureClass.USER_ERROR
+    assert "does not allow the target 'os.getpid'" in error.what
+    assert "headrace.data.transforms" in error.hint
+    assert num_launches(context) == 1
+
+
+def script(folder: Path, dataset: Path, argument: str, code: Path = CODE) -> StepContext:
+    recipe = make_recipe(
+        {
+            "train": {"script": str(CODE / "sum_script.py"), "args": [argument]},
+        }
+    )
+    return make_context(folder, recipe, make_site(folder, allowed_code=[str(code)]))
+
+
+def test_a_plain_script_runs_as_under_torchrun(dataset, tmp_path, no_leftover_processes):
+    outputs = train_here(script(tmp_path, dataset, "add"), dataset)
+    assert Path(outputs["checkpoint"]).read_text() == "80"
+    assert outputs["world_size"] == 2
+
+
+def test_a_script_that_fails_shows_the_end_of_its_output(dataset, tmp_path):
+    error = failure_of(failure(script(tmp_path, dataset, "fail"), dataset))
+    assert error.failure_class is FailureClass.USER_ERROR
+    assert "the script ended with exit code 3" in error.message
+    assert error.trace == "no such option: fail"
+
+
+def test_a_script_outside_the_allowed_folders_is_refused(dataset, tmp_path):
+    error = failure(script(tmp_path, dataset, "add", code=tmp_path), dataset)
+    assert "does not allow code from" in error.what
+    assert str(tmp_path) in error.hint

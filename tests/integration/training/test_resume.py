@@ -1,0 +1,162 @@
+"""Training that is killed and goes on gives the weights of one that was left alone."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.errors import StepCancelledError
+from headrace.steps.mailbox import request_cancel
+from headrace.training import checkpoints
+from headrace.training.step import run
+from support.training import (
+    CODE,
+    make_context,
+    make_recipe,
+    make_site,
+    train_here,
+    write_blobs,
+)
+from support.waiting import wait_until
+
+EPOCHS = 4
+STEPS_PER_EPOCH = 10
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("blobs") / "dataset"
+    write_blobs(folder, train_samples=STEPS_PER_EPOCH * 8 + 3)
+    return folder
+
+
+def start(folder: Path, **options: Any):
+    """A step in `folder`; another call is another attempt of the same run."""
+    notes = folder / "notes"
+    notes.mkdir(parents=True, exist_ok=True)
+    recipe = make_recipe(
+        {
+            "seed": 5,
+            "code": [str(CODE)],
+            "data": {
+                "global_batch_size": 8,
+                "augment": [
+                    {
+                        "_target_": "headrace.data.transforms.AddNoise",
+                        "std": 0.1,
+                        "field": "array",
+                    }
+                ],
+            },
+            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
+            "trainer": {
+                "accelerator": "cpu",
+                "max_epochs": EPOCHS,
+                "checkpoint_every_steps": 3,
+                "keep_checkpoints": 2,
+            },
+        }
+    )
+    site = make_site(folder, allowed_code=[str(CODE)])
+    return make_context(folder, recipe, site)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(dataset, tmp_path_factory) -> dict[str, Any]:
+    return train_here(start(tmp_path_factory.mktemp("undisturbed")), dataset)
+
+
+def trained(folder: Path) -> dict[tuple[int, int], list[int]]:
+    """What each rank trained in each step in the end, `(rank, step) -> samples`."""
+    found = {}
+    for rank in range(2):
+        for line in (folder / "notes" / f"rank-{rank}.jsonl").read_text().splitlines():
+            note = json.loads(line)
+            found[rank, note["step"]] = note["samples"]
+    return found
+
+
+def test_an_undisturbed_training_is_reported_whole(undisturbed):
+    assert undisturbed["epochs"] == EPOCHS
+    assert undisturbed["steps"] == EPOCHS * STEPS_PER_EPOCH
+    assert undisturbed["world_size"] == 2
+    assert undisturbed["restarts"] == 0
+    assert undisturbed["metrics"]["val/accuracy"] > 0.5
+    assert 0 <= undisturbed["data_wait"] <= 1
+    assert Path(undisturbed["checkpoint"]).name == checkpoints.FINAL
+
+
+def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
+    undisturbed, dataset, tmp_path, no_leftover_processes
+):
+    """Pains 30, 34: deaths in mid-epoch and just after a checkpoint at the end of an epoch."""
+    context = start(tmp_path, dies=[[1, 17], [0, 31]])
+    outputs = train_here(context, dataset)
+    assert outputs["restarts"] == 2
+    assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
+    assert outputs["metrics"] == undisturbed["metrics"]
+    events = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
+    resumed = [Path(event["resume"]).name for event in events if event.get("resume")]
+    assert resumed == ["step-000000015.ckpt", "step-000000030.ckpt"]
+    whys = [event["why"] for event in events if event["event"] == "restart"]
+    assert [why.split(":")[0] for why in whys] == ["Rank 1 on node-0", "Rank 0 on node-0"]
+    assert all("SIGKILL" in why for why in whys)
+    for epoch in range(EPOCHS):
+        steps = range(epoch * STEPS_PER_EPOCH + 1, (epoch + 1) * STEPS_PER_EPOCH + 1)
+        counts = Counter(
+            s for (_, step), ids in trained(tmp_path).items() if step in steps for s in ids
+        )
+        assert set(counts.values()) == {1}
+        assert len(counts) == STEPS_PER_EPOCH * 8
+    kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
+    assert kept == ["final.ckpt", "final.json", "step-000000036.ckpt", "step-000000039.ckpt"]
+
+
+def test_a_cancelled_training_ends_at_once_and_the_next_attempt_goes_on(
+    undisturbed, dataset, tmp_path, no_leftover_processes
+):
+    """The newest checkpoint is damaged meanwhile: the one before it serves."""
+    first = start(tmp_path, pause_s=0.05)
+    failure: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            train_here(first, dataset)
+        except StepCancelledError as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    folder = first.run_folder.checkpoints
+    wait_until(lambda: len(checkpoints.newest_first(folder)) == 2, 120, "two checkpoints")
+    pids = {
+        json.loads(notes.read_text().splitlines()[0])["pid"]
+        for notes in (tmp_path / "notes").glob("rank-*")
+    }
+    request_cancel(first.folder, "a test")
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 30, "the ranks to end")
+    thread.join()
+    assert "a test" in str(failure[0])
+
+    newest, before = checkpoints.newest_first(folder)[:2]
+    content = newest.read_bytes()
+    newest.write_bytes(content[: len(content) // 2])
+    second = start(tmp_path, pause_s=0.05)
+    outputs = train_here(second, dataset)
+    assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
+    events = [json.loads(line) for line in second.folder.events.read_text().splitlines()]
+    assert [e["resume"] for e in events if e["event"] == "launch"] == [str(before)]
+
+
+def test_a_completed_training_is_collected_not_repeated(undisturbed, dataset, tmp_path):
+    """The second attempt has no lease, so it could not train."""
+    context = start(Path(undisturbed["checkpoint"]).parents[3])
+    context.spec.inputs["dataset"] = str(dataset)
+    assert run(context) == undisturbed

@@ -1,0 +1,133 @@
+"""A training without a lease: the node's function in this process, real ranks below it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.leases.fleet import Node
+from headrace.recipe.load import parse
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.steps.context import StepContext
+from headrace.steps.records import StepSpec
+from headrace.storage.atomic import write_record
+from headrace.storage.layout import RunFolder, SiteFolder
+from headrace.storage.manifest import Manifest, read_manifest
+from headrace.training.step import train
+from support.shards import write_dataset
+
+CODE = Path(__file__).parent / "training_code"
+"""Folder of user code: `blob_models`, `sum_script.py`."""
+
+
+def write_blobs(folder: Path, *, train_samples: int = 80, val_samples: int = 11) -> Manifest:
+    """Three classes of noisy vectors of eight numbers."""
+    generator = np.random.default_rng(3)
+    total = train_samples + val_samples
+    label = generator.integers(0, 3, total)
+    array = (generator.normal(size=(total, 8)) + 2 * np.eye(3, 8)[label]).astype(np.float32)
+    return write_dataset(
+        folder,
+        {"array": array, "label": label.astype(np.int64)},
+        splits={"train": train_samples, "val": val_samples} if val_samples else {"train": total},
+        classes=("a", "b", "c"),
+    )
+
+
+class ThisProcessFleet:
+    """Nodes that are threads of this process; what a gang needs of a fleet.
+
+    Args:
+        num_nodes: Nodes there are.
+    """
+
+    def __init__(self, num_nodes: int = 1) -> None:
+        self._nodes = tuple(
+            Node(name=f"node-{index}", address="", host="127.0.0.1", index=index)
+            for index in range(num_nodes)
+        )
+
+    def nodes(self, count: int, timeout_s: float, *, check: Callable[[], None]) -> tuple[Node, ...]:
+        del timeout_s
+        check()
+        return self._nodes[:count]
+
+    def call(self, node: Node, function: Callable[..., Any], *arguments: Any) -> Any:
+        del node
+        return function(*arguments)
+
+    def on_nodes(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        nodes: Sequence[Node],
+        *,
+        check: Callable[[], None],
+    ) -> list[Any]:
+        # the pool's threads outlive the calls, as those of a Dask worker: the kernel ties the
+        # lives of ranks to the thread that started them
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            calls = [pool.submit(function, *each) for each in arguments]
+            while not all(call.done() for call in calls):
+                check()
+                wait(calls, timeout=0.1, return_when=FIRST_COMPLETED)
+            return [call.result() for call in calls]
+
+
+def make_recipe(content: Mapping[str, Any]) -> Recipe:
+    """A recipe from its keys; name, dataset and evaluation have defaults."""
+    defaults: dict[str, Any] = {
+        "name": "small",
+        "dataset": {"name": "small", "path": "unused"},
+        "evaluate": None,
+    }
+    return parse(Recipe, defaults | dict(content), "test")
+
+
+def make_site(folder: Path, *, ranks: int = 2, nodes: int = 1, **content: Any) -> Site:
+    """A site with one gang and one tier below a folder."""
+    return parse(
+        Site,
+        {
+            "name": "here",
+            "folder": str(folder),
+            "roles": {"gpu": {"kind": "gang", "nodes": nodes, "ranks_per_node": ranks}},
+            "tiers": [{"name": "disk", "folder": str(folder / "tier"), "reserve": 0}],
+            **content,
+        },
+        "test",
+    )
+
+
+def make_context(folder: Path, recipe: Recipe, site: Site, *, run: str = "run") -> StepContext:
+    """A step in a run's folder; another call with the same run is another attempt."""
+    run_folder: RunFolder = SiteFolder(folder).run(run)
+    run_folder.path.mkdir(parents=True, exist_ok=True)
+    write_record(run_folder.recipe, recipe)
+    write_record(run_folder.site, site)
+    lease = SiteFolder(folder).lease(f"lease-{uuid.uuid4().hex[:8]}")
+    step = lease.step(1)
+    step.logs.mkdir(parents=True)
+    step.parts.mkdir()
+    spec = StepSpec(
+        key=f"{run}/train/1",
+        kind="train",
+        run_id=run,
+        name="train",
+        attempt=1,
+        run_folder=str(run_folder.path),
+    )
+    return StepContext(folder=step, spec=spec, recipe=recipe, site=site)
+
+
+def train_here(
+    context: StepContext, dataset: Path, fleet: ThisProcessFleet | None = None
+) -> dict[str, Any]:
+    """Run the train step on this machine without a lease."""
+    return train(context, fleet or ThisProcessFleet(), dataset, read_manifest(dataset))

@@ -1,0 +1,80 @@
+"""User code of the training tests: a model that notes what it saw, and fails when told to."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+
+class BlobModel(LightningModule):
+    """Classifies vectors of eight numbers.
+
+    Args:
+        notes: Folder for one file a rank: a line for each batch trained.
+        dies: `[rank, step]` pairs at which that rank kills itself, each once.
+        raises_at: Step in which rank 1 raises.
+        hangs_at: Step in which rank 1 sleeps for ever.
+        nan_at: Step whose loss is NaN.
+        pause_s: Sleep in each step.
+    """
+
+    def __init__(self, notes, dies=(), raises_at=0, hangs_at=0, nan_at=0, pause_s=0.0):
+        super().__init__()
+        self.notes = Path(notes)
+        self.dies = [tuple(each) for each in dies]
+        self.raises_at, self.hangs_at, self.nan_at = raises_at, hangs_at, nan_at
+        self.pause_s = pause_s
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, array):
+        hidden = nn.functional.dropout(self.first(array).relu(), 0.3, self.training)
+        return self.second(hidden)
+
+    def training_step(self, batch, index):
+        step = self.global_step + 1
+        self.note(batch, step)
+        self.misbehave(step)
+        loss = nn.functional.cross_entropy(self(batch["array"]), batch["label"])
+        self.log("train/loss", loss)
+        return loss * float("nan") if step == self.nan_at else loss
+
+    def validation_step(self, batch, index):
+        right = (self(batch["array"]).argmax(1) == batch["label"]).float().mean()
+        self.log("val/accuracy", right, batch_size=len(batch["label"]), sync_dist=True)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, 0.1, total_steps=int(self.trainer.estimated_stepping_batches)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def note(self, batch, step):
+        line = {
+            "step": step,
+            "epoch": self.current_epoch,
+            "samples": batch["sample_id"].tolist(),
+            "pid": os.getpid(),
+        }
+        with (self.notes / f"rank-{self.global_rank}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def misbehave(self, step):
+        if (self.global_rank, step) in self.dies:
+            mark = self.notes / f"died-{self.global_rank}-{step}"
+            if not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        if self.global_rank == 1 and step == self.raises_at:
+            raise ValueError("the blobs are too round")
+        if self.global_rank == 1 and step == self.hangs_at:
+            time.sleep(3600)
+        time.sleep(self.pause_s)
