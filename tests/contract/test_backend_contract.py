@@ -213,6 +213,23 @@ class BackendContract:
             assert after.name == before.name
             assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
 
+    def test_a_worker_that_does_not_come_back_is_replaced(self, site: Path) -> None:
+        """pains 18: on a busy machine Dask alone gives up and stays one worker short."""
+        folder = opened(site, self.role(nodes=1))
+        with Fleet.open(folder) as fleet:
+            (before,) = fleet.nodes(1, 1)
+            pid = fleet.call(before, os.getpid)
+            os.kill(pid, signal.SIGKILL)
+
+            def restarted() -> list[psutil.Process]:
+                workers = children_with(folder, "--multiprocessing-fork")
+                return [each for each in workers if each.pid != pid]
+
+            wait_until(restarted, 30, "the restart", poll_s=0.005)[0].suspend()
+            (after,) = fleet.nodes(1, 60)
+            assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
+            assert after.name == "node-0"
+
     def test_a_killed_driver_is_recorded_as_lost(self, site: Path) -> None:
         folder = opened(site, self.role())
         step = submit_probe(folder)
@@ -257,4 +274,11 @@ def hosts_of(folder: LeaseFolder) -> list[psutil.Process]:
 
 
 def children_with(folder: LeaseFolder, argument: str) -> list[psutil.Process]:
-    return [each for each in host_of(folder).children() if argument in each.cmdline()]
+    return [each for each in host_of(folder).children() if argument in _arguments(each)]
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []

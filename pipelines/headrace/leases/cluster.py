@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import LocalCluster, Scheduler
+from distributed import LocalCluster, Nanny, Scheduler
+from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
 from headrace.errors import LeaseError
@@ -27,6 +29,7 @@ _HOST = "127.0.0.1"
 _POLL_S = 0.1
 _ADAPT_EVERY = "500 ms"
 _KEEP_ALIVE_ROUNDS = 60
+_KEEP_EVERY_S = 1.0
 _CLOSE_TIMEOUT_S = 15.0
 
 _CONFIG = {
@@ -36,16 +39,20 @@ _CONFIG = {
     "distributed.scheduler.allowed-failures": 0,
     # a task that holds the GIL for long is no dead worker
     "distributed.scheduler.worker-ttl": None,
+    # a nanny whose worker is not back by then is given up, and replaced by `keep_nodes`
+    "distributed.deploy.lost-worker-timeout": "10s",
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
 
 
 class NodeCluster(LocalCluster):  # type: ignore[misc]
-    """A LocalCluster whose workers are called node-0, node-1, …."""
+    """A LocalCluster whose workers are called node-0, node-1, …; freed names are taken again."""
 
-    def _new_worker_name(self, worker_number: int) -> str:
-        return f"node-{worker_number}"
+    def new_worker_spec(self) -> dict[str, Any]:
+        """Name and options of the next worker."""
+        names = (f"node-{number}" for number in itertools.count())
+        return {next(name for name in names if name not in self.worker_spec): self.new_spec}
 
 
 class DemandAdaptive(Adaptive):  # type: ignore[misc]
@@ -71,6 +78,7 @@ class OpenCluster:
     def __init__(self, cluster: NodeCluster, folder: LeaseFolder) -> None:
         self._cluster = cluster
         self._folder = folder
+        self._keeping = asyncio.create_task(keep_nodes(cluster))
 
     @property
     def scheduler_address(self) -> str:
@@ -93,6 +101,7 @@ class OpenCluster:
 
     async def close(self) -> None:
         """End all workers and the scheduler."""
+        self._keeping.cancel()
         await asyncio.wait_for(self._cluster.close(), _CLOSE_TIMEOUT_S)
         shutil.rmtree(_scratch(self._folder), ignore_errors=True)
 
@@ -127,6 +136,34 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         await cluster.close()
         raise
     return OpenCluster(cluster, folder)
+
+
+async def keep_nodes(cluster: NodeCluster) -> None:
+    """Replace nodes that Dask has given up, for ever.
+
+    A nanny restarts its worker. When that takes too long, as on a busy machine, the cluster closes
+    the nanny and stays one worker short.
+    """
+    while True:
+        await asyncio.sleep(_KEEP_EVERY_S)
+        gone = [name for name in cluster.worker_spec if _is_gone(cluster.workers.get(name))]
+        if gone:
+            (error,) = await asyncio.gather(_renew(cluster, gone), return_exceptions=True)
+            if error is not None:
+                logger.warning("%s could not be replaced, trying again: %r", gone, error)
+
+
+async def _renew(cluster: NodeCluster, gone: list[str]) -> None:
+    count = len(cluster.worker_spec)
+    failed = [name for name in gone if name in cluster.workers]
+    if failed:
+        await cluster.scale_down(failed)
+    cluster.scale(count)
+    await cluster  # opens what is asked for and not there, or is being opened already
+
+
+def _is_gone(nanny: Nanny | None) -> bool:
+    return nanny is None or nanny.status in (Status.closed, Status.failed)
 
 
 def worker_environment(role: Role) -> dict[str, str]:
