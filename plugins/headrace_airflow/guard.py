@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from headrace.cli.airflow_server import processes
+from headrace.cli.airflow_server import ASKED_BEFORE_S, processes
 from headrace.processes import end_processes
 
 
@@ -18,7 +18,7 @@ def main() -> int:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    end_processes(processes())
+    end_processes(processes(), grace_s=ASKED_BEFORE_S)
     return 0
 
 

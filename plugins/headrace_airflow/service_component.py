@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from headrace.cli.airflow_server import marked
-from headrace.processes import ProcessIdentity, die_with_parent, end_processes
+from headrace.processes import die_with_parent, end_processes
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class Component:
         self._orphans: dict[str, float] = {}
 
     @property
-    def identity(self) -> ProcessIdentity | None:
+    def pid(self) -> int | None:
         """The component's process; None while it waits to be started."""
-        return None if self._process is None else ProcessIdentity.of(self._process.pid)
+        return None if self._process is None else self._process.pid
 
     def look(self) -> None:
         """Start the component when it is due; end what an earlier generation has left."""

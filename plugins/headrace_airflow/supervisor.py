@@ -35,7 +35,7 @@ from headrace.storage.atomic import write_record, write_text
 from headrace_airflow import service_health
 from headrace_airflow.dags_folder import dags_folder
 from headrace_airflow.service_component import Component
-from headrace_airflow.service_ports import choose_port
+from headrace_airflow.service_ports import listens, reserve_port
 from headrace_airflow.service_settings import airflow_settings, loopback_without_proxy
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _COMPONENTS = {
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
 _POLL_S = 0.25
-_STOP_GRACE_S = 5.0
+_STOP_GRACE_S = 4.0
 _MAX_SHORT_LIVES = 3
 
 
@@ -60,6 +60,7 @@ class Supervisor:
     """
 
     def __init__(self, folder: Path, port: int) -> None:
+        self._port = port
         self._url = f"http://127.0.0.1:{port}"
         self._folder = folder
         self._settings = airflow_settings(folder, port, _jwt_secret(folder), _parallelism())
@@ -78,6 +79,7 @@ class Supervisor:
         ]
         self._asked_to_end = False
         self._published = False
+        self._missing_before: list[str] = []
 
     def run(self) -> None:
         """Work until asked to end.
@@ -111,9 +113,22 @@ class Supervisor:
                 f"Airflow's {failing[0]} ended {_MAX_SHORT_LIVES} times right after its start",
                 f"See {log_file().parent / failing[0]}.log",
             )
-        wanted = frozenset(path.stem for path in dags_folder().glob("headrace_*.py"))
-        if not service_health.missing(self._url, wanted):
+        if self._is_healthy():
             self._publish()
+
+    def _is_healthy(self) -> bool:
+        missing = self._missing()
+        if missing != self._missing_before:
+            logger.info("waiting for: %s", ", ".join(missing) or "nothing")
+            self._missing_before = missing
+        return not missing
+
+    def _missing(self) -> list[str]:
+        api_server = self._components[0].pid
+        if api_server is None or not listens(api_server, self._port):
+            return ["api-server"]  # whoever answers there is not ours
+        wanted = frozenset(path.stem for path in dags_folder().glob("headrace_*.py"))
+        return service_health.missing(self._url, wanted)
 
     def _publish(self) -> None:
         server = Server(
@@ -191,7 +206,8 @@ def main(arguments: list[str]) -> int:
         with FileLock(folder / "supervisor.lock", timeout=0):
             guard = _start_guard()
             logger.info("guard started, process %d", guard.pid)
-            Supervisor(folder, choose_port(asked.port)).run()
+            reservation = reserve_port(asked.port)
+            Supervisor(folder, reservation.port).run()
     except Timeout:
         logger.error("Another supervisor runs in %s", folder)  # noqa: TRY400
         return 1

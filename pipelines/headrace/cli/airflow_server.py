@@ -24,6 +24,9 @@ from headrace.storage.atomic import read_record
 MARK = "HEADRACE_AIRFLOW_HOME"
 """Environment variable that all processes of the service carry; its value is headrace's home."""
 
+ASKED_BEFORE_S = 1.0
+"""Seconds until processes are killed that the supervisor had asked to end before."""
+
 _START_TIMEOUT_S = 180.0
 _STOP_GRACE_S = 20.0
 _POLL_S = 0.2
@@ -109,7 +112,7 @@ def down() -> bool:
         supervisor = psutil.Process(server.process.pid)
         supervisor.terminate()
         psutil.wait_procs([supervisor], timeout=_STOP_GRACE_S)
-    end_processes(processes())
+    end_processes(processes(), grace_s=ASKED_BEFORE_S)
     record_file().unlink(missing_ok=True)
     return bool(found)
 

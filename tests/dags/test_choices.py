@@ -1,0 +1,45 @@
+"""What is taken from whoever may trigger a DAG."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import RecipeError, SiteError
+from headrace_airflow.choices import check_choice, check_overrides
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["trainer.max_epochs=3", "dataset.name=$x", "model.layers=[8, 16]", "evaluate=null", "seed="],
+)
+def test_plain_overrides_pass(override):
+    assert check_overrides([override]) == (override,)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed", "form key=value"),
+        ("[code]=x", "form key=value"),
+        ("seed=1\nseed=2", "one line"),
+        ("code=[/tmp]", "sets 'code'"),
+        ("dataset.name=${oc.env:HOME}", "interpolation"),
+        ('dataset.name="\\x24{oc.env:HOME}"', "interpolation"),
+        ('model={a: ["\\u0024{oc.env:HOME}"]}', "interpolation"),
+        ('model={"\\x24{oc.env:HOME}": 1}', "interpolation"),
+        ("seed={", "not YAML"),
+    ],
+)
+def test_others_are_refused_in_words(override, words):
+    with pytest.raises(RecipeError, match=words):
+        check_overrides([override])
+
+
+def test_recipes_and_sites_are_named_never_given_by_path(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("name: mine")
+    with pytest.raises(RecipeError, match="no recipe"):
+        check_choice("recipes", str(recipe))
+    with pytest.raises(SiteError, match="Did you mean 'laptop'"):
+        check_choice("sites", "labtop")
+    assert check_choice("recipes", "digits") == "digits"

@@ -1,0 +1,110 @@
+"""The DAG files: they parse, are wired as they should be, and check what is asked of them."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+
+import pytest
+from airflow.sdk.exceptions import ParamValidationError
+
+DAG_IDS = {"headrace_pack", "headrace_reaper", "headrace_train"}
+
+
+def test_all_parse(dag_bag):
+    assert dag_bag.import_errors == {}
+    assert set(dag_bag.dags) == DAG_IDS
+
+
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
+def test_each_tells_what_it_is_for(dag_bag, dag_id):
+    dag = dag_bag.dags[dag_id]
+    assert dag.doc_md
+    assert dag.description
+    assert "headrace" in dag.tags
+    assert not dag.catchup
+    assert len(dag.topological_sort()) == len(dag.tasks)  # raises when there is a cycle
+
+
+@pytest.mark.parametrize(("dag_id", "most"), [("headrace_pack", 5), ("headrace_train", 10)])
+def test_tasks_are_few(dag_bag, dag_id, most):
+    """Work of any size is O(1) tasks (pains 1, 3)."""
+    assert len(dag_bag.dags[dag_id].tasks) <= most
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "teardown", "setup"),
+    [
+        ("headrace_pack", "release_pool", "acquire_pool"),
+        ("headrace_pack", "finish", "prepare"),
+        ("headrace_train", "release_pool", "acquire_pool"),
+        ("headrace_train", "release_gang", "acquire_gang"),
+        ("headrace_train", "finish", "prepare"),
+    ],
+)
+def test_what_is_acquired_is_released(dag_bag, dag_id, teardown, setup):
+    dag = dag_bag.dags[dag_id]
+    assert dag.get_task(setup).is_setup
+    assert dag.get_task(teardown).is_teardown
+    assert setup in dag.get_task(teardown).upstream_task_ids
+
+
+def test_training_waits_for_the_packed_dataset_and_not_only_for_its_lease(dag_bag):
+    train = dag_bag.dags["headrace_train"]
+    assert train.get_task("acquire_gang").upstream_task_ids == {"pack", "release_pool"}
+    order = ["acquire_gang", "stage", "train", "evaluate", "release_gang", "finish"]
+    for before, after in itertools.pairwise(order):
+        assert before in train.get_task(after).upstream_task_ids
+
+
+@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_train"])
+def test_a_step_is_retried_soon_and_never_limited_by_airflow(dag_bag, dag_id):
+    """An Airflow time limit would end the task and leave the work (pains 5, 9)."""
+    for task in dag_bag.dags[dag_id].tasks:
+        assert task.retries == 4
+        assert task.retry_delay <= timedelta(seconds=5)
+        assert task.execution_timeout is None
+
+
+def test_the_reaper_is_on_and_leaves_time_to_end_things_within_a_minute(dag_bag):
+    reaper = dag_bag.dags["headrace_reaper"]
+    assert reaper.schedule <= timedelta(seconds=30)
+    assert reaper.max_active_runs == 1
+    assert reaper.is_paused_upon_creation is False
+
+
+@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_train"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.max_epochs=3",
+        "dataset.splits={train: 0.5, test: 0.5}",
+        "seed=1",
+        "dataset.name=a b",
+    ],
+)
+def test_the_form_takes_plain_overrides(dag_bag, dag_id, override):
+    params = dag_bag.dags[dag_id].params
+    assert params.get_param("overrides").resolve([override]) == [override]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("recipe", "no-such-recipe"),
+        ("recipe", "/etc/passwd.yaml"),
+        ("site", "no-such-site"),
+        ("overrides", "seed=1"),
+        ("overrides", ["seed"]),
+        ("overrides", ["=1"]),
+        ("overrides", [1]),
+        ("overrides", ["seed=${oc.env:HOME}"]),
+        ("overrides", ["code=[/tmp]"]),
+        ("overrides", ["code.0=/tmp"]),
+        ("overrides", ["[code]=/tmp"]),
+    ],
+)
+def test_the_form_refuses(dag_bag, name, value):
+    params = dag_bag.dags["headrace_train"].params
+    with pytest.raises(ParamValidationError):
+        params.get_param(name).resolve(value)

@@ -1,0 +1,214 @@
+"""Triggers, run on real step and lease folders."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict
+
+import pytest
+
+from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role
+from headrace.states import LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.steps.records import DriverExit, Progress, StepResult, StepSpec, StepStatus
+from headrace.storage.atomic import write_record, write_text
+from headrace.storage.layout import LeaseFolder
+from headrace_airflow import triggers
+from headrace_airflow.progress_line import ProgressLines, describe
+from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
+
+TASK = asdict(
+    WaitingTask(
+        dag_id="headrace_train",
+        run_id="manual__1",
+        task_id="train",
+        try_number=2,
+        poll_s=0.01,
+        lost_after_s=30.0,
+    )
+)
+
+
+@pytest.fixture
+def lease(tmp_path):
+    """A lease whose host (this process) lives and beats."""
+    folder = LeaseFolder(tmp_path / "leases" / "demo-gpu-1")
+    folder.steps.mkdir(parents=True)
+    me = ProcessIdentity.of()
+    spec = LeaseSpec(
+        lease_id=folder.lease_id, key="demo/gpu", run_id="demo", role_name="gpu", role=Role()
+    )
+    write_record(folder.spec, spec)
+    write_record(folder.host, HostRecord(process=me))
+    write_text(folder.heartbeat, str(time.time()))
+    return folder
+
+
+def become_ready(lease):
+    info = LeaseInfo(
+        lease_id=lease.lease_id,
+        backend="local",
+        host=ProcessIdentity.of(),
+        scheduler_address="tcp://127.0.0.1:1",
+        dashboard_url="http://127.0.0.1:2/status",
+        nodes=1,
+        ready_at=time.time(),
+    )
+    write_record(lease.info, info)
+
+
+def end(lease, state, reason):
+    write_record(lease.closed, Ending(state=state, reason=reason))
+
+
+@pytest.fixture
+def step(lease, tmp_path):
+    spec = StepSpec(
+        key="demo/train/1", kind="train", run_id="demo", name="train", attempt=1,
+        run_folder=str(tmp_path / "runs" / "demo"),
+    )  # fmt: skip
+    return mailbox.submit(lease, spec)
+
+
+def events(trigger):
+    """All events that a trigger yields until it returns."""
+
+    async def collected():
+        return [event.payload async for event in trigger.run()]
+
+    return asyncio.run(asyncio.wait_for(collected(), 30))
+
+
+async def _after(delay_s, action):
+    await asyncio.sleep(delay_s)
+    action()
+
+
+def events_after(trigger, action):
+    """Events of a trigger that has looked in vain before `action`."""
+
+    async def collected():
+        helper = asyncio.create_task(_after(0.05, action))
+        found = [event.payload async for event in trigger.run()]
+        await helper
+        return found
+
+    return asyncio.run(asyncio.wait_for(collected(), 30))
+
+
+def step_trigger(lease, step):
+    return StepTrigger(task=TASK, lease_folder=str(lease.path), step_folder=str(step.path))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: StepTrigger(task=TASK, lease_folder=f"{p}/l", step_folder=f"{p}/l/steps/1"),
+        lambda p: LeaseTrigger(task=TASK, lease_folder=f"{p}/l"),
+        lambda p: RoomTrigger(task=TASK, leases_folder=str(p), max_leases=3),
+    ],
+)
+def test_a_trigger_survives_the_way_to_another_triggerer(make, tmp_path):
+    trigger = make(tmp_path)
+    path, arguments = trigger.serialize()
+    module, _, name = path.rpartition(".")
+    assert module == triggers.__name__
+    again = getattr(triggers, name)(**arguments)
+    assert again.serialize() == trigger.serialize()
+
+
+def test_step_trigger_fires_once_when_the_result_is_there(lease, step):
+    def finish():
+        write_record(step.status, StepStatus(state=StepState.SUCCEEDED))
+        result = StepResult(state=StepState.SUCCEEDED, started_at=0, finished_at=1)
+        write_record(step.result, result)
+
+    found = events_after(step_trigger(lease, step), finish)
+    assert [event["state"] for event in found] == ["succeeded"]
+
+
+def test_step_trigger_fires_when_the_driver_ended_without_a_result(lease, step):
+    write_record(step.exit, DriverExit(code=-9, at=time.time()))
+    assert len(events(step_trigger(lease, step))) == 1
+
+
+def test_step_trigger_fires_when_the_lease_has_ended(lease, step):
+    def lose():
+        end(lease, LeaseState.LOST, "the host was killed")
+
+    found = events_after(step_trigger(lease, step), lose)
+    assert "the host was killed" in found[0]["lease"]
+
+
+def test_step_trigger_writes_nothing(lease, step):
+    """Side effects in triggers run twice when a triggerer restarts (pains 8)."""
+    before = sorted(path for path in lease.path.rglob("*"))
+    write_record(step.result, StepResult(state=StepState.SUCCEEDED, started_at=0, finished_at=1))
+    events(step_trigger(lease, step))
+    assert sorted(lease.path.rglob("*")) == sorted([*before, step.result])
+
+
+def test_lease_trigger_waits_while_the_lease_starts(lease):
+    found = events_after(
+        LeaseTrigger(task=TASK, lease_folder=str(lease.path)), lambda: become_ready(lease)
+    )
+    assert found == [{"state": "ready", "why": ""}]
+
+
+def test_lease_trigger_fires_for_a_lease_that_never_gets_ready(lease):
+    end(lease, LeaseState.FAILED, "the nodes were not there after 120 s")
+    found = events(LeaseTrigger(task=TASK, lease_folder=str(lease.path)))
+    assert found[0]["state"] == "failed"
+    assert "not there after 120 s" in found[0]["why"]
+
+
+def test_room_trigger_waits_until_a_lease_has_ended(lease):
+    become_ready(lease)
+    trigger = RoomTrigger(task=TASK, leases_folder=str(lease.path.parent), max_leases=1)
+    found = events_after(trigger, lambda: end(lease, LeaseState.CLOSED, "released"))
+    assert found == [{}]
+    assert lease.closed.exists()
+
+
+@pytest.mark.parametrize("state", ["failed", "success", None, "queued", "running"])
+def test_a_user_who_ends_the_task_stops_this_attempt(lease, step, monkeypatch, state):
+    """Mark failed, mark success and clear reach the work of a deferred task (pains 9)."""
+    monkeypatch.setattr(triggers, "task_states", lambda *_: {"train": state})
+    asyncio.run(step_trigger(lease, step).on_kill())
+    assert "train (try 2)" in step.cancel.read_text()
+
+
+def test_a_triggerer_out_of_touch_stops_nothing(lease, step, monkeypatch):
+    """Then another triggerer has taken over, and the task is still deferred."""
+    monkeypatch.setattr(triggers, "task_states", lambda *_: {"train": "deferred"})
+    asyncio.run(step_trigger(lease, step).on_kill())
+    assert not step.cancel.exists()
+
+
+def test_a_user_who_ends_the_acquiring_task_closes_the_lease(lease, monkeypatch):
+    monkeypatch.setattr(triggers, "task_states", lambda *_: {"train": "failed"})
+    asyncio.run(LeaseTrigger(task=TASK, lease_folder=str(lease.path)).on_kill())
+    assert lease.close.exists()
+
+
+def status(done, phase="fit", **more):
+    progress = Progress(done=done, total=900, unit="steps", phase=phase)
+    return StepStatus(state=StepState.RUNNING, progress=progress, **more)
+
+
+def test_progress_is_one_readable_line():
+    line = describe(status(312, rate=41.3, eta_s=14.2, metrics={"loss": 0.2314}))
+    assert line == "running, fit: 312/900 steps (35%), 41.3 steps/s, 14 s left, loss 0.2314"
+    assert describe(StepStatus(state=StepState.QUEUED)) == "queued"
+
+
+def test_progress_is_told_every_ten_seconds_and_at_each_new_phase():
+    lines = ProgressLines()
+    assert lines.line(status(1), 100.0)
+    assert lines.line(status(2), 109.0) is None
+    assert lines.line(status(3), 110.0)
+    assert lines.line(status(0, phase="validate"), 111.0)
+    assert lines.line(status(1, phase="validate"), 112.0) is None
