@@ -77,11 +77,10 @@ def demo(
 
 def _prepare_digits(console: Console) -> None:
     folder = Path(os.environ.get("HEADRACE_DIGITS") or home() / "examples" / "digits")
-    if not (folder / "9").is_dir():
-        from headrace.examples.digits import export_digits
+    from headrace.examples.digits import export_digits  # NumPy and Pillow, for this command only
 
-        with console.status("Writing the digits as PNG files"):
-            export_digits(folder)
+    with console.status("Writing the digits as PNG files"):
+        export_digits(folder)
     console.print(f"samples: {folder}", highlight=False)
 
 
