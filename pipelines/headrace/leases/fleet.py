@@ -136,8 +136,7 @@ class Fleet:
     ) -> list[Result]:
         """Run one call on each node, all at once; each holds its node.
 
-        A call asks `headrace.leases.held.wanted` whether to go on. One that goes on for long
-        after it was cancelled is killed with its worker.
+        A call asks `headrace.leases.held.wanted` whether to go on; it is killed otherwise.
 
         Args:
             function: Function of a module that the nodes can import.
@@ -152,17 +151,10 @@ class Fleet:
             WorkerLostError: A worker died; nothing was tried again.
             Exception: Whatever `function` raised first, on any node.
         """
-        futures = []
-        for node, each in zip(nodes, arguments, strict=True):
-            key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
-            future = self._submit(
-                held.hold,
-                (function, each, key, held.GRACE_S),
-                key=key,
-                workers=[node.address],
-                resources={NODE: 1},
-            )
-            futures.append(future)
+        futures = [
+            self._held(function, each, NODE, workers=[node.address])
+            for node, each in zip(nodes, arguments, strict=True)
+        ]
         return self._gather(futures, nodes, check)
 
     def map(
@@ -175,8 +167,7 @@ class Fleet:
     ) -> Iterator[tuple[int, Result]]:
         """Run `function` on every item, spread over all nodes; a pool grows as needed.
 
-        Only a few items for each thread are under way at a time, so that long lists cost the
-        scheduler nothing.
+        Only a few items for each thread are under way at a time, however long the list is.
 
         Args:
             function: Function of a module that the nodes can import.
@@ -189,7 +180,7 @@ class Fleet:
 
         Raises:
             WorkerLostError: The workers of an item died more often than `retries`.
-            Exception: Whatever `function` raised, at once.
+            Exception: What `function` raised, at once.
         """
         slots = self._grow_for(len(items), check)
         waiting = iter(range(len(items)))
@@ -239,7 +230,18 @@ class Fleet:
         return found
 
     def _item(self, function: Callable[[Item], Result], item: Item) -> Future:
-        return self._submit(function, (item,), resources={SLOT: 1})
+        return self._held(function, (item,), SLOT)
+
+    def _held(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        resource: str,
+        **options: Any,
+    ) -> Future:
+        key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
+        wrapped = (function, arguments, key, held.GRACE_S)
+        return self._submit(held.hold, wrapped, key=key, resources={resource: 1}, **options)
 
     def _submit(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any

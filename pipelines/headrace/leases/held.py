@@ -1,4 +1,4 @@
-"""The worker's side of a call that holds a node: it must not outlive those who wait for it."""
+"""The worker's side of a call: it must not outlive those who wait for it."""
 
 from __future__ import annotations
 

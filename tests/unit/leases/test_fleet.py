@@ -125,7 +125,7 @@ def test_short_calls_run_while_the_node_is_held(
     calls: list[int] = []
 
     def check() -> None:
-        if started.exists():
+        if started.exists() and started.read_text():
             calls.append(fleet.call(nodes[0], os.getpid))
             raise StepCancelledError("seen enough")
 
@@ -160,7 +160,7 @@ def test_a_call_that_does_not_listen_is_killed_with_its_worker(
     started = tmp_path / "started"
 
     def check() -> None:
-        if started.exists():
+        if started.exists() and started.read_text():
             raise StepCancelledError("asked in a test")
 
     with Fleet.open(lease) as fleet:
@@ -172,6 +172,23 @@ def test_a_call_that_does_not_listen_is_killed_with_its_worker(
     with Fleet.open(lease) as fleet:
         again = wait_until(lambda: fleet.nodes(2, 60)[:1], 60, "the node to come back")
         assert fleet.on_nodes(fleet_functions.double, [(5,)], again) == [10]
+
+
+def test_an_item_that_does_not_listen_is_killed_with_its_worker(
+    lease: LeaseFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its slot would be taken for as long as the lease lives."""
+    monkeypatch.setattr(held, "GRACE_S", 0.5)
+    started = tmp_path / "started"
+
+    def check() -> None:
+        if started.exists() and started.read_text():
+            raise StepCancelledError("asked in a test")
+
+    with Fleet.open(lease) as fleet, pytest.raises(StepCancelledError):
+        list(fleet.map(fleet_functions.hold_for_ever, [str(started)], check=check))
+    pid = int(started.read_text())
+    wait_until(lambda: not psutil.pid_exists(pid), 30, "the worker to be killed")
 
 
 def test_a_worker_that_holds_the_gil_is_kept(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
