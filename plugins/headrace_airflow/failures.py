@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headrace.control.reaper import ABANDONED
 from headrace.errors import HeadraceError
 from headrace.states import StepState
 from headrace.steps.records import Failure, StepResult
 from headrace_airflow.airflow_api import AirflowException, AirflowFailException
+from headrace_airflow.triggers import STOPPED
 
 
 @contextmanager
@@ -44,6 +46,11 @@ def _is_retried(failure: Failure | None) -> bool:
     return failure is None or failure.failure_class.is_retried
 
 
-def was_cancelled(result: StepResult) -> bool:
-    """Whether somebody asked the step to stop."""
-    return result.state is StepState.CANCELLED
+def was_cancelled_for_another_try(result: StepResult) -> bool:
+    """Whether Airflow's side ended the step, on behalf of an earlier try of its task.
+
+    A person who asks by `headrace cancel` means the step itself.
+    """
+    if result.state is not StepState.CANCELLED or result.failure is None:
+        return False
+    return STOPPED in result.failure.message or ABANDONED in result.failure.message

@@ -32,7 +32,7 @@ from headrace_airflow.airflow_api import (
 from headrace_airflow.assets import DATASETS, publish
 from headrace_airflow.choices import check_choice, check_overrides
 from headrace_airflow.detached import without_airflow_environment
-from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled
+from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled_for_another_try
 from headrace_airflow.links import DASHBOARD_KEY, FOLDER_KEY, DaskDashboardLink, RunFolderLink
 from headrace_airflow.owners import DagRunAddress, owner_is_done, step_is_abandoned
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
@@ -200,13 +200,13 @@ class StepOperator(_StepTask):
     ) -> dict[str, Any]:
         """Collect the result of the attempt that was waited for.
 
-        This try did not ask the attempt to stop. If somebody else did (the trigger or the reaper on
-        behalf of an earlier try, just when this one took over), a new attempt is due, once.
+        If the trigger or the reaper stopped the attempt on behalf of an earlier try, just when this
+        one had taken over, a new attempt is due, once.
         """
         with told_to_airflow():
             run = open_run(self.run_id)
             result = collect(run, Ticket(**ticket))
-            if was_cancelled(result) and may_resubmit:
+            if was_cancelled_for_another_try(result) and may_resubmit:
                 self.log.info("Attempt %s was cancelled; trying once more", ticket["attempt"])
                 return self._follow(context, run, may_resubmit=False)
             return self._conclude(context, run, result)

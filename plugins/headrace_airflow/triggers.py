@@ -24,6 +24,9 @@ from headrace.storage.layout import LeaseFolder, StepFolder
 from headrace_airflow.airflow_api import task_states
 from headrace_airflow.progress_line import ProgressLines
 
+STOPPED = "A user stopped"
+"""How the reason begins that a trigger gives for ending work."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingTask:
@@ -96,7 +99,7 @@ class StepTrigger(_Watcher):
     async def on_kill(self) -> None:
         """Stop this attempt after a user has ended its task; a later attempt is never hit."""
         if await self._was_ended():
-            reason = f"A user stopped {self.waiting} in Airflow"
+            reason = f"{STOPPED} {self.waiting} in Airflow"
             await asyncio.to_thread(mailbox.request_cancel, StepFolder(self.step_folder), reason)
 
 
@@ -123,7 +126,7 @@ class LeaseTrigger(_Watcher):
     async def on_kill(self) -> None:
         """Close the lease after a user has ended the task that acquires it."""
         if await self._was_ended():
-            reason = f"A user stopped {self.waiting} in Airflow"
+            reason = f"{STOPPED} {self.waiting} in Airflow"
             await asyncio.to_thread(client.request_close, LeaseFolder(self.lease_folder), reason)
 
 

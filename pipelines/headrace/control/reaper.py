@@ -25,6 +25,9 @@ OwnerIsDone = Callable[[RunRecord], bool]
 StepIsAbandoned = Callable[[RunRecord, str], bool]
 """Whether nobody waits any more for the running step of this name."""
 
+ABANDONED = "nobody waits for it any more"
+"""Reason given to a step that the reaper cancels."""
+
 _MOST_RUNS = 10_000
 
 
@@ -77,8 +80,8 @@ def _cancel_steps(run: Run, is_abandoned: Callable[[str], bool]) -> list[str]:
             continue
         folder = run.lease_folder(attempt.lease_id).step(attempt.number)
         if mailbox.outcome(folder) is None and is_abandoned(attempt.step):
-            mailbox.request_cancel(folder, "nobody waits for it any more")
-            done.append(f"step {attempt.key}: cancelled, nobody waits for it any more")
+            mailbox.request_cancel(folder, ABANDONED)
+            done.append(f"step {attempt.key}: cancelled, {ABANDONED}")
     return done
 
 

@@ -1,0 +1,398 @@
+"""Operators: what each decides, with real runs and a real ledger, and a scripted control side."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+)
+
+from headrace.control.books import ledger
+from headrace.control.reaper import ABANDONED
+from headrace.control.runs import open_run
+from headrace.control.steps import Ticket
+from headrace.control.watch import LeaseLook
+from headrace.errors import CapacityError, LeaseError
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.steps.records import Failure, StepResult
+from headrace_airflow import operators, owners
+from headrace_airflow.assets import DATASETS, dataset_asset
+from headrace_airflow.operators import (
+    AcquireLeaseOperator,
+    FinishRunOperator,
+    PackOperator,
+    PrepareRunOperator,
+    ReapOperator,
+    ReleaseLeaseOperator,
+    StepOperator,
+)
+from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
+
+
+class Outlets(dict):
+    """Records what is published."""
+
+    def __missing__(self, key):
+        self[key] = accessor = SimpleNamespace(added=[])
+        accessor.add = lambda asset, extra: accessor.added.append((asset, extra))
+        return accessor
+
+
+@pytest.fixture
+def context(headrace_home):
+    pushed = {}
+    ti = SimpleNamespace(
+        dag_id="headrace_train",
+        run_id="manual__2026-01-02T03:04:05",
+        task_id="train",
+        try_number=1,
+        pushed=pushed,
+        xcom_push=pushed.__setitem__,
+    )
+    params = {"recipe": "digits", "site": "laptop", "overrides": []}
+    dag_run = SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)
+    return {"ti": ti, "params": params, "dag_run": dag_run, "outlet_events": Outlets()}
+
+
+def prepare(context, **params):
+    context["params"].update(params)
+    return PrepareRunOperator(task_id="prepare", kind="train").execute(context)
+
+
+@pytest.fixture
+def run(context):
+    return open_run(prepare(context))
+
+
+def result(state, cause=None, message="why", **more):
+    failure = Failure(failure_class=cause, error="E", message=message, **more) if cause else None
+    outputs = {} if cause else {"metrics": {"accuracy": 0.98}}
+    return StepResult(state=state, failure=failure, outputs=outputs, started_at=0, finished_at=1)
+
+
+SUCCEEDED = result(StepState.SUCCEEDED)
+
+
+def cancelled(reason):
+    return result(StepState.CANCELLED, FailureClass.CANCELLED, f"Cancelled: {reason}")
+
+
+@pytest.fixture
+def ticket(run):
+    lease = run.lease_folder(f"{run.run_id}-gpu-1")
+    return Ticket(
+        run_id=run.run_id, step="train", attempt=1, lease_id=lease.lease_id,
+        lease_folder=str(lease.path), step_folder=str(lease.step(1).path),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Scripts an answer of the control side: a value to return or an error to raise."""
+
+    def put(name, answer, calls=None):
+        def scripted(*arguments, **_):
+            if calls is not None:
+                calls.append(arguments)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        target = operators
+        *path, last = name.split(".")
+        for part in path:
+            target = getattr(target, part)
+        monkeypatch.setattr(target, last, scripted)
+
+    return put
+
+
+# prepare
+
+
+def test_prepare_makes_one_run_however_often_it_is_tried(context):
+    first = prepare(context)
+    assert prepare(context) == first
+    assert [record.run_id for record in ledger().runs()] == [first]
+    assert open_run(first).request.owner == "airflow:headrace_train:manual__2026-01-02T03:04:05"
+    assert context["ti"].pushed["folder_url"].startswith("file://")
+
+
+def test_prepare_takes_overrides(context):
+    run = open_run(prepare(context, overrides=["trainer.max_epochs=3"]))
+    assert run.recipe.trainer.max_epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"recipe": "digitz"}, "Did you mean 'digits'"),
+        ({"recipe": "/etc/hosts.yaml"}, "no recipe"),
+        ({"site": "mars"}, "Valid: laptop"),
+        ({"overrides": ["trainer.max_epoch=3"]}, "max_epochs"),
+        ({"overrides": ['dataset.name="\\x24{oc.env:HOME}"']}, "interpolation"),
+    ],
+)
+def test_a_mistake_in_the_request_fails_at_once_in_words(context, params, words):
+    with pytest.raises(AirflowFailException, match=words) as caught:
+        prepare(context, **params)
+    assert caught.value.__suppress_context__  # no trace for a user's mistake
+    assert not ledger().runs()
+
+
+# acquire and release
+
+
+def acquire(run, context, **kwargs):
+    operator = AcquireLeaseOperator(task_id="acquire", step="train", run_id=run.run_id)
+    return operator.execute(context, **kwargs)
+
+
+def lease_looks(script, state, why=""):
+    script("look_lease", LeaseLook(state=state, dashboard_url="http://127.0.0.1:8787", why=why))
+
+
+def test_acquire_defers_until_the_lease_is_ready(run, context, script):
+    script("leases.acquire", "lease-1")
+    lease_looks(script, LeaseState.STARTING)
+    with pytest.raises(TaskDeferred) as deferred:
+        acquire(run, context)
+    assert isinstance(deferred.value.trigger, LeaseTrigger)
+    assert deferred.value.timeout is None
+    assert deferred.value.kwargs == {"lease_id": "lease-1"}
+
+
+def test_acquire_shows_the_dashboard_of_a_ready_lease(run, context, script):
+    script("leases.acquire", "lease-1")
+    script("leases.note_ready", None)
+    lease_looks(script, LeaseState.READY)
+    assert acquire(run, context) == "lease-1"
+    assert context["ti"].pushed["dashboard_url"] == "http://127.0.0.1:8787"
+
+
+def test_a_lease_that_did_not_start_is_tried_again(run, context, script):
+    script("leases.acquire", "lease-1")
+    lease_looks(script, LeaseState.FAILED, why="no nodes after 120 s")
+    with pytest.raises(AirflowException, match="no nodes after 120 s") as caught:
+        acquire(run, context)
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
+    script("leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases)."))
+    with pytest.raises(TaskDeferred) as deferred:
+        acquire(run, context)
+    assert isinstance(deferred.value.trigger, RoomTrigger)
+    assert deferred.value.method_name == "ask_again"
+    assert deferred.value.trigger.max_leases == run.site.limits.max_leases
+
+
+def test_leases_are_started_without_airflows_secrets(run, context, monkeypatch):
+    """A lease runs user code, and outlives Airflow (pains 22)."""
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "secret")
+    monkeypatch.setenv("HEADRACE_AIRFLOW_HOME", "/somewhere")
+    seen = {}
+
+    def acquire_and_look(*_):
+        seen.update(os.environ)
+        raise LeaseError("enough seen")
+
+    monkeypatch.setattr(operators.leases, "acquire", acquire_and_look)
+    with pytest.raises(AirflowException, match="enough seen"):
+        acquire(run, context)
+    assert not [name for name in seen if "AIRFLOW" in name]
+    assert seen["HEADRACE_HOME"]
+    assert os.environ["AIRFLOW__API_AUTH__JWT_SECRET"] == "secret"
+
+
+def test_release_closes_the_lease_of_the_steps_role(run, context, script):
+    calls = []
+    script("leases.release", None, calls)
+    ReleaseLeaseOperator(task_id="release", step="train", run_id=run.run_id).execute(context)
+    assert [arguments[1] for arguments in calls] == [run.recipe.train.role]
+
+
+# steps
+
+
+def step(run, name="train"):
+    return StepOperator(task_id=name, step=name, run_id=run.run_id)
+
+
+def complete(run, context, ticket, *, may_resubmit=True):
+    return step(run).execute_complete(
+        context, event={}, ticket=asdict(ticket), may_resubmit=may_resubmit
+    )
+
+
+def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
+    script("start_step", ticket)
+    with pytest.raises(TaskDeferred) as deferred:
+        step(run).execute(context)
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, StepTrigger)
+    assert deferred.value.timeout is None
+    assert str(trigger.step_folder) == ticket.step_folder
+    assert deferred.value.kwargs == {"ticket": asdict(ticket), "may_resubmit": True}
+    assert set(context["ti"].pushed) == {"dashboard_url", "folder_url"}
+
+
+def test_a_step_that_had_succeeded_is_collected(run, context, script):
+    """Find, collect, re-attach, and only then submit (pains 6)."""
+    script("start_step", SUCCEEDED)
+    assert step(run).execute(context) == SUCCEEDED.outputs
+
+
+def test_outputs_are_collected_at_the_end(run, context, script, ticket):
+    script("collect", SUCCEEDED)
+    assert complete(run, context, ticket) == SUCCEEDED.outputs
+
+
+@pytest.mark.parametrize("cause", [cause for cause in FailureClass if cause.is_retried])
+def test_failures_of_the_machine_are_tried_again(run, context, script, ticket, cause):
+    script("collect", result(StepState.FAILED, cause))
+    with pytest.raises(AirflowException, match="Step train failed: why") as caught:
+        complete(run, context, ticket)
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+@pytest.mark.parametrize("cause", [FailureClass.USER_ERROR, FailureClass.DATA_ERROR])
+def test_a_users_mistake_is_not_tried_again(run, context, script, ticket, cause):
+    failed = result(StepState.FAILED, cause, trace="Traceback: line 7", where="rank 1")
+    script("collect", failed)
+    with pytest.raises(AirflowFailException, match=r"why \(rank 1\)"):
+        complete(run, context, ticket)
+
+
+@pytest.mark.parametrize("reason", ["A user stopped task train (try 1)", ABANDONED])
+def test_an_attempt_cancelled_for_an_earlier_try_is_replaced_once(
+    run, context, script, ticket, reason
+):
+    """Clear: the new try may re-attach just before the old trigger cancels the attempt."""
+    script("collect", cancelled(reason))
+    script("start_step", ticket)
+    with pytest.raises(TaskDeferred) as deferred:
+        complete(run, context, ticket)
+    assert deferred.value.kwargs["may_resubmit"] is False
+    with pytest.raises(AirflowFailException, match="cancelled"):
+        complete(run, context, ticket, may_resubmit=False)
+
+
+def test_a_step_cancelled_by_hand_stays_cancelled(run, context, script, ticket):
+    script("collect", cancelled("asked by `headrace cancel`"))
+    with pytest.raises(AirflowFailException, match="headrace cancel"):
+        complete(run, context, ticket)
+
+
+def test_a_full_site_makes_a_step_wait(run, context, script):
+    script("start_step", CapacityError("full"))
+    with pytest.raises(TaskDeferred) as deferred:
+        step(run).execute(context)
+    assert isinstance(deferred.value.trigger, RoomTrigger)
+    assert getattr(StepOperator, deferred.value.method_name)
+
+
+def test_a_step_that_the_recipe_leaves_out_is_skipped(context):
+    run = open_run(prepare(context, overrides=["evaluate=null"]))
+    with pytest.raises(AirflowSkipException, match="evaluate"):
+        step(run, "evaluate").execute(context)
+
+
+@pytest.mark.parametrize(("reused", "num_events"), [(False, 1), (True, 0)])
+def test_packing_publishes_what_is_new(run, context, script, reused, num_events):
+    """Else a DAG that packs and is scheduled on the dataset would start itself for ever."""
+    outputs = {"dataset": "/d", "fingerprint": "f", "num_samples": 3, "reused": reused}
+    script("start_step", SUCCEEDED.model_copy(update={"outputs": outputs}))
+    PackOperator(task_id="pack", run_id=run.run_id).execute(context)
+    added = context["outlet_events"][DATASETS].added
+    assert len(added) == num_events
+    for asset, extra in added:
+        assert asset == dataset_asset("digits")
+        assert asset.uri == "headrace://dataset/digits"
+        assert extra == {"dataset": "/d", "fingerprint": "f", "num_samples": 3}
+
+
+# finish
+
+
+STEPS = ("pack", "stage", "train", "evaluate")
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (dict.fromkeys(STEPS, "success"), StepState.SUCCEEDED),
+        ({**dict.fromkeys(STEPS, "success"), "evaluate": "failed"}, StepState.FAILED),
+        ({"pack": "failed", "stage": "upstream_failed"}, StepState.FAILED),
+    ],
+)
+def test_finish_records_how_the_run_ended(run, context, script, states, expected):
+    script("task_states", states)
+    assert FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context) == expected.value
+    assert ledger().run(run.run_id).state is expected
+
+
+# reaper
+
+
+@pytest.fixture
+def airflow_knows(monkeypatch):
+    """Scripts what Airflow's API server answers."""
+
+    def put(*, active, tasks=None):
+        monkeypatch.setattr(owners, "dag_run_is_active", lambda *_: active)
+        monkeypatch.setattr(owners, "task_states", lambda *_: tasks or {})
+
+    return put
+
+
+def test_a_run_whose_dag_run_has_ended_is_put_right(run, context, airflow_knows):
+    """Timeouts and killed teardowns leave nothing behind (pains 9)."""
+    airflow_knows(active=False)
+    lines = ReapOperator(task_id="reap").execute(context)
+    assert any(run.run_id in line for line in lines)
+    assert ledger().run(run.run_id).state is StepState.LOST
+
+
+def test_a_run_whose_dag_run_lives_is_left_alone(run, context, airflow_knows):
+    airflow_knows(active=True)
+    assert ReapOperator(task_id="reap").execute(context) == []
+    assert ledger().run(run.run_id).state is StepState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("state", "abandoned"),
+    [
+        ("failed", True),
+        ("success", True),
+        ("upstream_failed", True),
+        ("deferred", False),
+        ("up_for_retry", False),
+        ("running", False),
+        (None, False),
+    ],
+)
+def test_a_step_is_abandoned_when_its_task_has_ended(run, airflow_knows, state, abandoned):
+    airflow_knows(active=True, tasks={"train": state})
+    assert owners.step_is_abandoned(ledger().run(run.run_id), "train") is abandoned
+
+
+def test_runs_of_other_owners_are_not_airflows_to_judge(run, airflow_knows):
+    airflow_knows(active=False, tasks={"train": "failed"})
+    record = ledger().run(run.run_id).model_copy(update={"owner": "cli:host:1:2.0"})
+    assert not owners.owner_is_done(record)
+    assert not owners.step_is_abandoned(record, "train")
+
+
+def test_dag_run_ids_with_colons_survive_the_ledger():
+    owner = "airflow:headrace_train:scheduled__2026-01-02T03:04:05+00:00"
+    address = owners.DagRunAddress.parse(owner)
+    assert address.run_id == "scheduled__2026-01-02T03:04:05+00:00"
+    assert str(address) == owner
