@@ -13,7 +13,7 @@ from headrace.control.runs import Run, open_run
 from headrace.ledger.records import AttemptRecord
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.steps.records import Progress, StepResult, StepStatus
+from headrace.steps.records import StepResult, StepStatus
 from headrace.storage.layout import LeaseFolder, StepFolder
 
 
@@ -90,7 +90,7 @@ def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
         name=name,
         state=state,
         attempt=attempt.attempt,
-        status=_finished(status) if state is StepState.SUCCEEDED else status,
+        status=status,
         elapsed_s=_elapsed_s(attempt, status, result),
         message=attempt.message or (result.failure.message if result and result.failure else ""),
         folder=str(folder.path) if folder else "",
@@ -122,14 +122,6 @@ def _elapsed_s(
     if attempt.started_at is not None and attempt.finished_at is not None:
         return attempt.finished_at - attempt.started_at
     return status.elapsed_s if status else None
-
-
-def _finished(status: StepStatus | None) -> StepStatus | None:
-    """A succeeded step is all done, also when its last progress came before its last unit."""
-    if status is None or status.progress.total is None:
-        return status
-    progress = Progress(**{**dict(status.progress), "done": status.progress.total})
-    return status.model_copy(update={"progress": progress, "eta_s": 0.0})
 
 
 def newest_run_id() -> str | None:

@@ -30,7 +30,8 @@ class Rate:
             done: Units done by then.
             unit: What is counted; another unit starts anew.
         """
-        if unit != self._unit or (self._points and done < self._points[-1][1]):
+        stands_still = bool(self._points) and done <= self._points[0][1]
+        if unit != self._unit or stands_still:  # warming up does not count
             self._points.clear()
             self._unit = unit
         self._points.append((at, done))
@@ -69,6 +70,8 @@ class Reporter:
         """Write the status once."""
         now = time.time()
         progress = self._context.current
+        if state is StepState.SUCCEEDED and progress.total is not None:
+            progress = progress.model_copy(update={"done": progress.total})
         rate = self._rate.add(now, progress.done, progress.unit)
         left = None if progress.total is None else max(progress.total - progress.done, 0)
         status = StepStatus(

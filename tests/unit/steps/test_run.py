@@ -44,7 +44,7 @@ def run_as(monkeypatch):
 
 def test_success_writes_result_status_and_events(step, run_as):
     def work(context):
-        context.progress(3, 3, "things")
+        context.progress(2, 3, "things")  # a step that succeeds is all done
         context.report(loss=0.5)
         return {"answer": 42}
 
@@ -124,7 +124,8 @@ def test_unknown_kind_lists_the_valid_ones():
 
 def test_rate_over_a_window():
     rate = Rate()
-    assert rate.add(0.0, 0, "samples") is None
+    assert rate.add(-20.0, 0, "samples") is None
+    assert rate.add(0.0, 0, "samples") is None  # warming up does not count
     assert rate.add(10.0, 50, "samples") == 5.0
     assert rate.add(20.0, 150, "samples") == 7.5
     assert rate.add(60.0, 550, "samples") == 10.0  # only the last half minute counts
