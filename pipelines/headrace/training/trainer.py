@@ -10,12 +10,12 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.strategies import DDPStrategy
 
 from headrace.data.targets import Allowed, instantiate, resolve
 from headrace.errors import RecipeError
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import TrainerSpec
+from headrace.training.strategy import ExactDDPStrategy
 
 _OURS = ("devices", "num_nodes", "callbacks", "logger", "use_distributed_sampler", "max_epochs")
 """Arguments of the Trainer that headrace sets and `trainer.extra` may not."""
@@ -61,7 +61,7 @@ def build_trainer(spec: TrainerSpec, allowed: Allowed, parts: TrainerParts) -> T
         "accelerator": spec.accelerator,
         "devices": parts.ranks_per_node,
         "num_nodes": parts.num_nodes,
-        "strategy": DDPStrategy() if parts.num_nodes * parts.ranks_per_node > 1 else "auto",
+        "strategy": _strategy(spec, parts.num_nodes * parts.ranks_per_node),
         "precision": spec.precision,
         "max_epochs": spec.max_epochs,
         "max_steps": spec.max_steps,
@@ -81,6 +81,10 @@ def build_trainer(spec: TrainerSpec, allowed: Allowed, parts: TrainerParts) -> T
     make = instantiate({"_target_": spec.target}, allowed, partial=True)
     trainer: Trainer = make(**(arguments | spec.extra))
     return trainer
+
+
+def _strategy(spec: TrainerSpec, world_size: int) -> ExactDDPStrategy | str:
+    return ExactDDPStrategy(world_size, spec.deterministic) if world_size > 1 else "auto"
 
 
 def build_loggers(targets: Sequence[Target], allowed: Allowed, folder: Path) -> list[Logger]:
