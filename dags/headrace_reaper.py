@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from airflow.sdk import DAG
 
 from headrace_airflow.dag_defaults import TAGS
-from headrace_airflow.operators import ReapOperator
+from headrace_airflow.run_operators import ReapOperator
 
 with DAG(
     dag_id="headrace_reaper",

@@ -26,12 +26,11 @@ from headrace_airflow.choices import params
 from headrace_airflow.dag_defaults import TAGS, task_defaults
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
-    FinishRunOperator,
     PackOperator,
-    PrepareRunOperator,
     ReleaseLeaseOperator,
     StepOperator,
 )
+from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator
 
 with DAG(
     dag_id="headrace_train",

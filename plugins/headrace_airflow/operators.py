@@ -1,4 +1,4 @@
-"""Operators: each task submits or collects in seconds; waiting is left to triggers.
+"""Operators of leases and steps: a task submits or collects in seconds, triggers do the waiting.
 
 None of them has an `on_kill`: Airflow also calls it in a worker process that it has lost sight of,
 whose work a later try has taken over by then (it would stop healthy work). A user's click on a
@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NoReturn
-
-from airflow.sdk import BaseOperator
+from typing import Any, NoReturn
 
 from headrace.control import leases
 from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.reaper import end_run, reap
-from headrace.control.runs import Run, RunRequest, create_run, finish_run, open_run
+from headrace.control.runs import Run, open_run
 from headrace.control.steps import Ticket, collect, start_step
 from headrace.control.watch import look_lease
 from headrace.errors import CapacityError
@@ -27,68 +24,16 @@ from headrace_airflow.airflow_api import (
     AirflowException,
     AirflowSkipException,
     TaskDeferred,
-    task_states,
 )
 from headrace_airflow.assets import DATASETS, publish
-from headrace_airflow.choices import check_choice, check_overrides
 from headrace_airflow.detached import without_airflow_environment
 from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled_for_another_try
 from headrace_airflow.links import DASHBOARD_KEY, FOLDER_KEY, DaskDashboardLink, RunFolderLink
-from headrace_airflow.owners import DagRunAddress, owner_is_done, step_is_abandoned
+from headrace_airflow.run_operators import Context, RunOperator
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
 
-Context = Mapping[str, Any]
 
-_PREPARED_RUN = "{{ ti.xcom_pull(task_ids='prepare') }}"
-
-
-class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
-    """Makes the run that the DAG run asks for, or finds the one it made before.
-
-    Args:
-        kind: `train` for the main job, `pack` for packing alone.
-    """
-
-    operator_extra_links = (RunFolderLink(),)
-
-    def __init__(self, *, kind: Literal["train", "pack"], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.kind = kind
-
-    def execute(self, context: Context) -> str:
-        """Returns the run's id."""
-        owner = str(DagRunAddress.of(context))
-        params = context["params"]
-        with told_to_airflow():
-            request = RunRequest(
-                recipe=check_choice("recipes", params["recipe"]),
-                site=check_choice("sites", params["site"]),
-                overrides=check_overrides(params["overrides"]),
-                key=owner,
-                owner=owner,
-                kind=self.kind,
-            )
-            run = create_run(request)
-        self.log.info("Run %s in %s", run.run_id, run.folder.path)
-        context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
-        return run.run_id
-
-
-class _RunOperator(BaseOperator):  # type: ignore[misc]
-    """An operator of a task that works on the run which `prepare` has made.
-
-    Args:
-        run_id: Id of the run.
-    """
-
-    template_fields = ("run_id",)
-
-    def __init__(self, *, run_id: str = _PREPARED_RUN, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.run_id = run_id
-
-
-class _StepTask(_RunOperator):
+class _StepTask(RunOperator):
     """What acquiring, running and releasing share: they are about one step of the run.
 
     Args:
@@ -267,42 +212,3 @@ class ReleaseLeaseOperator(_StepTask):
         with told_to_airflow():
             run = open_run(self.run_id)
             leases.release(run, self._planned(run).role, f"released by task {self.task_id}")
-
-
-class FinishRunOperator(_RunOperator):
-    """Records how the run ended, also when it failed, and ends whatever it left behind."""
-
-    operator_extra_links = (RunFolderLink(),)
-
-    def execute(self, context: Context) -> str:
-        """Returns the final state of the run."""
-        with told_to_airflow():
-            run = open_run(self.run_id)
-            state = self._state(context, run)
-            if state is StepState.SUCCEEDED:
-                finish_run(run, state)
-            else:
-                end_run(run, state)
-        context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
-        self.log.info("Run %s: %s", run.run_id, state.value)
-        return state.value
-
-    def _state(self, context: Context, run: Run) -> StepState:
-        address = DagRunAddress.of(context)
-        states = task_states(address.dag_id, address.run_id)
-        steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
-        self.log.info("Tasks: %s", {step: states.get(step) for step in steps})
-        done = all(states.get(step) == "success" for step in steps)
-        return StepState.SUCCEEDED if done else StepState.FAILED
-
-
-class ReapOperator(BaseOperator):  # type: ignore[misc]
-    """Ends steps, leases and runs whose DAG run or task has ended without doing so."""
-
-    def execute(self, context: Context) -> list[str]:
-        """Returns a line for each thing that was ended."""
-        with told_to_airflow():
-            lines = reap(owner_is_done, step_is_abandoned)
-        for line in lines:
-            self.log.info("%s", line)
-        return list(lines)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-import headrace_airflow.operators  # noqa: F401, for the tasks, see above
+import headrace_airflow.operators
+import headrace_airflow.run_operators  # noqa: F401, for the tasks, see above
 from headrace_airflow.links import DaskDashboardLink, RunFolderLink
 
 

@@ -22,17 +22,15 @@ from headrace.control.watch import LeaseLook
 from headrace.errors import CapacityError, LeaseError
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.records import Failure, StepResult
-from headrace_airflow import operators, owners
+from headrace_airflow import operators, owners, run_operators
 from headrace_airflow.assets import DATASETS, dataset_asset
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
-    FinishRunOperator,
     PackOperator,
-    PrepareRunOperator,
-    ReapOperator,
     ReleaseLeaseOperator,
     StepOperator,
 )
+from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator, ReapOperator
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
 
 
@@ -333,8 +331,8 @@ STEPS = ("pack", "stage", "train", "evaluate")
         ({"pack": "failed", "stage": "upstream_failed"}, StepState.FAILED),
     ],
 )
-def test_finish_records_how_the_run_ended(run, context, script, states, expected):
-    script("task_states", states)
+def test_finish_records_how_the_run_ended(run, context, monkeypatch, states, expected):
+    monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
     assert FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context) == expected.value
     assert ledger().run(run.run_id).state is expected
 
