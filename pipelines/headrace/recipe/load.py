@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,13 +92,17 @@ def _load(
     kind: type[Model],
     folder: str,
     name_or_path: str,
-    overrides: Iterable[str],
+    overrides: Sequence[str],
     error_type: type[UserError],
 ) -> Model:
     path = locate(folder, name_or_path)
     content = _read(path, overrides, error_type)
     content.setdefault("name", path.stem)
-    return parse(kind, content, str(path))
+    return parse(kind, content, _origin(path, overrides))
+
+
+def _origin(path: Path, overrides: Sequence[str]) -> str:
+    return f"{path} with {' '.join(overrides)}" if overrides else str(path)
 
 
 def locate(folder: str, name_or_path: str) -> Path:
@@ -129,14 +133,18 @@ def locate(folder: str, name_or_path: str) -> Path:
     raise error_type(f"There is no {singular} '{name_or_path}'", nearest(name_or_path, names))
 
 
-def _read(path: Path, overrides: Iterable[str], error_type: type[UserError]) -> dict[str, Any]:
+def _read(path: Path, overrides: Sequence[str], error_type: type[UserError]) -> dict[str, Any]:
     try:
         config = OmegaConf.load(path)
         for override in overrides:
             _apply(config, override, error_type)
         content = OmegaConf.to_container(config, resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
-        raise error_type(f"{path} cannot be read: {error}") from error
+        raise error_type(f"{_origin(path, overrides)} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise error_type(f"{path} is no text in UTF-8: {error}", "Save it as UTF-8.") from error
+    except OSError as error:
+        raise error_type(f"{path} cannot be read: {error.strerror or error}") from error
     if not isinstance(content, dict):
         raise error_type(f"{path} holds a {type(content).__name__}, not a mapping of keys")
     return {str(key): value for key, value in content.items()}
@@ -144,7 +152,7 @@ def _read(path: Path, overrides: Iterable[str], error_type: type[UserError]) -> 
 
 def _apply(config: Any, override: str, error_type: type[UserError]) -> None:
     key, sign, text = override.partition("=")
-    if not sign or not key:
+    if not sign or not all(key.split(".")):
         raise error_type(
             f"The override '{override}' is not of the form key=value",
             "Write for example trainer.max_epochs=3.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from headrace.recipe.base import Bytes, Part, Seconds
 from headrace.recipe.recipe import Name
@@ -85,3 +85,13 @@ class Site(Part):
     """Folders from which a recipe's `code` and `train.script` may be taken."""
     limits: Limits = Limits()
     """What this place allows."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Site:
+        names = [tier.name for tier in self.tiers]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"more than one of the tiers is named '{twice[0]}'; give each its own name"
+            )
+        return self

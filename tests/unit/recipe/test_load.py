@@ -117,3 +117,32 @@ def test_search_path_comes_first(tmp_path, monkeypatch):
 def test_recipes_survive_a_round_trip_through_json():
     recipe = load_recipe("digits")
     assert type(recipe).model_validate_json(recipe.model_dump_json(by_alias=True)) == recipe
+
+
+def test_a_wrong_value_names_the_overrides_beside_the_file(recipe_file):
+    with pytest.raises(RecipeError, match=r"mine\.yaml with seed=many: seed: .* \(got 'many'\)"):
+        load_recipe(recipe_file(), ["seed=many"])
+
+
+@pytest.mark.parametrize("override", ["a..b=3", ".=3", "trainer.=3", "=3", "seed"])
+def test_an_override_without_a_whole_key_is_refused(recipe_file, override):
+    with pytest.raises(RecipeError, match="not of the form key=value"):
+        load_recipe(recipe_file(), [override])
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"name: \xff\xfe")
+    with pytest.raises(RecipeError, match=r"mine\.yaml is no text in UTF-8"):
+        load_recipe(str(path))
+
+
+def test_two_tiers_of_one_name_are_refused(tmp_path):
+    """Tiers are told apart by name; the second would silently take the place of the first."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "folder: /shared\nroles: {cpu: {}}\n"
+        "tiers: [{name: nvme, folder: /a}, {name: disk, folder: /b}, {name: nvme, folder: /c}]\n"
+    )
+    with pytest.raises(SiteError, match="more than one of the tiers is named 'nvme'"):
+        load_site(str(path))
