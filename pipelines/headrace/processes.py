@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -87,7 +88,10 @@ def spawn_detached(
             env=dict(env) if env is not None else None,
             close_fds=True,
         )
-    return ProcessIdentity.of(child.pid)
+    identity = ProcessIdentity.of(child.pid)
+    # the caller never waits for it; somebody has to, or it stays as a zombie when it ends first
+    threading.Thread(target=child.wait, name=f"wait-{child.pid}", daemon=True).start()
+    return identity
 
 
 def end_tree(pid: int, grace_s: float = 5.0) -> None:
