@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from headrace.processes import end_processes
+from support.airflow_service import airflow_service
 from support.images import write_class_folders
 from support.leftovers import MARK, describe, started_by
 from support.ports import find_free_port
 from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 from support.waiting import wait_until
 
-__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
+__all__ = ["airflow_service", "pytest_make_collect_report", "pytest_runtest_makereport"]
 
 _ORDER = ("architecture", "unit", "contract", "dags", "integration", "chaos", "docs")
 """Groups of tests, the quick ones first."""

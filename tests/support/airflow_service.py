@@ -1,0 +1,224 @@
+"""One real Airflow for the whole test session, with headrace's DAGs, and questions about its runs.
+
+The service has a home of its own: `$HEADRACE_HOME` of the tests is not touched by it. Site `chaos`
+is `laptop` with room for more leases, staging below the home, and quicker looks at running work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import pytest
+
+from headrace.cli import airflow_server
+from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
+from headrace.control.overview import RunView, overview
+from headrace.control.reaper import end_run
+from headrace.control.runs import Run, open_run
+from headrace.ledger.ledger import Ledger
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace.steps.records import StepStatus
+from headrace.storage.layout import StepFolder
+from support.leftovers import describe, started_by
+from support.waiting import wait_until
+
+DAG_ID = "headrace_train"
+SITE = "chaos"
+ENDED = ("success", "failed")
+LONG_S = 300.0
+"""More than a run takes on a machine that has a lot else to do."""
+
+_SITE_FILE = """\
+name: chaos
+folder: {home}
+roles:
+  cpu: {{backend: local, kind: pool, nodes: 2, idle_stop: 60, lifetime: 1800}}
+  gpu: {{backend: local, kind: gang, nodes: 1, ranks_per_node: 2, idle_stop: 60, lifetime: 1800}}
+tiers:
+  - {{name: disk, folder: "{home}/cache", budget: 2GiB}}
+limits: {{max_leases: 8, step_poll: 0.5, heartbeat: 1}}
+"""
+
+_OWN_SETTINGS = (
+    "HEADRACE_LEDGER",
+    "HEADRACE_DIGITS",
+    "HEADRACE_RECIPES_PATH",
+    "HEADRACE_SITES_PATH",
+    "HEADRACE_TEST_ID",
+)
+
+Answer = TypeVar("Answer")
+
+
+class TaskApi(AirflowApi):
+    """Airflow's REST API with the calls behind the buttons of its web UI."""
+
+    def tasks(self, dag_id: str, dag_run: str) -> list[dict[str, Any]]:
+        """Task instances of a DAG run, as the API gives them."""
+        answer = self._call("GET", f"{_run_path(dag_id, dag_run)}/taskInstances?limit=100")
+        return list(answer["task_instances"])
+
+    def mark_task(self, dag_id: str, dag_run: str, task_id: str, state: str) -> None:
+        """The buttons that mark a task as failed or as success."""
+        path = f"{_run_path(dag_id, dag_run)}/taskInstances/{quote(task_id)}"
+        self._call("PATCH", path, {"new_state": state})
+
+    def mark_run(self, dag_id: str, dag_run: str, state: str) -> None:
+        """The buttons that mark a DAG run as failed or as success."""
+        self._call("PATCH", _run_path(dag_id, dag_run), {"state": state})
+
+    def clear(self, dag_id: str, dag_run: str, tasks: Sequence[str], *, downstream: bool) -> None:
+        """The button that clears tasks: they run again."""
+        body = {
+            "dry_run": False,
+            "dag_run_id": dag_run,
+            "task_ids": list(tasks),
+            "only_failed": False,
+            "include_downstream": downstream,
+            "reset_dag_runs": True,
+        }
+        self._call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
+
+
+def _run_path(dag_id: str, dag_run: str) -> str:
+    return f"/api/v2/dags/{dag_id}/dagRuns/{quote(dag_run)}"
+
+
+class AirflowService:
+    """A running Airflow.
+
+    Args:
+        home: Home of headrace that it works in.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        """Value of `$HEADRACE_HOME` of everything that belongs to this service."""
+        with self.settings():
+            self.server = airflow_server.up()
+            self.ledger = Ledger.open()
+        self.url = self.server.url
+        """Address of the web UI."""
+        self.api = TaskApi(self.url)
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """The environment in which headrace's own functions and commands mean this service."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in _OWN_SETTINGS:
+                patch.delenv(name, raising=False)
+            patch.setenv("HEADRACE_HOME", str(self.home))
+            yield
+
+    def trigger(
+        self,
+        recipe: str = "digits",
+        site: str = SITE,
+        overrides: Sequence[str] = (),
+        dag_id: str = DAG_ID,
+    ) -> str:
+        """Trigger a DAG.
+
+        Returns:
+            The id of the DAG run.
+        """
+        conf = {"recipe": recipe, "site": site, "overrides": list(overrides)}
+        return self.api.trigger(dag_id, conf)
+
+    def wait_for_run(self, dag_run: str, dag_id: str = DAG_ID, timeout_s: float = LONG_S) -> str:
+        """Wait until a DAG run has made its run in the ledger, and give that run's id."""
+        key = f"airflow:{dag_id}:{dag_run}"
+        record = wait_until(lambda: self.ledger.run_by_key(key), timeout_s, f"the run of {dag_run}")
+        return record.run_id
+
+    def wait_end(self, dag_run: str, timeout_s: float = LONG_S, dag_id: str = DAG_ID) -> str:
+        """Wait until a DAG run has ended, and give its state: `success` or `failed`."""
+
+        def ended() -> str:
+            state = self.asked(lambda: self.api.run_state(dag_id, dag_run))
+            return state if state in ENDED else ""
+
+        try:
+            return wait_until(ended, timeout_s, f"DAG run {dag_run} to end", poll_s=0.5)
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.task_states(dag_run, dag_id)}") from late
+
+    def task_states(self, dag_run: str, dag_id: str = DAG_ID) -> dict[str, str | None]:
+        """State of each task of a DAG run; None before it is scheduled."""
+        return {name: task["state"] for name, task in self.tasks(dag_run, dag_id).items()}
+
+    def tasks(self, dag_run: str, dag_id: str = DAG_ID) -> dict[str, dict[str, Any]]:
+        """Task instances of a DAG run by task id, as the API gives them: `id`, `try_number`, …"""
+        found = self.asked(lambda: self.api.tasks(dag_id, dag_run))
+        return {task["task_id"]: task for task in found}
+
+    def asked(self, question: Callable[[], Answer], timeout_s: float = 120.0) -> Answer:
+        """Ask the API; an API server that stalls for a moment is asked again."""
+        answers: list[Answer] = []
+
+        def answered() -> bool:
+            try:
+                answers.append(question())
+            except AirflowBusyError:
+                return False
+            return True
+
+        wait_until(answered, timeout_s, "Airflow's API to answer", poll_s=0.5)
+        return answers[0]
+
+    def run(self, run_id: str) -> Run:
+        """A run with its folder, recipe and site."""
+        with self.settings():
+            return open_run(run_id)
+
+    def overview(self, run_id: str) -> RunView:
+        """How a run stands, as `headrace status` shows it."""
+        with self.settings():
+            return overview(run_id)
+
+    def step_folder(self, run_id: str, step: str) -> StepFolder | None:
+        """Folder of the newest attempt at a step; None before it is submitted."""
+        latest = self.ledger.latest_attempt(run_id, step)
+        if latest is None or latest.number is None:
+            return None
+        return self.run(run_id).lease_folder(latest.lease_id).step(latest.number)
+
+    def step_status(self, run_id: str, step: str) -> StepStatus | None:
+        """How the newest attempt at a step stands; None before it is submitted."""
+        folder = self.step_folder(run_id, step)
+        return None if folder is None else mailbox.status(folder)
+
+    def stop(self) -> None:
+        """End Airflow, and fail when a process of it or of its leases is left a minute later."""
+        with self.settings():
+            airflow_server.down()
+            assert not airflow_server.processes(), describe(airflow_server.processes())
+            for record in self.ledger.runs(state=StepState.RUNNING):  # of tests that have failed
+                end_run(open_run(record.run_id), StepState.CANCELLED)
+        try:
+            wait_until(lambda: not started_by("", self.home), 60.0, "all processes to end")
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{describe(started_by('', self.home))}") from late
+
+
+def make_home(home: Path) -> Path:
+    """A home of headrace with the digits and site `chaos` in it."""
+    from headrace.examples.digits import export_digits
+
+    export_digits(home / "examples" / "digits")
+    (home / "sites").mkdir()
+    (home / "sites" / f"{SITE}.yaml").write_text(_SITE_FILE.format(home=home))
+    return home
+
+
+@pytest.fixture(scope="session")
+def airflow_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowService]:
+    """One Airflow for the whole session; started at first use, ended with all it started."""
+    service = AirflowService(make_home(tmp_path_factory.mktemp("airflow-service")))
+    yield service
+    service.stop()

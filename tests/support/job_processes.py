@@ -1,0 +1,111 @@
+"""Finds the processes of a running job, one kind at a time, so that tests can kill them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psutil
+
+from headrace.cli.airflow_server import MARK as AIRFLOW_MARK
+from headrace.cli.airflow_server import marked
+from headrace.leases.marks import LEASE_ID
+from headrace.leases.records import HostRecord
+from headrace.storage.atomic import read_record
+from support.airflow_service import AirflowService
+from support.waiting import wait_until
+
+_COMPONENT = "HEADRACE_AIRFLOW_COMPONENT"
+_SUPERVISES = "airflow worker -- LocalExecutor: "
+
+
+def component(service: AirflowService, name: str) -> psutil.Process:
+    """A component of Airflow: `scheduler`, `triggerer`, `api-server` or `dag-processor`."""
+    supervisor = psutil.Process(service.server.process.pid)
+
+    def found() -> psutil.Process | None:
+        for child in supervisor.children():
+            if (marked(child, _COMPONENT) or "").startswith(f"{name}/"):
+                return child
+        return None
+
+    process = wait_until(found, 60.0, f"Airflow's {name}")
+    assert process is not None
+    return process
+
+
+def task_supervisor(service: AirflowService, task_instance: str) -> psutil.Process | None:
+    """The process that watches over a task which runs right now; None when it does not run."""
+    return next(_titled(service, f"{_SUPERVISES}{task_instance}"), None)
+
+
+def task_runner(service: AirflowService, task_instance: str) -> psutil.Process | None:
+    """The process in which a task's own code runs right now; None when it does not run."""
+    supervisor = task_supervisor(service, task_instance)
+    try:
+        return next(iter(supervisor.children()), None) if supervisor is not None else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _titled(service: AirflowService, title: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        if _title(process) != title or marked(process, AIRFLOW_MARK) != str(service.home):
+            continue
+        # the code of a task is forked off from its supervisor and bears its title for a moment
+        if _title(_parent(process)) != title:
+            yield process
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    try:
+        return process.parent()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _title(process: psutil.Process | None) -> str:
+    try:
+        return " ".join(process.cmdline()).strip() if process is not None else ""
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return ""
+
+
+def lease_host(service: AirflowService, run_id: str, role: str = "gpu") -> psutil.Process:
+    """The host of the newest lease that a run has of a role."""
+    record = service.ledger.latest_lease(f"{run_id}/{role}")
+    assert record is not None, f"run {run_id} has no lease of role {role}"
+    host = read_record(service.run(run_id).lease_folder(record.lease_id).host, HostRecord)
+    assert host is not None, f"lease {record.lease_id} has no host"
+    return psutil.Process(host.process.pid)
+
+
+def step_drivers(service: AirflowService, run_id: str) -> list[psutil.Process]:
+    """The processes that drive a step of the run."""
+    return _of_run(service, run_id, lambda line: "headrace.steps.run" in line)
+
+
+def ranks(service: AirflowService, run_id: str) -> list[psutil.Process]:
+    """The run's training ranks."""
+    return _of_run(service, run_id, lambda line: "headrace.training.rank" in line)
+
+
+def dask_workers(service: AirflowService, run_id: str) -> list[psutil.Process]:
+    """The Dask workers that have started the run's ranks: their parents."""
+    parents = {_parent(rank) for rank in ranks(service, run_id)}
+    return [parent for parent in parents if parent is not None]
+
+
+def lease_processes(service: AirflowService, run_id: str) -> list[psutil.Process]:
+    """Every living process of every lease of a run."""
+    return _of_run(service, run_id, lambda _line: True)
+
+
+def _of_run(
+    service: AirflowService, run_id: str, wanted: Callable[[str], bool]
+) -> list[psutil.Process]:
+    leases = {lease.lease_id for lease in service.ledger.leases(run_id=run_id)}
+    return [
+        process
+        for process in psutil.process_iter()
+        if marked(process, LEASE_ID) in leases and wanted(_title(process))
+    ]
