@@ -1,0 +1,188 @@
+"""The loader: right samples, position, encoded fields, map-style datasets in workers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from headrace.data.dataset import SampleDataset
+from headrace.data.decode import Decoder, decode_one, stack
+from headrace.data.loader import BatchLoader
+from headrace.data.order import TrainOrder
+from headrace.errors import DataError, StepError
+from headrace.shards.dataset import ShardedDataset
+from headrace.shards.writer import ShardWriter
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
+from support.shards import write_dataset
+
+NUM_SAMPLES = 47
+BATCH = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("loader") / "dataset"
+    image = np.arange(NUM_SAMPLES * 4, dtype=np.uint8).reshape(NUM_SAMPLES, 2, 2)
+    label = np.arange(NUM_SAMPLES, dtype=np.int64) % 3
+    fields = {"image": image, "label": label}
+    write_dataset(folder, fields, splits={"train": NUM_SAMPLES}, shard_samples=10)
+    return folder
+
+
+def make_loader(folder: Path, *, rank: int = 0, world_size: int = 1, **options) -> BatchLoader:
+    order = TrainOrder(
+        num_samples=NUM_SAMPLES,
+        seed=1,
+        global_batch_size=BATCH,
+        rank=rank,
+        world_size=world_size,
+    )
+    return BatchLoader(ShardedDataset(folder, "train"), order, **options)
+
+
+def samples(loader: BatchLoader) -> list[int]:
+    return [sample for batch in loader for sample in batch["sample_id"].tolist()]
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_batches_hold_the_fields_of_the_samples_in_order(folder, prefetch):
+    loader = make_loader(folder, prefetch=prefetch)
+    batches = list(loader)
+    assert len(batches) == len(loader) == 7
+    for number, batch in enumerate(batches):
+        ids = loader.order.batch(0, number)
+        assert batch["sample_id"].tolist() == ids.tolist()
+        assert batch["label"].tolist() == (ids % 3).tolist()
+        assert batch["image"].dtype == torch.uint8
+        assert batch["image"][:, 0, 0].tolist() == (ids * 4 % 256).tolist()
+    assert loader.num_samples == 42
+    assert loader.wait_s > 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(epoch=st.integers(0, 3), stop=st.integers(0, 7), before=st.sampled_from([1, 2, 3, 6]))
+def test_a_loader_goes_on_where_another_stopped(folder, epoch, stop, before):
+    """Pains 30: at any break point, in any epoch, with another world size."""
+    firsts = [make_loader(folder, rank=rank, world_size=before) for rank in range(before)]
+    seen: list[int] = []
+    for loader in firsts:
+        loader.set_epoch(epoch)
+        iterator = iter(loader)
+        for _ in range(stop):
+            seen += next(iterator)["sample_id"].tolist()
+    positions = [loader.state_dict() for loader in firsts]
+    assert positions == [{"epoch": epoch, "global_index": stop * BATCH}] * before
+
+    second = make_loader(folder)
+    second.load_state_dict(positions[0])
+    second.set_epoch(epoch)
+    assert len(second) == 7
+    rest = samples(second)
+    assert len(rest) == (7 - stop) * BATCH
+    whole = make_loader(folder)
+    whole.set_epoch(epoch)
+    assert sorted(seen + rest) == sorted(samples(whole))
+    second.set_epoch(epoch + 1)
+    assert len(samples(second)) == 7 * BATCH
+
+
+def test_the_epoch_is_looked_up_at_the_first_batch(folder):
+    """Lightning makes the iterator before it sets the epoch."""
+    loader = make_loader(folder)
+    iterator = iter(loader)
+    loader.set_epoch(2)
+    assert next(iterator)["sample_id"].tolist() == loader.order.batch(2, 0).tolist()
+
+
+def test_a_position_off_the_batches_is_refused(folder):
+    with pytest.raises(StepError, match="no boundary"):
+        make_loader(folder).load_state_dict({"epoch": 0, "global_index": 7})
+
+
+@pytest.mark.parametrize(
+    ("workers", "context"), [(0, None), (2, "fork"), pytest.param(1, "spawn", id="spawn")]
+)
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_map_style_dataset_gives_right_data_in_workers(folder, workers, context):
+    """Pains 24: whatever was opened before the workers started."""
+    dataset = SampleDataset(folder, "train")
+    assert dataset[5]["sample_id"].item() == 5
+    loader = DataLoader(
+        dataset, batch_size=10, num_workers=workers, multiprocessing_context=context
+    )
+    batches = list(loader)
+    assert torch.cat([batch["sample_id"] for batch in batches]).tolist() == list(range(NUM_SAMPLES))
+    assert torch.cat([b["image"][:, 0, 0] for b in batches]).tolist() == [
+        i * 4 % 256 for i in range(NUM_SAMPLES)
+    ]
+
+
+def png(shade: int, size: tuple[int, int] = (3, 2), mode: str = "L") -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, size, shade).save(file, "PNG")
+    return file.getvalue()
+
+
+def encoded(folder: Path, items: list[bytes]) -> ShardedDataset:
+    (folder / "shards").mkdir(parents=True)
+    writer = ShardWriter("train", np.arange(len(items)), [f"{i}.png" for i in range(len(items))])
+    writer.add_ragged("image", items)
+    written = writer.publish(folder / "shards" / "train-00000.h5")
+    shard = ShardInfo(
+        file="shards/train-00000.h5",
+        split="train",
+        num_samples=len(items),
+        num_bytes=written.num_bytes,
+        xxh3_128=written.xxh3_128,
+    )
+    field = FieldInfo(name="image", dtype="uint8", layout="ragged", encoding="png")
+    write_manifest(
+        folder,
+        Manifest(
+            name="encoded",
+            fingerprint="0",
+            pack_key="0",
+            fields=(field,),
+            splits={"train": len(items)},
+            shards=(shard,),
+        ),
+    )
+    return ShardedDataset(folder, "train")
+
+
+def test_encoded_images_are_decoded_in_order(tmp_path):
+    dataset = encoded(tmp_path, [png(shade) for shade in range(9)])
+    order = TrainOrder(num_samples=9, seed=0, global_batch_size=3)
+    for batch in BatchLoader(dataset, order):
+        assert batch["image"].shape == (3, 2, 3)
+        assert batch["image"][:, 1, 2].tolist() == batch["sample_id"].tolist()
+
+
+def test_encoded_images_of_unequal_shape_are_named(tmp_path):
+    dataset = encoded(tmp_path, [png(1), png(2, size=(4, 4))])
+    with pytest.raises(DataError, match=r"\(2, 3\) \(0.png\) and uint8 \(4, 4\) \(1.png\)"):
+        Decoder().decode(dataset, dataset.field("image"), np.arange(2))
+
+
+def test_bytes_that_are_no_image_are_a_data_error():
+    with pytest.raises(DataError, match="5 bytes of png cannot be decoded"):
+        decode_one(b"hello", "png")
+    with pytest.raises(DataError, match="npy"):
+        decode_one(b"hello", "npy")
+
+
+def test_palettes_become_colours():
+    assert decode_one(png(0, mode="P"), "png").shape == (2, 3, 3)
+    array = np.arange(6.0).reshape(2, 3)
+    file = io.BytesIO()
+    np.save(file, array)
+    assert np.array_equal(decode_one(file.getvalue(), "npy"), array)
+    assert np.array_equal(stack([array, array], "array", ["a", "b"]), np.stack([array, array]))

@@ -1,0 +1,69 @@
+"""Transforms, and random numbers by position."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.data.seeding import position_seed, seed_at
+from headrace.data.transforms import AddNoise, ChannelsFirst, Normalize, ScaleToUnit, apply
+from headrace.errors import DataError
+
+
+def batch(*shape: int) -> dict[str, torch.Tensor]:
+    return {"image": torch.full(shape, 51, dtype=torch.uint8), "label": torch.zeros(shape[0])}
+
+
+def test_scale_to_unit():
+    source = batch(2, 3, 3)
+    scaled = ScaleToUnit(maximum=255)(source)
+    assert scaled["image"].dtype == torch.float32
+    assert torch.allclose(scaled["image"], torch.tensor(0.2))
+    assert source["image"].dtype == torch.uint8
+    values = {"image": torch.ones(1)}
+    assert ScaleToUnit(maximum=2)(values)["image"].item() == 0.5
+    assert values["image"].item() == 1
+
+
+def test_normalize_one_or_one_a_channel():
+    assert torch.equal(Normalize(50, 2)(batch(1, 2, 2))["image"], torch.full((1, 2, 2), 0.5))
+    image = Normalize([51, 50, 49], [1, 1, 2])(batch(1, 2, 2, 3))["image"]
+    assert image[0, 0, 0].tolist() == [0, 1, 1]
+
+
+def test_channels_first():
+    assert ChannelsFirst()(batch(4, 8, 8))["image"].shape == (4, 1, 8, 8)
+    assert ChannelsFirst()(batch(4, 8, 6, 3))["image"].shape == (4, 3, 8, 6)
+
+
+def test_transforms_are_applied_in_order():
+    image = apply([ScaleToUnit(), Normalize(0.2, 1)], batch(1, 1, 1))["image"]
+    assert image.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_an_unknown_field_names_the_nearest():
+    with pytest.raises(DataError, match="Did you mean 'image'"):
+        ScaleToUnit(field="imge")(batch(1, 1, 1))
+
+
+def test_random_numbers_depend_on_the_place_only():
+    def draw(*place: object) -> tuple[float, float, float]:
+        seed_at(*place)
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    assert draw(1, 2, 3, 0, "step") == draw(1, 2, 3, 0, "step")
+    places = [(1, 2, 3, 0, "step"), (1, 2, 3, 1, "step"), (1, 2, 4, 0, "step"), (1, 2, 3, 0, "x")]
+    assert len({position_seed(*place) for place in places}) == 4
+    assert len({draw(*place) for place in places}) == 4
+
+
+def test_noise_is_drawn_from_the_seeded_generator():
+    source = {"image": torch.zeros(2, 2)}
+    seed_at(0, 0, 0, 0, "augment")
+    first = AddNoise(0.5)(source)["image"]
+    seed_at(0, 0, 0, 0, "augment")
+    assert torch.equal(AddNoise(0.5)(source)["image"], first)
+    assert first.abs().sum() > 0
