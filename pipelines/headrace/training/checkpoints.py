@@ -79,7 +79,7 @@ def publish(prepared: Path, final: Path) -> None:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints, and what interrupted writers left.
+    """Remove all but the newest checkpoints.
 
     Args:
         folder: Folder of checkpoints.
@@ -90,7 +90,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove checkpoints that were never finished; only while no rank runs."""
+    """Remove checkpoints that were never finished; a rank that still writes one fails."""
     for path in folder.glob(".*.partial"):
         _remove(path)
 

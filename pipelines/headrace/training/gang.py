@@ -132,6 +132,7 @@ class Gang:
         folder.mkdir(parents=True, exist_ok=True)
         if self._context.recipe.train.script is not None:
             return None  # a script finds its own
+        checkpoints.remove_partial(folder)
         newest = checkpoints.newest_whole(folder)
         return str(newest) if newest is not None else None
 

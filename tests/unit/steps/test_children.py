@@ -1,0 +1,108 @@
+"""Children that stand and fall together."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.steps.children import Child, ChildGroup
+from support.waiting import wait_until
+
+SLEEP = "import time; time.sleep(600)"
+
+
+def child(folder: Path, name: str, code: str, **env: str) -> Child:
+    command = (sys.executable, "-m", "headrace.steps.child", "--", sys.executable, "-c", code)
+    return Child(name=name, command=command, log=folder / f"{name}.log", env=env)
+
+
+def go_on() -> bool:
+    return True
+
+
+def test_all_end_well_with_logs_and_environment(tmp_path):
+    children = [
+        child(tmp_path, f"c{i}", "import os; print(os.environ['WORD'])", WORD=f"word-{i}")
+        for i in range(2)
+    ]
+    with ChildGroup(children) as group:
+        ends = group.supervise(go_on)
+    assert sorted((end.name, end.code, end.failed) for end in ends) == [
+        ("c0", 0, False),
+        ("c1", 0, False),
+    ]
+    assert (tmp_path / "c1.log").read_text() == "word-1\n"
+
+
+def test_the_first_failure_ends_the_others(tmp_path, no_leftover_processes):
+    children = [child(tmp_path, "good", SLEEP), child(tmp_path, "bad", "raise SystemExit(3)")]
+    with ChildGroup(children) as group:
+        ends = {end.name: end for end in group.supervise(go_on)}
+    assert ends["bad"].failed
+    assert ends["bad"].cause == "exit code 3"
+    assert ends["good"].stopped
+    assert not ends["good"].failed
+
+
+def test_a_killed_child_names_the_signal(tmp_path, no_leftover_processes):
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with ChildGroup([child(tmp_path, "one", code)]) as group:
+        (end,) = group.supervise(go_on)
+    assert end.code == -signal.SIGKILL
+    assert end.cause == "signal SIGKILL"
+    assert end.failed
+
+
+def test_children_that_ignore_sigterm_are_killed_with_what_they_started(
+    tmp_path, no_leftover_processes
+):
+    code = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"subprocess.Popen([sys.executable, '-c', {SLEEP!r}])\n"
+        "print('ready', flush=True)\n" + SLEEP
+    )
+    log = tmp_path / "deaf.log"
+    with ChildGroup([child(tmp_path, "deaf", code)], grace_s=0.2) as group:
+        ends = group.supervise(lambda: not (log.exists() and "ready" in log.read_text()))
+    assert [(end.code, end.stopped) for end in ends] == [(-signal.SIGKILL, True)]
+
+
+def test_an_error_while_watching_ends_the_children(tmp_path, no_leftover_processes):
+    with pytest.raises(KeyError), ChildGroup([child(tmp_path, "one", SLEEP)]) as group:
+        group.supervise(lambda: {}["missing"])
+    assert group.running == ()
+
+
+def test_a_child_that_cannot_start_ends_those_that_did(tmp_path, no_leftover_processes):
+    missing = Child(name="missing", command=("/no/such/program",), log=tmp_path / "m.log")
+    with pytest.raises(FileNotFoundError), ChildGroup([child(tmp_path, "one", SLEEP), missing]):
+        pass
+
+
+def test_children_die_with_a_killed_supervisor(tmp_path, no_leftover_processes):
+    supervisor = (
+        "from pathlib import Path; from headrace.steps.children import *; import sys\n"
+        f"c = Child(name='c', command=(sys.executable, '-m', 'headrace.steps.child', '--', "
+        f"sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
+        f"time.sleep(600)'), log=Path({str(tmp_path / 'c.log')!r}))\n"
+        "with ChildGroup([c]) as group: group.supervise(lambda: True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", supervisor])
+    log = tmp_path / "c.log"
+    pid = int(wait_until(lambda: log.exists() and log.read_text(), 30, "the child to start"))
+    process.kill()
+    process.wait()
+    wait_until(lambda: not psutil.pid_exists(pid), 30, "the child to end")
+
+
+def test_no_command_is_an_error():
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace.steps.child"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "python -m headrace.steps.child -- COMMAND" in ended.stderr

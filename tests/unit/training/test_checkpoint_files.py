@@ -1,0 +1,88 @@
+"""Checkpoint files: the newest whole one, pruning, publishing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from headrace.training import checkpoints
+from headrace.training.weights import weights_hash
+
+
+def save(folder: Path, step: int) -> Path:
+    path = folder / checkpoints.name_of(step)
+    torch.save({"state_dict": {"w": torch.arange(1000) + step}}, path)
+    return path
+
+
+def test_names_and_steps():
+    assert checkpoints.name_of(123) == "step-000000123.ckpt"
+    assert checkpoints.step_of(Path("a/step-000000123.ckpt")) == 123
+    assert checkpoints.step_of(Path("final.ckpt")) is None
+    assert checkpoints.step_of(Path(".step-000000123.ckpt.x.partial")) is None
+
+
+def test_the_newest_by_step_not_by_time(tmp_path):
+    save(tmp_path, 30)
+    save(tmp_path, 9)
+    assert checkpoints.newest_whole(tmp_path) == tmp_path / "step-000000030.ckpt"
+    assert checkpoints.newest_whole(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("harm", ["truncate", "flip", "empty", "text"])
+def test_damaged_checkpoints_are_passed_over(tmp_path, harm):
+    good, bad = save(tmp_path, 1), save(tmp_path, 2)
+    content = bytearray(bad.read_bytes())
+    if harm == "flip":
+        place = bytes(content).index((torch.arange(1000) + 2).numpy().tobytes()[:80])
+        content[place + 500] ^= 1
+    harmed = {"truncate": content[:-100], "flip": content, "empty": b"", "text": b"hello"}
+    bad.write_bytes(harmed[harm])
+    assert checkpoints.damage(good) is None
+    assert checkpoints.damage(bad)
+    assert checkpoints.newest_whole(tmp_path) == good
+
+
+def test_prune_keeps_the_newest_and_all_else(tmp_path):
+    for step in (3, 6, 9, 12):
+        save(tmp_path, step)
+    (tmp_path / "final.ckpt").touch()
+    checkpoints.prune(tmp_path, 2)
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept == ["final.ckpt", "step-000000009.ckpt", "step-000000012.ckpt"]
+
+
+def test_publish_replaces_files_and_folders(tmp_path):
+    prepared = tmp_path / ".a.partial"
+    prepared.write_text("new")
+    checkpoints.publish(prepared, tmp_path / "a")
+    assert (tmp_path / "a").read_text() == "new"
+    for content in ("first", "second"):
+        prepared.mkdir()
+        (prepared / "shard").write_text(content)
+        checkpoints.publish(prepared, tmp_path / "folder")
+    assert (tmp_path / "folder" / "shard").read_text() == "second"
+    assert not prepared.exists()
+
+
+def test_what_writers_left_is_removed(tmp_path):
+    (tmp_path / ".step-000000003.ckpt.x.partial").touch()
+    kept = save(tmp_path, 3)
+    checkpoints.remove_partial(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_equal_weights_have_equal_hashes_and_others_have_not():
+    weights = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(1, dtype=torch.bfloat16)}
+    first = weights_hash(weights)
+    assert first == weights_hash(dict(reversed(weights.items())))
+    assert first == weights_hash({**weights, "a": weights["a"].t().contiguous().t()})
+    changed = [
+        {**weights, "a": weights["a"].reshape(3, 2)},
+        {**weights, "a": weights["a"].double()},
+        {**weights, "a": weights["a"] + torch.tensor(1e-6)},
+        {"c": weights["a"], "b": weights["b"]},
+    ]
+    assert len({first, *map(weights_hash, changed)}) == 5

@@ -1,0 +1,93 @@
+"""Commands and environments of ranks, as whole texts."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from headrace.recipe.site import Role
+from headrace.training.gang import free_port
+from headrace.training.launch import interface_of, rank_children, rank_spec
+from headrace.training.records import NodeLaunch
+from support.training import make_recipe
+
+LAUNCH = NodeLaunch(
+    run_folder="/runs/r1",
+    step_folder="/leases/l1/steps/000003",
+    dataset="/datasets/d",
+    number=2,
+    node_index=1,
+    node_name="node-1",
+    num_nodes=2,
+    ranks_per_node=2,
+    host="10.0.0.2",
+    master_address="10.0.0.1",
+    master_port=4711,
+    resume=None,
+)
+ROLE = Role(nodes=2, ranks_per_node=2, threads_per_rank=3, env={"WORD": "yes"})
+
+
+def test_ranks_get_what_torchrun_would_give_them():
+    recipe = make_recipe({"model": {"_target_": "a.B"}})
+    first, second = rank_children(LAUNCH, recipe, ROLE, "/shm/d", "eth1")
+    assert first.name == "rank 2"
+    spec = "/leases/l1/steps/000003/parts/launch-002/rank-2.json"
+    assert first.command == (sys.executable, "-u", "-m", "headrace.training.rank", spec)
+    assert str(first.log) == "/leases/l1/steps/000003/logs/rank-2.log"
+    assert dict(second.env) == {
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "NCCL_SOCKET_IFNAME": "eth1",
+        "WORD": "yes",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4711",
+        "TORCHELASTIC_RUN_ID": "r1",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": "3",
+    }
+
+
+def test_scripts_learn_where_data_and_checkpoints_lie():
+    train = {"script": "/code/train.py", "args": ["--fast"]}
+    recipe = make_recipe({"train": train})
+    first, _ = rank_children(LAUNCH, recipe, ROLE, "/shm/d", None)
+    start = (sys.executable, "-u", "-m", "headrace.steps.child", "--", sys.executable, "-u")
+    assert first.command == (*start, "/code/train.py", "--fast")
+    assert first.env["HEADRACE_DATASET"] == "/shm/d"
+    assert first.env["HEADRACE_CHECKPOINTS"] == "/runs/r1/checkpoints"
+    assert first.env["HEADRACE_RUN_FOLDER"] == "/runs/r1"
+    assert "GLOO_SOCKET_IFNAME" not in first.env
+
+
+def test_the_spec_of_a_rank():
+    spec = rank_spec(LAUNCH, 3, "/shm/d", "f")
+    assert (spec.rank, spec.world_size, spec.num_nodes) == (3, 4, 2)
+    assert spec.token == rank_spec(LAUNCH, 2, "/shm/d", "f").token
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [("10.0.0.2", "eth1"), ("fe80::1", "eth0"), ("10.9.9.9", None), ("node-1", None)],
+)
+def test_the_interface_is_that_of_the_nodes_address(address, interface):
+    """Pains 33: never by the host's name, which may resolve to localhost."""
+    interfaces = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.1", "fe80::1%eth0"], "eth1": ["10.0.0.2"]}
+    assert interface_of(address, interfaces) == interface
+
+
+def test_a_free_port_is_free():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port("127.0.0.1")))

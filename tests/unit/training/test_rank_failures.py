@@ -1,0 +1,173 @@
+"""Whose fault it was: what ranks say, and the verdict over all of them."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+
+from headrace.errors import (
+    DataError,
+    MemoryExhaustedError,
+    NotFiniteLossError,
+    ShardError,
+    StorageFullError,
+    UserCodeError,
+    UserError,
+    WorkerLostError,
+)
+from headrace.steps.children import ChildEnd
+from headrace.training.beats import Beat, read_beat
+from headrace.training.failures import (
+    PortTakenError,
+    describe,
+    script_failure,
+    to_error,
+    verdict,
+)
+from headrace.training.oom import num_memory_kills
+from headrace.training.records import FailureKind, NodeOutcome, RankFailure
+
+
+def user_function(error: BaseException) -> None:
+    raise error
+
+
+def raised(error: BaseException) -> BaseException:
+    with pytest.raises(type(error)) as caught:
+        user_function(error)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("x"), FailureKind.USER_ERROR),
+        (RuntimeError("store is closed, says my own code"), FailureKind.USER_ERROR),
+        (FileNotFoundError(errno.ENOENT, "my.csv"), FailureKind.USER_ERROR),
+        (NotFiniteLossError("nan"), FailureKind.USER_ERROR),
+        (ShardError("bad shard"), FailureKind.DATA_ERROR),
+        (MemoryError(), FailureKind.OUT_OF_MEMORY),
+        (torch.OutOfMemoryError("CUDA out of memory"), FailureKind.OUT_OF_MEMORY),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+            FailureKind.OUT_OF_MEMORY,
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), FailureKind.NO_SPACE),
+        (OSError(errno.EIO, "I/O error"), FailureKind.PEER_LOST),
+        (torch.distributed.DistNetworkError("EADDRINUSE"), FailureKind.PORT_TAKEN),
+        (torch.distributed.DistBackendError("NCCL error"), FailureKind.PEER_LOST),
+    ],
+)
+def test_what_a_rank_says(error, kind):
+    assert describe(raised(error), 0).kind is kind
+
+
+def test_errors_out_of_torch_itself_mean_a_lost_peer():
+    message = "[/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:25"
+    scope = {"__name__": "torch.distributed.distributed_c10d"}
+    exec(f"def wait(): raise RuntimeError({message!r})", scope)
+    with pytest.raises(RuntimeError) as caught:
+        scope["wait"]()
+    assert describe(caught.value, 1).kind is FailureKind.PEER_LOST
+
+
+def test_the_trace_begins_in_user_code():
+    told = describe(raised(ValueError("wrong")), 0)
+    assert told.what.endswith("raised ValueError: wrong")
+    assert "user_function" in told.trace
+
+
+def failure(kind: FailureKind, rank: int, at: float = 0.0, **fields) -> RankFailure:
+    return RankFailure(rank=rank, kind=kind, what=kind.value, at=at, **fields)
+
+
+def outcome(*failures: RankFailure, beats: dict[int, int] | None = None) -> NodeOutcome:
+    return NodeOutcome(node="n", stopped=True, failures=failures, beats=beats or {})
+
+
+def test_all_well_is_no_error():
+    assert verdict([outcome(), outcome()]) is None
+
+
+K = FailureKind
+
+
+@pytest.mark.parametrize(
+    ("failures", "rank", "error"),
+    [
+        ([failure(K.PEER_LOST, 0, 1.0), failure(K.USER_ERROR, 1, 2.0)], 1, UserError),
+        ([failure(K.USER_ERROR, 1, 2.0), failure(K.USER_ERROR, 0, 1.0)], 0, UserError),
+        ([failure(K.PEER_LOST, 0, 1.0), failure(K.KILLED, 3, 2.0)], 3, WorkerLostError),
+        ([failure(K.SCRIPT_FAILED, 0, 1.0), failure(K.KILLED, 1, 2.0)], 1, WorkerLostError),
+        ([failure(K.CRASHED, 0, 1.0), failure(K.SCRIPT_FAILED, 1, 2.0)], 1, UserError),
+        ([failure(K.DATA_ERROR, 0)], 0, DataError),
+        ([failure(K.OUT_OF_MEMORY, 0)], 0, MemoryExhaustedError),
+        ([failure(K.NO_SPACE, 0)], 0, StorageFullError),
+        ([failure(K.PEER_LOST, 1), failure(K.PORT_TAKEN, 0)], 0, PortTakenError),
+        ([failure(K.CRASHED, 2)], 2, WorkerLostError),
+    ],
+)
+def test_the_one_at_fault_stands_for_all(failures, rank, error):
+    found = verdict([outcome(*failures[:1]), outcome(*failures[1:])])
+    assert type(found) is error
+    assert found.what.startswith(f"Rank {rank}: ")
+
+
+def test_the_rank_behind_the_others_is_the_one_that_hangs():
+    """Pains 34."""
+    hung = [failure(K.HUNG, rank) for rank in range(4)]
+    found = verdict(
+        [
+            outcome(*hung[:2], beats={0: 31, 1: 31}),
+            outcome(*hung[2:], beats={2: 30, 3: 31}),
+        ]
+    )
+    assert found.what == "Rank 2: hung"
+    both = verdict([outcome(*hung, beats={0: 9, 1: 8, 2: 8, 3: 9})])
+    assert both.what == "Ranks 1, 2: hung"
+
+
+def test_user_code_carries_its_trace():
+    error = to_error(failure(K.USER_ERROR, 2, node="node-1", trace="Traceback", hint="h"))
+    assert isinstance(error, UserCodeError)
+    assert (error.trace, error.where, error.hint) == ("Traceback", "rank 2 on node-1", "h")
+
+
+def test_scripts_that_lost_the_race_for_a_port_are_not_blamed():
+    end = ChildEnd(name="rank 0", code=1, at=0.0, stopped=False)
+    log = "DistNetworkError: The server socket has failed ... EADDRINUSE"
+    assert script_failure(0, end, log).kind is K.PORT_TAKEN
+    assert script_failure(0, end, "ValueError").kind is K.SCRIPT_FAILED
+
+
+def test_beats_are_counted(tmp_path):
+    path = tmp_path / "beat"
+    assert read_beat(path) == (0, None)
+    beat = Beat(path)
+    assert read_beat(path) == (0, None)
+    beat.tick()
+    beat.tick()
+    count, at = read_beat(path)
+    assert count == 2
+    assert at is not None
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "text"),
+    [
+        ("0::/a/b\n", "a/b/memory.events", "low 0\noom 3\noom_kill 2\n"),
+        ("3:memory:/job\n0::/\n", "memory/job/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+    ],
+)
+def test_kills_for_memory_are_counted(tmp_path, groups, file, text):
+    mount = tmp_path / "mount"
+    (mount / file).parent.mkdir(parents=True)
+    (mount / file).write_text(text)
+    listed = tmp_path / "cgroup"
+    listed.write_text(groups)
+    assert num_memory_kills(listed, mount) == 2
+    assert num_memory_kills(listed, Path("/nowhere")) == 0
+    assert num_memory_kills(tmp_path / "missing", mount) == 0

@@ -1,0 +1,96 @@
+"""The plan: counts, limits, errors before anything is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ManifestError, MemoryExhaustedError, UserError
+from headrace.recipe.site import Role
+from headrace.storage.manifest import FieldInfo, Manifest
+from headrace.training.plan import (
+    check_memory,
+    plan_training,
+    sample_bytes,
+    training_fingerprint,
+)
+from support.training import make_recipe
+
+IMAGE = FieldInfo(name="image", dtype="uint8", shape=(8, 8), layout="fixed")
+LABEL = FieldInfo(name="label", dtype="int64", layout="fixed")
+
+
+def manifest(**splits: int) -> Manifest:
+    return Manifest(
+        name="d", fingerprint="f", pack_key="k", fields=(IMAGE, LABEL), splits=splits, shards=()
+    )
+
+
+def recipe(batch: int = 64, *, trainer=None, train=None, **data):
+    return make_recipe(
+        {
+            "model": {"_target_": "a.B"},
+            "data": {"global_batch_size": batch, **data},
+            "trainer": trainer or {"max_epochs": 15},
+            "train": train or {},
+        }
+    )
+
+
+ROLE = Role(nodes=2, ranks_per_node=4)
+
+
+def test_counts_of_a_training():
+    plan = plan_training(recipe(), ROLE, manifest(train=1258, val=180))
+    assert plan.world_size == 8
+    assert plan.batch_per_rank == 8
+    assert plan.batches_per_epoch == plan.steps_per_epoch == 19
+    assert plan.total_steps == 285
+    assert plan.num_left_out == 1258 - 19 * 64
+    assert plan.batch_bytes == 3 * 8 * (64 * 4 + 8)
+
+
+def test_the_last_batch_is_kept_as_far_as_ranks_can_share_it():
+    plan = plan_training(recipe(drop_last=False), ROLE, manifest(train=1258))
+    assert plan.batches_per_epoch == 20
+    assert plan.num_left_out == 1258 % 8
+
+
+def test_accumulated_batches_and_a_step_limit():
+    trainer = {"max_epochs": 3, "accumulate_grad_batches": 4, "max_steps": 12}
+    plan = plan_training(recipe(trainer=trainer), ROLE, manifest(train=1258))
+    assert plan.steps_per_epoch == 5
+    assert plan.total_steps == 12
+
+
+def test_the_recipe_overrules_the_site():
+    plan = plan_training(recipe(train={"nodes": 1, "ranks_per_node": 2}), ROLE, manifest(train=64))
+    assert (plan.num_nodes, plan.ranks_per_node) == (1, 2)
+
+
+def test_what_cannot_be_trained_is_refused():
+    """Pains 29."""
+    with pytest.raises(UserError, match="8 ranks cannot share"):
+        plan_training(recipe(60), ROLE, manifest(train=1258))
+    with pytest.raises(UserError, match="63 samples, too few"):
+        plan_training(recipe(), ROLE, manifest(train=63))
+    with pytest.raises(UserError, match="3 samples, fewer than 8 ranks"):
+        plan_training(recipe(), ROLE, manifest(train=640, val=3))
+    with pytest.raises(ManifestError, match="no split 'train'"):
+        plan_training(recipe(), ROLE, manifest(test=640))
+
+
+def test_memory_is_checked():
+    plan = plan_training(recipe(), ROLE, manifest(train=1258))
+    check_memory(plan, plan.batch_bytes * 4)
+    with pytest.raises(MemoryExhaustedError, match="Batches of 4 ranks") as caught:
+        check_memory(plan, plan.batch_bytes * 4 - 1)
+    assert "data.global_batch_size" in caught.value.hint
+    assert sample_bytes(manifest(train=1)) == 64 * 4 + 8
+
+
+def test_the_fingerprint_is_of_recipe_and_data():
+    first = training_fingerprint(recipe(), manifest(train=1))
+    assert first == training_fingerprint(recipe(), manifest(train=1))
+    assert first != training_fingerprint(recipe(32), manifest(train=1))
+    other = manifest(train=1).model_copy(update={"fingerprint": "other"})
+    assert first != training_fingerprint(recipe(), other)
