@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from headrace.control.books import ledger
 from headrace.control.owners import owner_process
 from headrace.control.provenance import provenance
-from headrace.errors import SiteError, StepError, nearest
+from headrace.errors import SiteError, StepError
 from headrace.ledger.records import RunRecord
+from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -70,23 +71,25 @@ def create_run(request: RunRequest) -> Run:
 
     Raises:
         RecipeError: The recipe or an override cannot be used.
-        SiteError: The site cannot be used, or lacks a role that the recipe needs.
+        SiteError: The site cannot be used, its folder cannot be written, or it lacks a role that
+            the recipe needs.
+        UserError: The recipe does not fit the site in another way.
     """
     existing = ledger().run_by_key(request.key)
     if existing is not None:
-        return _reopened(existing)
+        return _reopened(existing, request.owner)
     recipe = load_recipe(request.recipe, request.overrides)
     site = load_site(request.site)
-    check_roles(recipe, site)
+    check_packing(recipe, site)
+    if request.kind == "train":
+        check_training(recipe, site)
     run = _new_run(request, recipe, site)
-    _write_folder(run)
-    if not ledger().add_run(_record(run)):
-        shutil.rmtree(run.folder.path)
-        existing = ledger().run_by_key(request.key)
-        if existing is None:
-            raise StepError(f"The run for key {request.key} vanished from the ledger")
-        return _reopened(existing)
-    return run
+    if _entered(run):
+        return run
+    existing = ledger().run_by_key(request.key)
+    if existing is None:
+        raise StepError(f"The run for key {request.key} vanished from the ledger")
+    return _reopened(existing, request.owner)
 
 
 def open_run(run_id: str) -> Run:
@@ -104,19 +107,19 @@ def take_over_run(run_id: str, owner: str) -> Run:
 
     Raises:
         UnknownNameError: There is no such run.
-        StepError: Its owner is a process that still works on it.
+        StepError: Its owner still works on it, or somebody else takes it over just now.
     """
-    run = open_run(run_id)
-    process = owner_process(run.request.owner)
-    if process is not None and process.is_here and process.is_alive:
+    record = ledger().run(run_id)
+    run = _from_record(record)
+    if not record.state.is_final:
+        _check_left(run)
+    taken = ledger().reopen_run(run_id, owner, previous=record.owner)
+    if taken.owner != owner:
         raise StepError(
-            f"Run {run_id} is being worked on by process {process.pid} of this machine",
+            f"Run {run_id} was taken over by {taken.owner} at the same moment",
             f"Watch it: headrace status {run_id} --watch",
         )
-    request = run.request.model_copy(update={"owner": owner})
-    write_record(run.folder.request, request)
-    ledger().reopen_run(run_id, owner)
-    return replace(run, request=request)
+    return _owned_by(run, owner)
 
 
 def finish_run(run: Run, state: StepState) -> None:
@@ -129,25 +132,34 @@ def finish_run(run: Run, state: StepState) -> None:
     ledger().finish_run(run.run_id, state, time.time(), outputs)
 
 
-def check_roles(recipe: Recipe, site: Site) -> None:
-    """Check that the site has the roles which the recipe asks for.
+def _check_left(run: Run) -> None:
+    """Refuse to take a run away from somebody who works on it."""
+    process = owner_process(run.request.owner)
+    if process is None:
+        raise StepError(
+            f"Run {run.run_id} has not ended and belongs to {run.request.owner}",
+            "Clear its failed task in Airflow, or stop the DAG run there first.",
+        )
+    if process.is_here and process.is_alive:
+        raise StepError(
+            f"Run {run.run_id} is being worked on by process {process.pid} of this machine",
+            f"Watch it: headrace status {run.run_id} --watch",
+        )
 
-    Raises:
-        SiteError: A role is missing.
-    """
-    for key, role in (("pack_role", recipe.pack_role), ("train.role", recipe.train.role)):
-        if role not in site.roles:
-            raise SiteError(
-                f"Recipe '{recipe.name}' asks by {key} for the role '{role}', "
-                f"which site '{site.name}' does not have",
-                nearest(role, site.roles),
-            )
+
+def _reopened(record: RunRecord, owner: str) -> Run:
+    """The run of an earlier request with the same key; one that has ended goes on."""
+    run = _from_record(record)
+    if not record.state.is_final:
+        return run
+    ledger().reopen_run(record.run_id, owner)
+    return _owned_by(run, owner)
 
 
-def _reopened(record: RunRecord) -> Run:
-    if record.state.is_final:
-        ledger().reopen_run(record.run_id, record.owner)
-    return _from_record(record)
+def _owned_by(run: Run, owner: str) -> Run:
+    request = run.request.model_copy(update={"owner": owner})
+    write_record(run.folder.request, request)
+    return replace(run, request=request)
 
 
 def _from_record(record: RunRecord) -> Run:
@@ -160,6 +172,7 @@ def _from_record(record: RunRecord) -> Run:
             f"The folder of run {record.run_id} is gone or incomplete: {folder.path}",
             "Start a new run.",
         )
+    request = request.model_copy(update={"owner": record.owner})  # the ledger knows best
     return Run(run_id=record.run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
@@ -170,12 +183,33 @@ def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
+def _entered(run: Run) -> bool:
+    """Write a run's folder and its row; no folder is left when there is a row for its key."""
+    entered = False
+    try:
+        _write_folder(run)
+        entered = ledger().add_run(_record(run))
+    finally:
+        if not entered:
+            shutil.rmtree(run.folder.path, ignore_errors=True)
+    return entered
+
+
 def _write_folder(run: Run) -> None:
-    run.folder.path.mkdir(parents=True, mode=0o700, exist_ok=True)
-    write_record(run.folder.recipe, run.recipe)
-    write_record(run.folder.site, run.site)
-    write_record(run.folder.request, run.request)
-    write_json(run.folder.provenance, provenance(run.request.recipe))
+    came_from = provenance(run.request.recipe)
+    try:
+        run.folder.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        write_record(run.folder.recipe, run.recipe)
+        write_record(run.folder.site, run.site)
+        write_record(run.folder.request, run.request)
+        write_json(run.folder.provenance, came_from)
+    except OSError as error:
+        raise SiteError(
+            f"The folder {run.site_folder.path} of site '{run.site.name}' cannot be written: "
+            f"{error.strerror or error}",
+            "Set 'folder' of the site (for built-in sites: HEADRACE_HOME) to a folder that you may "
+            "write and that has room.",
+        ) from error
 
 
 def _record(run: Run) -> RunRecord:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import UserError
+from headrace.recipe.fit import check_global_batch
 
 Indices = NDArray[np.int64]
 
@@ -38,24 +39,6 @@ def epoch_order(num_samples: int, seed: int, epoch: int, shuffle: bool = True) -
         return np.arange(num_samples, dtype=np.int64)
     keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(num_samples)
     return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
-
-
-def check_global_batch(global_batch_size: int, world_size: int) -> None:
-    """Make sure that a global batch can be shared equally.
-
-    Raises:
-        UserError: It cannot; names the nearest sizes that can.
-    """
-    rest = global_batch_size % world_size
-    if rest == 0:
-        return
-    lower, upper = global_batch_size - rest, global_batch_size - rest + world_size
-    valid = f"{lower} or {upper}" if lower else f"{upper}"
-    raise UserError(
-        f"data.global_batch_size is {global_batch_size}, which {world_size} ranks "
-        "cannot share equally",
-        f"Nearest valid: {valid}.",
-    )
 
 
 def num_train_batches(

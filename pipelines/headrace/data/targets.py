@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from headrace.errors import HeadraceError, TargetError, UserCodeError, nearest
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.recipe.targets import allowed_path, is_under, not_allowed, target_names
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,7 @@ class Allowed:
 
     def covers(self, name: str) -> bool:
         """Whether a dotted name lies under a prefix or in a module of the code folders."""
-        under = any(name == prefix or name.startswith(f"{prefix}.") for prefix in self.prefixes)
-        return under or self.in_code(name.partition(".")[0])
+        return is_under(name, self.prefixes) or self.in_code(name.partition(".")[0])
 
     def in_code(self, top: str) -> bool:
         """Whether a top-level module is the one in a code folder, not another of that name."""
@@ -79,15 +79,7 @@ def check_code(folder: str, site: Site) -> Path:
     Raises:
         TargetError: It does not exist or the site does not allow it.
     """
-    path = Path(folder).expanduser().resolve()
-    roots = [Path(root).expanduser().resolve() for root in site.allowed_code]
-    if not any(_is_under(path, root) for root in roots):
-        allowed = ", ".join(str(root) for root in roots) or "none"
-        raise TargetError(
-            f"Site '{site.name}' does not allow code from {path}",
-            f"Allowed folders: {allowed}. Move the code there, or add its folder to "
-            "'allowed_code' of the site.",
-        )
+    path = allowed_path(folder, site)
     if not path.exists():
         raise TargetError(f"The code {path} does not exist", "Correct 'code' of the recipe.")
     return path
@@ -127,18 +119,6 @@ def instantiate(
         ) from error
 
 
-def target_names(config: object) -> Iterator[str]:
-    """Every `_target_` in nested mappings and sequences."""
-    if isinstance(config, Mapping):
-        if "_target_" in config:
-            yield str(config["_target_"])
-        for value in config.values():
-            yield from target_names(value)
-    elif isinstance(config, Sequence) and not isinstance(config, str):
-        for value in config:
-            yield from target_names(value)
-
-
 def resolve(name: str, allowed: Allowed) -> Any:
     """The object of a dotted name.
 
@@ -150,7 +130,7 @@ def resolve(name: str, allowed: Allowed) -> Any:
     if not all(part.isidentifier() and not part.startswith("_") for part in parts):
         raise TargetError(f"'{name}' is no dotted name of public names")
     if not allowed.covers(name):
-        raise _not_allowed(name, allowed)
+        raise not_allowed(name, allowed.prefixes, allowed.code)
     module, rest = _import_longest(parts)
     found: Any = module
     for part in rest:
@@ -158,10 +138,10 @@ def resolve(name: str, allowed: Allowed) -> Any:
         if found is None:
             raise TargetError(f"'{name}' does not exist", _nearest_of(owner, part))
         if isinstance(found, ModuleType):
-            raise _not_allowed(name, allowed)
+            raise not_allowed(name, allowed.prefixes, allowed.code)
     defined_in = getattr(found, "__module__", None) or module.__name__
     if not allowed.covers(defined_in):
-        raise _not_allowed(f"{defined_in}.{parts[-1]}", allowed)
+        raise not_allowed(f"{defined_in}.{parts[-1]}", allowed.prefixes, allowed.code)
     if not callable(found):
         raise TargetError(f"'{name}' is no class or function but a {type(found).__name__}")
     return found
@@ -194,16 +174,6 @@ def _import_failed(name: str, error: Exception) -> UserCodeError:
         f"Importing {name} raised {type(error).__name__}: {error}",
         "Correct the module; it must import on the nodes that train.",
         trace="".join(traceback.format_exception(error)),
-    )
-
-
-def _not_allowed(name: str, allowed: Allowed) -> TargetError:
-    code = f"; modules in {', '.join(map(str, allowed.code))}" if allowed.code else ""
-    return TargetError(
-        f"The site does not allow the target '{name}'",
-        f"Allowed: {', '.join(allowed.prefixes)}{code}. Add the module to 'allowed_targets' of "
-        "the site, or put your code below one of its 'allowed_code' folders and name that folder "
-        "in 'code' of the recipe.",
     )
 
 

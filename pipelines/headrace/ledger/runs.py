@@ -95,12 +95,16 @@ class RunRows(Rows):
             connection.execute(change.values(values))
             return _run(connection, run_id)
 
-    def reopen_run(self, run_id: str, owner: str | None = None) -> RunRecord:
+    def reopen_run(
+        self, run_id: str, owner: str | None = None, previous: str | None = None
+    ) -> RunRecord:
         """Set a run to running, whether it has ended or not, to go on with it.
 
         Args:
             run_id: The run.
             owner: Who answers for it from now on; None keeps who did.
+            previous: Change nothing unless this is its owner, so that of two who take a run over
+                at once only one does.
 
         Returns:
             The run as it stands in the ledger.
@@ -112,7 +116,10 @@ class RunRows(Rows):
         if owner is not None:
             values["owner"] = owner
         with self._database.write() as connection:
-            connection.execute(update(runs).where(runs.c.run_id == run_id).values(values))
+            change = update(runs).where(runs.c.run_id == run_id)
+            if previous is not None:
+                change = change.where(runs.c.owner == previous)
+            connection.execute(change.values(values))
             return _run(connection, run_id)
 
 

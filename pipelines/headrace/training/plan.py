@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.errors import MemoryExhaustedError
+from headrace.recipe.fit import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.storage.manifest import FieldInfo, Manifest
@@ -97,12 +98,6 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         num_left_out=order.num_left_out,
         batch_bytes=_BATCHES_HELD * share * sample_bytes(manifest),
     )
-
-
-def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
-    """Nodes, and ranks on each: the recipe's word first, then the site's."""
-    train = recipe.train
-    return train.nodes or role.nodes, train.ranks_per_node or role.ranks_per_node
 
 
 def sample_bytes(manifest: Manifest) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.errors import StepError
 from headrace.leases.fleet import Fleet
+from headrace.recipe.fit import gang_size
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.manifest import Manifest, read_manifest
@@ -14,7 +15,6 @@ from headrace.training import checkpoints
 from headrace.training.gang import Gang, Nodes
 from headrace.training.plan import (
     TrainPlan,
-    gang_size,
     plan_training,
     training_fingerprint,
 )
