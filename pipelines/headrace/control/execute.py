@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from headrace.control import leases
 from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.runs import Run, finish_run
+from headrace.control.reaper import end_run
+from headrace.control.runs import Run
 from headrace.control.steps import Ticket, collect, start_step
 from headrace.control.watch import look
-from headrace.errors import CapacityError
+from headrace.errors import CapacityError, LeaseError
 from headrace.states import StepState
 from headrace.steps.records import StepResult
+
+logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 5
 """Attempts at one step before the run gives up on it."""
@@ -33,18 +37,18 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
 
     Returns:
         The result of the step that failed, or None when all succeeded.
+
+    Raises:
+        LeaseError: No lease could be opened.
     """
-    state = StepState.FAILED
     try:
         failed = _steps(run, tick)
-        state = StepState.SUCCEEDED if failed is None else failed.state
-    except KeyboardInterrupt:
-        state = StepState.CANCELLED
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        state = StepState.CANCELLED if stopped else StepState.FAILED
+        end_run(run, state, "interrupted" if stopped else f"the run ended with: {error}")
         raise
-    finally:
-        for role in {step.role for step in steps_of(run.recipe, run.request.kind)}:
-            leases.release(run, role, f"run {run.run_id} ended")
-        finish_run(run, state)
+    end_run(run, failed.state if failed else StepState.SUCCEEDED, f"run {run.run_id} ended")
     return failed
 
 
@@ -61,7 +65,14 @@ def _steps(run: Run, tick: Tick) -> StepResult | None:
 
 def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        result = _attempt(run, step, tick)
+        try:
+            result = _attempt(run, step, tick)
+        except LeaseError:  # did not start, or ended before the step was in its mailbox
+            if attempt == MAX_ATTEMPTS:
+                raise
+            logger.warning("Step %s got no lease; trying again", step.name, exc_info=True)
+            _pause(_RETRY_PAUSE_S, tick)
+            continue
         failure = result.failure
         if failure is None or not failure.failure_class.is_retried or attempt == MAX_ATTEMPTS:
             break

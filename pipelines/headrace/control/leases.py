@@ -60,15 +60,20 @@ def release(run: Run, role_name: str, reason: str) -> None:
     """Close the run's lease of this role and record it; harmless when there is none."""
     record = ledger().latest_lease(_key(run, role_name))
     if record is not None and record.state.is_active:
-        client.request_close(run.lease_folder(record.lease_id), reason)
-        settle(run, record)
+        settle(run, record, reason)
 
 
-def settle(run: Run, record: LeaseRecord) -> None:
-    """Make sure nothing is left of a lease and record how it ended."""
+def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
+    """Make sure nothing is left of a lease and record how it ended.
+
+    Args:
+        run: The run.
+        record: The lease.
+        reason: Written down as the reason, unless it has ended by itself.
+    """
     folder = run.lease_folder(record.lease_id)
     state = client.state(folder, run.site.limits.lost_after)
-    client.end(folder)
+    client.end(folder, reason=reason)
     why = client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
     ledger().set_lease_state(record.lease_id, final, ended_at=time.time(), why_ended=why)

@@ -11,7 +11,7 @@ from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, finish_run, open_run
-from headrace.control.steps import record_outcome
+from headrace.control.steps import record_never_submitted, record_outcome
 from headrace.errors import HeadraceError
 from headrace.leases import client
 from headrace.ledger.records import LeaseRecord, RunRecord
@@ -29,6 +29,8 @@ ABANDONED = "nobody waits for it any more"
 """Reason given to a step that the reaper cancels."""
 
 _MOST_RUNS = 10_000
+
+_ABANDONED = "nobody waits for it any more"
 
 
 def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tuple[str, ...]:
@@ -58,22 +60,25 @@ def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tupl
     return (*done, *_end_dead_leases())
 
 
-def end_run(run: Run, state: StepState) -> None:
+def end_run(run: Run, state: StepState, reason: str = _ABANDONED) -> None:
     """End a run with everything that belongs to it, and record that; nothing of it is left.
 
     Args:
         run: The run.
         state: The final state to record.
+        reason: Told to whoever asks why its steps and leases ended.
     """
-    _cancel_steps(run, lambda _step: True)
+    _cancel_steps(run, lambda _step: True, reason)
     for record in ledger().leases(run_id=run.run_id):
         if record.state.is_active:
-            leases.settle(run, record)
+            leases.settle(run, record, reason)
     _settle_attempts(run)
     finish_run(run, state)
 
 
-def _cancel_steps(run: Run, is_abandoned: Callable[[str], bool]) -> list[str]:
+def _cancel_steps(
+    run: Run, is_abandoned: Callable[[str], bool], reason: str = _ABANDONED
+) -> list[str]:
     done = []
     for attempt in ledger().attempts(run.run_id):
         if attempt.state.is_final or attempt.number is None:
@@ -91,9 +96,11 @@ def _settle_attempts(run: Run) -> None:
             continue
         lease = run.lease_folder(attempt.lease_id)
         folder = mailbox.find(lease, attempt.key)
-        if folder is not None:
-            result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
-            record_outcome(run.run_id, attempt.step, attempt.attempt, result)
+        if folder is None:
+            record_never_submitted(attempt)
+            continue
+        result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
+        record_outcome(run.run_id, attempt.step, attempt.attempt, result)
 
 
 def _end_dead_leases() -> list[str]:

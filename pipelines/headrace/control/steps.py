@@ -15,7 +15,7 @@ from headrace.control.runs import Run
 from headrace.errors import StepError
 from headrace.leases import client
 from headrace.ledger.records import AttemptRecord
-from headrace.states import StepState
+from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
 from headrace.storage.layout import LeaseFolder, StepFolder
@@ -112,6 +112,19 @@ def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> 
     )
 
 
+def record_never_submitted(attempt: AttemptRecord) -> None:
+    """Write off an attempt that is in the ledger but in no mailbox."""
+    ledger().set_attempt(
+        attempt.run_id,
+        attempt.step,
+        attempt.attempt,
+        state=StepState.LOST,
+        failure_class=FailureClass.LOST,
+        message="It was never submitted: its lease, or the process that asked for it, had ended",
+        finished_at=time.time(),
+    )
+
+
 def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
     if latest.state is StepState.SUCCEEDED:
         return _result_of(latest)
@@ -132,11 +145,7 @@ def _resubmit(run: Run, latest: AttemptRecord) -> Ticket | None:
     """An attempt that is in the ledger but in no mailbox: the writer ended in between."""
     if leases.current(run, _role_of(run, latest.step)) == latest.lease_id:
         return _put(run, latest)
-    now = time.time()
-    ledger().set_attempt(
-        run.run_id, latest.step, latest.attempt,
-        state=StepState.LOST, message="never submitted", finished_at=now,
-    )  # fmt: skip
+    record_never_submitted(latest)
     return None
 
 
