@@ -48,7 +48,7 @@ def main() -> None:
     except HeadraceError as error:
         console = Console(stderr=True, highlight=False)
         console.print("error:", style="bold red", end=" ")
-        console.print(str(error), markup=False)
+        console.print(str(error), markup=False, soft_wrap=True)
         sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
+from rich.text import Text
 
 from headrace.cli.console import open_console
 from headrace.storage.manifest import FieldInfo, Manifest, read_manifest
@@ -221,7 +222,7 @@ def _classes(manifest: Manifest) -> Table:
 def _quarantined(manifest: Manifest) -> Table:
     table = Table("file", "reason", title=f"Quarantined ({len(manifest.quarantined):,})")
     for sample in manifest.quarantined[:_NUM_SHOWN]:
-        table.add_row(sample.path, sample.reason)
+        table.add_row(Text(sample.path), Text(sample.reason))
     _add_more(table, len(manifest.quarantined))
     return table
 

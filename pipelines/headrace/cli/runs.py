@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from headrace.cli.console import open_console
 from headrace.cli.view import amount, closing, duration, live, print_failures
@@ -19,16 +20,19 @@ from headrace.cli.watching import REFRESH_S, Watching
 from headrace.control.books import ledger
 from headrace.control.execute import execute
 from headrace.control.flow import steps_of
-from headrace.control.overview import RunView, newest_run_id, overview, step_folders
+from headrace.control.overview import RunView, newest_run_id, overview, step_folders, why_failed
 from headrace.control.owners import process_owner
 from headrace.control.runs import Run, RunRequest, create_run, open_run, take_over_run
 from headrace.control.steps import cancel_step
 from headrace.errors import StepError, UnknownNameError, nearest
+from headrace.ledger.records import RunRecord
 from headrace.states import StepState
 
 RunArgument = Annotated[
     str | None, typer.Argument(help="Id of the run; the newest one when left out.")
 ]
+_TOLD = {"step", "attempt", "state", "failure_class", "message"}
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -49,7 +53,8 @@ def run(
 ) -> None:
     """Run a recipe on a site from this terminal, without Airflow.
 
-    The command stays until the run has ended; Ctrl-C cancels it and closes its leases.
+    The command stays until the run has ended; Ctrl-C cancels it and closes its leases. The exit
+    code is 0 when the run succeeded, 1 when it did not, 2 when the request cannot be used.
 
     Examples:
         headrace run digits
@@ -184,20 +189,30 @@ def runs(
     """
     records = ledger().runs(limit=limit, state=state)
     if as_json:
-        typer.echo(json.dumps([json.loads(row.model_dump_json()) for row in records], indent=1))
+        typer.echo(json.dumps([_for_programs(row) for row in records], indent=1))
         return
     table = Table("run", "recipe", "site", "state", "time", "result")
     for row in records:
         end = row.finished_at or time.time()
         took = duration(end - row.created_at)
         table.add_row(
-            row.run_id, row.recipe_name, row.site_name, row.state.value, took, _result(row.outputs)
+            row.run_id, row.recipe_name, row.site_name, row.state.value, took, Text(_result(row))
         )
     open_console().print(table)
 
 
-def _result(outputs: dict[str, object]) -> str:
-    evaluated = outputs.get("evaluate")
+def _for_programs(row: RunRecord) -> dict[str, object]:
+    failed = why_failed(row)
+    told = failed.model_dump(mode="json", include=_TOLD) if failed else None
+    return {**row.model_dump(mode="json"), "failure": told}
+
+
+def _result(row: RunRecord) -> str:
+    failed = why_failed(row)
+    if failed is not None:
+        first_line = (failed.message or failed.state.value).splitlines()[0]
+        return f"{failed.step}: {first_line}"
+    evaluated = row.outputs.get("evaluate")
     metrics = evaluated.get("metrics") if isinstance(evaluated, dict) else None
     accuracy = metrics.get("accuracy") if isinstance(metrics, dict) else None
     return f"accuracy {amount(accuracy)}" if isinstance(accuracy, float) else ""

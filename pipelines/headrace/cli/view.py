@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.control.overview import RunView, StepView
+from headrace.control.owners import owner_process
 from headrace.states import StepState
 
 _STYLES = {
@@ -75,10 +76,12 @@ def _row(step: StepView) -> Iterator[RenderableType]:
     yield Text(step.state.value + tries, style=_STYLES.get(step.state, "red"))
     progress = step.status.progress if step.status else None
     if progress is None or not progress.total:
-        yield from ("", progress.phase if progress else "", "")
+        yield from ("", Text(progress.phase if progress else ""), "")
     else:
         yield ProgressBar(total=progress.total, completed=progress.done, width=20)
-        yield f"{amount(progress.done)}/{amount(progress.total)} {progress.unit} {progress.phase}"
+        yield Text(
+            f"{amount(progress.done)}/{amount(progress.total)} {progress.unit} {progress.phase}"
+        )
         rate = step.status.rate if step.status else None
         yield f"{amount(rate)} {progress.unit}/s" if rate else ""
     yield duration(step.elapsed_s)
@@ -94,21 +97,38 @@ def closing(view: RunView) -> RenderableType:
         style = _STYLES.get(step.state, "red") if step.state else "dim"
         tries = str(step.attempt) if step.attempt else ""
         result = result_line(step)
-        steps.add_row(step.name, Text(state, style=style), tries, duration(step.elapsed_s), result)
+        took = duration(step.elapsed_s)
+        steps.add_row(step.name, Text(state, style=style), tries, took, Text(result))
     places = Table.grid(padding=(0, 2))
+    places.add_column(no_wrap=True)
+    places.add_column(overflow="fold")
     for name, value in _places(view):
-        places.add_row(Text(name, style="bold"), value)
+        places.add_row(Text(name, style="bold"), Text(value))
     return Group(steps, places)
 
 
 def print_failures(view: RunView, console: Console) -> None:
-    """Say why each step that did not succeed failed, once."""
-    for step in view.steps:
-        if step.state is not None and step.state.is_final and step.state is not StepState.SUCCEEDED:
-            console.print(f"[red]{step.name} {step.state.value}[/red]:", end=" ")
-            console.print(step.message, markup=False, highlight=False)
-            if step.folder:
-                console.print(f"  logs: headrace logs {view.run_id} {step.name}", markup=False)
+    """Say why each step that did not succeed failed, once, and what can be done."""
+    failed = [step for step in view.steps if _has_failed(step)]
+    for step in failed:
+        state = step.state.value if step.state else ""
+        why = f" ({step.failure_class.value})" if step.failure_class else ""
+        console.print(f"[red]{step.name} {state}[/red]{why}:", end=" ", highlight=False)
+        _print_plain(step.message, console)
+        if step.trace:
+            _print_plain(step.trace.rstrip(), console)
+        if step.folder:
+            _print_plain(f"  logs: headrace logs {view.run_id} {step.name}", console)
+    if failed and view.state.is_final and owner_process(view.owner) is not None:
+        _print_plain(f"  once it is put right: headrace resume {view.run_id}", console)
+
+
+def _has_failed(step: StepView) -> bool:
+    return step.state is not None and step.state.is_final and step.state is not StepState.SUCCEEDED
+
+
+def _print_plain(text: str, console: Console) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def result_line(step: StepView) -> str:

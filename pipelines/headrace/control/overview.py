@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from headrace.control.books import ledger
 from headrace.control.flow import steps_of
 from headrace.control.runs import Run, open_run
-from headrace.ledger.records import AttemptRecord
-from headrace.states import StepState
+from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepStatus
 from headrace.storage.layout import LeaseFolder, StepFolder
@@ -29,6 +29,12 @@ class StepView(BaseModel):
     status: StepStatus | None = None
     elapsed_s: float | None = None
     message: str = ""
+    failure_class: FailureClass | None = None
+    """Why it failed; decides whether it was tried again."""
+    where: str = ""
+    """Rank, worker or node it failed on, when known."""
+    trace: str = ""
+    """Trace of user code that raised, or of a fault of headrace."""
     folder: str = ""
     """The step's folder; empty before it is submitted."""
     outputs: dict[str, JsonValue] = {}
@@ -85,6 +91,7 @@ def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
     folder = _folder(run, attempt)
     status = mailbox.status(folder) if folder else None
     result = mailbox.outcome(folder) if folder else None
+    failure = result.failure if result else None
     state = _state(attempt, status, result)
     return StepView(
         name=name,
@@ -92,7 +99,10 @@ def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
         attempt=attempt.attempt,
         status=status,
         elapsed_s=_elapsed_s(attempt, status, result),
-        message=attempt.message or (result.failure.message if result and result.failure else ""),
+        message=attempt.message or (failure.message if failure else ""),
+        failure_class=attempt.failure_class or (failure.failure_class if failure else None),
+        where=failure.where if failure else "",
+        trace=failure.trace if failure else "",
         folder=str(folder.path) if folder else "",
         outputs=dict(attempt.outputs or (result.outputs if result else {})),
     )
@@ -122,6 +132,15 @@ def _elapsed_s(
     if attempt.started_at is not None and attempt.finished_at is not None:
         return attempt.finished_at - attempt.started_at
     return status.elapsed_s if status else None
+
+
+def why_failed(record: RunRecord) -> AttemptRecord | None:
+    """The attempt by which a run ended without success; None when there is none."""
+    if not record.state.is_final or record.state is StepState.SUCCEEDED:
+        return None
+    rows = ledger().attempts(record.run_id)
+    last = rows[-1] if rows else None
+    return None if last is None or last.state is StepState.SUCCEEDED else last
 
 
 def newest_run_id() -> str | None:

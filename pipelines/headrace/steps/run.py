@@ -72,8 +72,11 @@ def _outcome(context: StepContext) -> StepResult:
     try:
         outputs = step_function(context.spec.kind)(context)
     except Exception as error:
-        logger.exception("Step %s failed", context.spec.key)
         failure = failure_of(error)
+        if failure.failure_class.is_retried:  # a fault of the machine, or headrace's own
+            logger.exception("Step %s failed", context.spec.key)
+        else:
+            _tell(context.spec.key, failure)
     state = StepState.SUCCEEDED if failure is None else _state(failure.failure_class)
     return StepResult(
         state=state,
@@ -82,6 +85,11 @@ def _outcome(context: StepContext) -> StepResult:
         started_at=context.started_at,
         finished_at=time.time(),
     )
+
+
+def _tell(key: str, failure: Failure) -> None:
+    trace = f"\n{failure.trace}" if failure.trace else ""
+    logger.error("Step %s failed: %s%s", key, failure.message, trace)
 
 
 def _state(failure_class: FailureClass) -> StepState:
