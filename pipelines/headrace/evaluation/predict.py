@@ -1,18 +1,17 @@
-"""What the evaluate step runs on the workers: score one shard."""
+"""Scores one shard, on a worker."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from headrace.errors import StepError
+from headrace.evaluation.job import PredictJob
 from headrace.evaluation.merge import write_predictions
-from headrace.evaluation.plan import ShardTask
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -27,23 +26,7 @@ _ONE_AT_A_TIME = threading.Lock()
 """Models may keep state between calls, and the number of threads is that of the process."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictJob:
-    """One shard to score."""
-
-    run_folder: str
-    """Folder of the run, with recipe and site."""
-    dataset: str
-    """Folder of the packed dataset."""
-    checkpoint: str
-    """Checkpoint with the weights."""
-    task: ShardTask
-    """Which samples."""
-    part: str
-    """File for the predictions."""
-
-
-def predict_shard(job: PredictJob) -> int:
+def score(job: PredictJob) -> int:
     """Score the samples of one shard and write the predictions, atomically.
 
     Model and data are loaded once a process and kept for the next shard.

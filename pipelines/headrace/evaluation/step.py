@@ -1,38 +1,24 @@
-"""The evaluate step: predictions on all workers, then metrics and a report."""
+"""The evaluate step: predictions on all workers, then metrics and a report.
+
+The libraries for metrics and figures take seconds to load; the driver loads them while the workers
+predict.
+"""
 
 from __future__ import annotations
 
-import platform
+import importlib
+import threading
 import time
-from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from pydantic import JsonValue, TypeAdapter
-
-from headrace.errors import EvaluationError, RecipeError, StepError
-from headrace.evaluation.judge import Judgement, cards, judge, shortfalls
-from headrace.evaluation.merge import Predictions, merge, read_predictions, write_predictions
+from headrace.evaluation.inputs import Inputs, read_inputs
+from headrace.evaluation.job import PredictJob, predict_shard
 from headrace.evaluation.plan import EvaluationPlan, plan
-from headrace.evaluation.predict import PredictJob, predict_shard
-from headrace.evaluation.report import Column, Report, Table, render
 from headrace.leases.fleet import Fleet
-from headrace.recipe.recipe import EvaluateSpec
-from headrace.shards.dataset import ShardedDataset
 from headrace.steps.context import StepContext
-from headrace.storage.atomic import write_json, write_text
 from headrace.storage.manifest import read_manifest
 
-_PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    dataset: Path
-    checkpoint: Path
-    spec: EvaluateSpec
+_CONCLUSION = "headrace.evaluation.conclude"
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -45,39 +31,22 @@ def run(context: StepContext) -> dict[str, Any]:
         EvaluationError: The model misses `evaluate.min_metrics`; the report is written before.
         StepError: Samples were not counted exactly once, or an input is missing.
     """
-    inputs = _inputs(context)
+    inputs = read_inputs(context)
     planned = plan(read_manifest(inputs.dataset), inputs.spec)
+    loading = threading.Thread(target=importlib.import_module, args=(_CONCLUSION,), daemon=True)
+    loading.start()
     started = time.perf_counter()
     _predict(context, inputs, planned)
-    seconds = time.perf_counter() - started
+    predict_s = time.perf_counter() - started
     total = planned.num_samples
     context.progress(total, total, "samples", "writing the report")
-    dataset = ShardedDataset(inputs.dataset, planned.split)
-    predictions = _merged(context, planned, dataset)
-    judgement = judge(predictions, dataset, inputs.spec)
-    context.report(**judgement.metrics, samples_per_s=total / seconds)
-    outputs = _write(context, inputs, predictions, judgement)
-    context.event("evaluated", **outputs)
-    _require(judgement, inputs.spec, outputs["report"])
+    loading.join()
+    conclusion = importlib.import_module(_CONCLUSION)
+    outputs: dict[str, Any] = conclusion.conclude(context, inputs, planned, predict_s)
     return outputs
 
 
-def _inputs(context: StepContext) -> _Inputs:
-    spec = context.recipe.evaluate
-    if spec is None:
-        raise RecipeError(f"Recipe '{context.recipe.name}' has 'evaluate: null'")
-    paths: dict[str, Path] = {}
-    for name, maker in (("dataset", "pack"), ("checkpoint", "train")):
-        value = context.spec.inputs.get(name)
-        if not isinstance(value, str):
-            raise StepError(
-                f"The evaluate step was given no {name}", f"Run the {maker} step first."
-            )
-        paths[name] = Path(value)
-    return _Inputs(paths["dataset"], paths["checkpoint"], spec)
-
-
-def _predict(context: StepContext, inputs: _Inputs, planned: EvaluationPlan) -> None:
+def _predict(context: StepContext, inputs: Inputs, planned: EvaluationPlan) -> None:
     jobs = [
         PredictJob(
             run_folder=str(context.run_folder.path),
@@ -94,76 +63,3 @@ def _predict(context: StepContext, inputs: _Inputs, planned: EvaluationPlan) -> 
         for _, num_samples in fleet.map(predict_shard, jobs, check=context.check):
             done += num_samples
             context.progress(done, total, "samples", "predicting")
-
-
-def _merged(context: StepContext, planned: EvaluationPlan, dataset: ShardedDataset) -> Predictions:
-    parts = (read_predictions(context.folder.parts / task.part_name) for task in planned.tasks)
-    return merge(parts, dataset.gather("sample_id", np.arange(len(dataset))))
-
-
-def _write(
-    context: StepContext, inputs: _Inputs, predictions: Predictions, judgement: Judgement
-) -> dict[str, Any]:
-    folder = context.run_folder.report
-    num_samples = len(predictions.sample_id)
-    minima = inputs.spec.min_metrics
-    manifest = read_manifest(inputs.dataset)
-    report = Report(
-        title=f"Evaluation of {context.recipe.name}",
-        lead=f"{num_samples:,} samples of split '{inputs.spec.split}' of dataset "
-        f"'{manifest.name}', each counted once. Run {context.spec.run_id}.",
-        cards=cards(judgement.metrics, minima),
-        figures=judgement.figures,
-        tables=(*judgement.tables, _provenance(context, inputs, manifest.fingerprint, num_samples)),
-        failures=shortfalls(judgement.metrics, minima),
-    )
-    write_predictions(folder / "predictions.npz", predictions)
-    write_json(folder / "metrics.json", {"metrics": judgement.metrics, "num_samples": num_samples})
-    write_text(folder / "report.html", render(report))
-    return {
-        "metrics": judgement.metrics,
-        "num_samples": num_samples,
-        "report": str(folder / "report.html"),
-        "predictions": str(folder / "predictions.npz"),
-    }
-
-
-def _provenance(context: StepContext, inputs: _Inputs, fingerprint: str, num_samples: int) -> Table:
-    rows = [
-        ("Run", context.spec.run_id),
-        ("Recipe", context.recipe.name),
-        ("Site", context.site.name),
-        ("Dataset fingerprint", fingerprint),
-        ("Checkpoint", str(inputs.checkpoint)),
-        ("Samples", str(num_samples)),
-        *_recorded(context.run_folder.provenance),
-        ("Python", platform.python_version()),
-        *((name, version(name)) for name in _PACKAGES),
-    ]
-    columns = (Column(name="What"), Column(name="Value", kind="path"))
-    return Table(title="Where this comes from", columns=columns, rows=rows)
-
-
-def _recorded(path: Path) -> list[tuple[str, str]]:
-    """What was written down at the start of the run: code, command, host."""
-    if not path.exists():
-        return []
-    content = TypeAdapter(dict[str, JsonValue]).validate_json(path.read_bytes())
-    git, command = content.get("git"), content.get("command")
-    told: dict[str, object] = {
-        "Git commit": git.get("commit") if isinstance(git, dict) else None,
-        "Uncommitted changes": git.get("dirty") if isinstance(git, dict) else None,
-        "Recipe file": content.get("recipe_file"),
-        "Command": " ".join(map(str, command)) if isinstance(command, list) else None,
-        "Started on": content.get("host"),
-    }
-    return [(name, str(value)) for name, value in told.items() if value is not None]
-
-
-def _require(judgement: Judgement, spec: EvaluateSpec, report: str) -> None:
-    missed = shortfalls(judgement.metrics, spec.min_metrics)
-    if missed:
-        raise EvaluationError(
-            f"The model is not as good as asked for: {'; '.join(missed)}",
-            f"The report is {report}; lower `evaluate.min_metrics`, or train longer or better.",
-        )
