@@ -11,7 +11,7 @@ from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, finish_run, open_run
-from headrace.control.steps import record_never_submitted, record_outcome
+from headrace.control.steps import record_lost, record_outcome
 from headrace.errors import HeadraceError
 from headrace.leases import client
 from headrace.ledger.records import LeaseRecord, RunRecord
@@ -30,8 +30,6 @@ ABANDONED = "nobody waits for it any more"
 
 _MOST_RUNS = 10_000
 
-_ABANDONED = "nobody waits for it any more"
-
 
 def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tuple[str, ...]:
     """End steps, leases and runs that nobody answers for any more.
@@ -48,7 +46,7 @@ def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tupl
         try:
             run = open_run(record.run_id)
         except HeadraceError as error:
-            ledger().finish_run(record.run_id, StepState.LOST, time.time(), {})
+            _write_off(record, error)
             done.append(f"run {record.run_id}: recorded as lost: {error.what}")
             continue
         if owner_is_gone(record.owner) or owner_is_done(record):
@@ -60,7 +58,13 @@ def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tupl
     return (*done, *_end_dead_leases())
 
 
-def end_run(run: Run, state: StepState, reason: str = _ABANDONED) -> None:
+def _write_off(record: RunRecord, error: HeadraceError) -> None:
+    for attempt in ledger().attempts(record.run_id):
+        record_lost(attempt, error.what)
+    ledger().finish_run(record.run_id, StepState.LOST, time.time(), {})
+
+
+def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
     """End a run with everything that belongs to it, and record that; nothing of it is left.
 
     Args:
@@ -77,7 +81,7 @@ def end_run(run: Run, state: StepState, reason: str = _ABANDONED) -> None:
 
 
 def _cancel_steps(
-    run: Run, is_abandoned: Callable[[str], bool], reason: str = _ABANDONED
+    run: Run, is_abandoned: Callable[[str], bool], reason: str = ABANDONED
 ) -> list[str]:
     done = []
     for attempt in ledger().attempts(run.run_id):
@@ -85,8 +89,8 @@ def _cancel_steps(
             continue
         folder = run.lease_folder(attempt.lease_id).step(attempt.number)
         if mailbox.outcome(folder) is None and is_abandoned(attempt.step):
-            mailbox.request_cancel(folder, ABANDONED)
-            done.append(f"step {attempt.key}: cancelled, {ABANDONED}")
+            mailbox.request_cancel(folder, reason)
+            done.append(f"step {attempt.key}: cancelled, {reason}")
     return done
 
 
@@ -97,7 +101,7 @@ def _settle_attempts(run: Run) -> None:
         lease = run.lease_folder(attempt.lease_id)
         folder = mailbox.find(lease, attempt.key)
         if folder is None:
-            record_never_submitted(attempt)
+            record_lost(attempt)
             continue
         result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
         record_outcome(run.run_id, attempt.step, attempt.attempt, result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -177,8 +178,9 @@ def _from_record(record: RunRecord) -> Run:
 
 
 def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
-    digest = hashlib.blake2b(request.key.encode(), digest_size=4).hexdigest()
-    run_id = f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{digest}"
+    # never from the key: of two requests with one key each must have a folder of its own to remove
+    unique = uuid.uuid4().hex[:8]
+    run_id = f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{unique}"
     folder = SiteFolder(Path(site.folder).expanduser()).run(run_id)
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 

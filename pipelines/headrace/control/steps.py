@@ -20,6 +20,8 @@ from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
 from headrace.storage.layout import LeaseFolder, StepFolder
 
+_NEVER_SUBMITTED = "It was never submitted: its lease, or the process that asked for it, had ended"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ticket:
@@ -112,15 +114,15 @@ def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> 
     )
 
 
-def record_never_submitted(attempt: AttemptRecord) -> None:
-    """Write off an attempt that is in the ledger but in no mailbox."""
+def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
+    """Write off an attempt of which no mailbox knows."""
     ledger().set_attempt(
         attempt.run_id,
         attempt.step,
         attempt.attempt,
         state=StepState.LOST,
         failure_class=FailureClass.LOST,
-        message="It was never submitted: its lease, or the process that asked for it, had ended",
+        message=why,
         finished_at=time.time(),
     )
 
@@ -145,7 +147,7 @@ def _resubmit(run: Run, latest: AttemptRecord) -> Ticket | None:
     """An attempt that is in the ledger but in no mailbox: the writer ended in between."""
     if leases.current(run, _role_of(run, latest.step)) == latest.lease_id:
         return _put(run, latest)
-    record_never_submitted(latest)
+    record_lost(latest)
     return None
 
 

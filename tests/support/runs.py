@@ -1,0 +1,97 @@
+"""Runs and leases for tests of the control side: real ledger, real folders, few processes."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import uuid
+from typing import Any
+
+from headrace.control.books import ledger
+from headrace.control.owners import process_owner
+from headrace.control.runs import Run, RunRequest, create_run
+from headrace.leases.records import HostRecord, LeaseSpec
+from headrace.ledger.records import AttemptRecord, LeaseRecord
+from headrace.processes import ProcessIdentity
+from headrace.states import LeaseState, StepState
+from headrace.storage.atomic import write_record, write_text
+
+
+def make_run(**changes: Any) -> Run:
+    """A run of the digits on the laptop, owned by this process."""
+    values: dict[str, Any] = {
+        "recipe": "digits",
+        "site": "laptop",
+        "key": f"test:{uuid.uuid4().hex}",
+        "owner": process_owner(),
+    }
+    return create_run(RunRequest(**{**values, **changes}))
+
+
+def ended_process() -> ProcessIdentity:
+    """A process that was here and has ended."""
+    child = subprocess.Popen(["sleep", "600"])
+    identity = ProcessIdentity.of(child.pid)
+    child.kill()
+    child.wait()
+    return identity
+
+
+def ended_owner() -> str:
+    """Owner text of a process that has ended."""
+    gone = ended_process()
+    return f"cli:{gone.host}:{gone.pid}:{gone.started_at!r}"
+
+
+def lease_on_disk(run: Run, role: str = "cpu", host: ProcessIdentity | None = None) -> str:
+    """A lease whose folder and row are there, and whose host is the given process.
+
+    Args:
+        run: The run it belongs to.
+        role: Role of the site.
+        host: The host; by default one that has ended, so that the lease is lost.
+    """
+    lease_id = f"{run.run_id}-{role}-1"
+    folder = run.lease_folder(lease_id)
+    folder.path.mkdir(parents=True)
+    key = f"{run.run_id}/{role}"
+    write_record(
+        folder.spec,
+        LeaseSpec(
+            lease_id=lease_id,
+            key=key,
+            run_id=run.run_id,
+            role_name=role,
+            role=run.site.roles[role],
+        ),
+    )
+    write_record(folder.host, HostRecord(process=host or ended_process()))
+    write_text(folder.heartbeat, f"{time.time():.3f}\n")
+    record = LeaseRecord(
+        lease_id=lease_id,
+        key=key,
+        run_id=run.run_id,
+        site_name=run.site.name,
+        role=role,
+        backend="local",
+        folder=str(folder.path),
+        state=LeaseState.STARTING,
+        created_at=time.time(),
+    )
+    ledger().add_lease(record, max_active=100)
+    return lease_id
+
+
+def attempt_row_of(run: Run, step: str, lease_id: str, **changes: Any) -> AttemptRecord:
+    """First attempt at a step, in the ledger only."""
+    values: dict[str, Any] = {
+        "run_id": run.run_id,
+        "step": step,
+        "kind": step,
+        "attempt": 1,
+        "key": f"{run.run_id}/{step}/1",
+        "lease_id": lease_id,
+        "state": StepState.QUEUED,
+        "created_at": time.time(),
+    }
+    return ledger().add_attempt(AttemptRecord(**{**values, **changes}))

@@ -1,0 +1,141 @@
+"""A step is found, collected or re-attached before it is submitted; never twice at once."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from headrace.control.books import ledger
+from headrace.control.leases import acquire
+from headrace.control.reaper import end_run
+from headrace.control.steps import Ticket, cancel_step, collect, start_step
+from headrace.errors import CapacityError, StepError
+from headrace.leases.records import HostRecord
+from headrace.processes import ProcessIdentity
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.steps.records import StepResult
+from headrace.storage.atomic import read_record, write_record
+from headrace.storage.layout import StepFolder
+from support.runs import attempt_row_of, lease_on_disk, make_run
+
+
+def at_once(count: int, function):
+    """Results of `count` calls that start together."""
+    barrier = threading.Barrier(count)
+
+    def call(_: int):
+        barrier.wait()
+        return function()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(call, range(count)))
+
+
+def result(state: StepState, **changes) -> StepResult:
+    return StepResult(**{"state": state, "started_at": 1.0, "finished_at": 3.0, **changes})
+
+
+def test_a_succeeded_step_is_collected_without_a_lease():
+    run = make_run()
+    attempt_row_of(run, "pack", lease_on_disk(run))
+    ledger().set_attempt(run.run_id, "pack", 1, state=StepState.SUCCEEDED, outputs={"dataset": "d"})
+    found = start_step(run, "pack")
+    assert isinstance(found, StepResult)
+    assert found.outputs == {"dataset": "d"}
+    assert len(ledger().attempts(run.run_id)) == 1
+
+
+def test_a_result_that_nobody_wrote_down_is_collected():
+    """Whoever waited for the step was killed between its end and the ledger."""
+    run = make_run()
+    lease_on_disk(run, host=ProcessIdentity.of())
+    ticket = start_step(run, "pack")
+    assert isinstance(ticket, Ticket)
+    done = result(StepState.SUCCEEDED, outputs={"dataset": "d"})
+    write_record(StepFolder(run.lease_folder(ticket.lease_id).step(1).path).result, done)
+    assert start_step(run, "pack") == done
+    (row,) = ledger().attempts(run.run_id)
+    assert (row.state, row.outputs, row.finished_at) == (StepState.SUCCEEDED, {"dataset": "d"}, 3.0)
+
+
+def test_many_that_start_a_step_at_once_get_one_attempt():
+    run = make_run()
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    tickets = at_once(4, lambda: start_step(run, "pack"))
+    assert len(set(tickets)) == 1
+    (row,) = ledger().attempts(run.run_id)
+    assert (row.attempt, row.state, row.number) == (1, StepState.RUNNING, 1)
+    assert len(list(mailbox.submitted(run.lease_folder(lease_id)))) == 1
+
+
+def test_an_attempt_whose_writer_ended_before_the_mailbox_is_submitted_as_it_is():
+    run = make_run()
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    attempt_row_of(run, "pack", lease_id)
+    ticket = start_step(run, "pack")
+    assert isinstance(ticket, Ticket)
+    assert (ticket.attempt, ticket.lease_id) == (1, lease_id)
+    assert mailbox.find(run.lease_folder(lease_id), f"{run.run_id}/pack/1") is not None
+
+
+def test_the_end_of_a_step_that_has_not_ended_cannot_be_collected():
+    run = make_run()
+    lease_on_disk(run, host=ProcessIdentity.of())
+    ticket = start_step(run, "pack")
+    assert isinstance(ticket, Ticket)
+    with pytest.raises(StepError, match=f"Step pack of run {run.run_id} has not ended yet"):
+        collect(run, ticket)
+
+
+def test_only_a_running_step_is_asked_to_stop():
+    run = make_run()
+    assert not cancel_step(run, "pack", "why")
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    start_step(run, "pack")
+    assert cancel_step(run, "pack", "why")
+    assert run.lease_folder(lease_id).step(1).cancel.read_text() == "why"
+    ledger().set_attempt(run.run_id, "pack", 1, state=StepState.CANCELLED)
+    assert not cancel_step(run, "pack", "why")
+
+
+def test_a_site_without_room_says_who_holds_its_leases():
+    """Pains 2: what cannot start now waits and is told why; nothing is left of the request."""
+    run = make_run()
+    holders = [make_run() for _ in range(run.site.limits.max_leases)]
+    held = [lease_on_disk(other, host=ProcessIdentity.of()) for other in holders]
+    with pytest.raises(CapacityError) as caught:
+        start_step(run, "pack")
+    assert "laptop" in caught.value.what
+    assert all(lease_id in str(caught.value) for lease_id in held)
+    assert caught.value.failure_class.is_retried
+    assert ledger().attempts(run.run_id) == ()
+    assert len(list(run.site_folder.leases.iterdir())) == len(held)
+
+
+def test_a_lease_that_died_is_replaced_and_the_step_tried_again(no_leftover_processes):
+    """Four ask at once for a lease, its host is killed, four ask again: one new attempt."""
+    run = make_run()
+    (first,) = set(at_once(4, lambda: start_step(run, "pack")))
+    host = read_record(run.lease_folder(first.lease_id).host, HostRecord)
+    assert host is not None
+    process = psutil.Process(host.process.pid)
+    process.kill()
+    process.wait(30)
+    (second,) = set(at_once(4, lambda: start_step(run, "pack")))
+    assert (second.attempt, second.lease_id) == (2, f"{run.run_id}-cpu-2")
+    lost, running = ledger().attempts(run.run_id)
+    assert (lost.state, lost.failure_class) == (StepState.LOST, FailureClass.LOST)
+    assert f"process {process.pid} " in (lost.message or "")
+    assert running.state is StepState.RUNNING
+    assert acquire(run, "cpu") == second.lease_id
+
+    end_run(run, StepState.CANCELLED, "the test is over")
+    assert [row.state for row in ledger().leases(run_id=run.run_id)] == [
+        LeaseState.CLOSED,
+        LeaseState.LOST,
+    ]
+    assert all(row.state.is_final for row in ledger().attempts(run.run_id))
