@@ -27,7 +27,7 @@ def duration(seconds: float | None) -> str:
     """A duration for people: `4.2 s`, `3:05`, `1:02:03`; empty when not known."""
     if seconds is None:
         return ""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -38,10 +38,11 @@ def amount(value: float | None) -> str:
     """A count for people: `950`, `1.8k`, `12M`; empty when not known."""
     if value is None:
         return ""
-    for limit, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{value / (1e3 if sign == 'k' else limit):.3g}{sign}"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    shown = float(f"{value:.3g}")
+    for limit, scale, sign in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(shown) >= limit:
+            return f"{shown / scale:g}{sign}"
+    return f"{shown:g}" if abs(shown) < 1000 else f"{value:.0f}"
 
 
 def live(view: RunView) -> RenderableType:

@@ -1,0 +1,113 @@
+"""What runs look like in the terminal, failed ones above all."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from headrace.cli.view import amount, closing, duration, live, print_failures
+from headrace.control.overview import RunView, StepView
+from headrace.states import FailureClass, StepState
+from headrace.steps.records import Progress, StepStatus
+
+TRACE = 'Traceback (most recent call last):\n  File "model.py", line 7\nValueError: [/bad] [red]\n'
+
+FAILED = StepView(
+    name="train",
+    state=StepState.FAILED,
+    attempt=1,
+    elapsed_s=4.0,
+    message="Rank 1: training_step raised ValueError: [/bad] [red]\n  Correct the code.",
+    failure_class=FailureClass.USER_ERROR,
+    trace=TRACE,
+    folder="/leases/x/steps/000001",
+)
+
+
+def view(
+    *steps: StepView, state: StepState = StepState.FAILED, owner: str = "cli:h:1:2"
+) -> RunView:
+    return RunView(
+        run_id="digits-1", recipe="digits", site="laptop", state=state, owner=owner,
+        elapsed_s=75.0, folder="/runs/[digits-1]", steps=steps,
+    )  # fmt: skip
+
+
+def printed(function, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    function(console)
+    return console.file.getvalue()
+
+
+def test_a_failure_is_told_once_with_class_trace_logs_and_the_way_on():
+    text = printed(lambda console: print_failures(view(FAILED), console))
+    assert text.startswith("train failed (user_error): Rank 1: training_step raised ValueError: ")
+    assert text.count("Traceback") == 1
+    assert text.count("Correct the code.") == 1
+    assert "headrace logs digits-1 train" in text
+    assert text.rstrip().endswith("headrace resume digits-1")
+
+
+def test_what_users_write_is_no_markup():
+    """A message with square brackets is neither eaten nor taken for a style."""
+    text = printed(lambda console: print_failures(view(FAILED), console))
+    text += printed(lambda console: console.print(closing(view(FAILED))))
+    assert text.count("[/bad] [red]") == 3
+    assert "/runs/[digits-1]" in text
+
+
+def test_messages_and_paths_are_not_broken_into_lines():
+    long = FAILED.model_copy(update={"message": "The folder " + "/very/long" * 30, "trace": ""})
+    text = printed(lambda console: print_failures(view(long), console), width=40)
+    assert "/very/long" * 30 in text
+
+
+def test_a_run_of_airflow_is_not_resumed_from_the_terminal():
+    text = printed(lambda c: print_failures(view(FAILED, owner="airflow:headrace_train:1"), c))
+    assert "resume" not in text
+
+
+def test_a_run_that_succeeded_has_no_failures():
+    done = StepView(name="pack", state=StepState.SUCCEEDED, attempt=2, outputs={"num_samples": 5})
+    ok = view(done, state=StepState.SUCCEEDED)
+    assert printed(lambda console: print_failures(ok, console)) == ""
+    assert "5 samples" in printed(lambda console: console.print(closing(ok)))
+
+
+def test_the_live_table_shows_progress_rate_and_time_left():
+    status = StepStatus(
+        state=StepState.RUNNING,
+        progress=Progress(done=30, total=120, unit="steps", phase="epoch 1/4 [x]"),
+        rate=2.5,
+        eta_s=36.0,
+    )
+    running = StepView(
+        name="train", state=StepState.RUNNING, attempt=2, status=status, elapsed_s=12.0
+    )
+    waiting = StepView(name="evaluate", state=None)
+    text = printed(
+        lambda console: console.print(live(view(running, waiting, state=StepState.RUNNING))),
+        width=160,
+    )
+    for part in ("running (2)", "30/120 steps epoch 1/4 [x]", "2.5 steps/s", "12.0 s", "36.0 s"):
+        assert part in text
+    assert "waiting" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, ""), (0, "0.0 s"), (59.94, "59.9 s"), (59.96, "1:00"), (3661, "1:01:01")],
+)
+def test_durations(seconds, shown):
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, ""), (0, "0"), (0.1234, "0.123"), (950, "950"), (1797, "1797"), (12_345, "12.3k"),
+     (999_999, "1M"), (3.2e9, "3.2G")],
+)  # fmt: skip
+def test_amounts(value, shown):
+    assert amount(value) == shown
