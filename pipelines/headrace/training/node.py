@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 
 from headrace.data.targets import check_code
-from headrace.errors import StepError
+from headrace.errors import StepCancelledError, StepError
+from headrace.leases.held import wanted
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.children import Child, ChildGroup
@@ -69,7 +70,8 @@ def _prepare(launch: NodeLaunch, recipe: Recipe, site: Site) -> Sequence[Child]:
         check_memory(plan_training(recipe, role, manifest), available_memory_bytes())
     else:
         check_code(recipe.train.script, site)
-    staged = ensure_staged(dataset, site.tiers, recipe.stage.splits, recipe.stage.verify)
+    stage = recipe.stage
+    staged = ensure_staged(dataset, site.tiers, stage.splits, stage.verify, _stop_when_unwanted)
     _write_specs(launch, recipe, manifest, staged.folder)
     interface = interface_of(
         launch.host,
@@ -79,6 +81,14 @@ def _prepare(launch: NodeLaunch, recipe: Recipe, site: Site) -> Sequence[Child]:
         },
     )
     return rank_children(launch, recipe, role, str(staged.folder), interface)
+
+
+def _stop_when_unwanted(done_bytes: int, total_bytes: int) -> None:
+    if not wanted():
+        raise StepCancelledError(
+            f"Staging was stopped after {done_bytes} of {total_bytes} bytes: "
+            "its step was cancelled or has gone"
+        )
 
 
 def _write_specs(launch: NodeLaunch, recipe: Recipe, manifest: Manifest, staged: Path) -> None:

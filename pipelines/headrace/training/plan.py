@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.data.order import EachOnceOrder, TrainOrder
-from headrace.errors import MemoryExhaustedError
+from headrace.errors import MemoryExhaustedError, RecipeError
 from headrace.recipe.fit import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
@@ -65,11 +65,13 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         manifest: Manifest of the dataset.
 
     Raises:
-        UserError: The global batch cannot be shared equally, or there are too few samples.
+        UserError: The global batch cannot be shared equally, there are too few samples, or
+            `stage.splits` leaves out what training reads.
         ManifestError: The dataset has no training split.
     """
     num_nodes, ranks_per_node = gang_size(recipe, role)
     manifest.shards_of(TRAIN)
+    _check_staged(recipe, manifest)
     order = TrainOrder(
         num_samples=manifest.splits[TRAIN],
         seed=recipe.seed,
@@ -98,6 +100,16 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         num_left_out=order.num_left_out,
         batch_bytes=_BATCHES_HELD * share * sample_bytes(manifest),
     )
+
+
+def _check_staged(recipe: Recipe, manifest: Manifest) -> None:
+    read = [split for split in (TRAIN, VALIDATION) if manifest.splits.get(split)]
+    left_out = [split for split in read if split not in (recipe.stage.splits or read)]
+    if left_out:
+        raise RecipeError(
+            f"stage.splits leaves out {', '.join(left_out)}, which training reads",
+            f"Add {'it' if len(left_out) == 1 else 'them'}, or set stage.splits to null.",
+        )
 
 
 def sample_bytes(manifest: Manifest) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.errors import ManifestError, MemoryExhaustedError, UserError
+from headrace.errors import ManifestError, MemoryExhaustedError, RecipeError, UserError
+from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import Role
 from headrace.storage.manifest import FieldInfo, Manifest
 from headrace.training.plan import (
@@ -77,6 +78,13 @@ def test_what_cannot_be_trained_is_refused():
         plan_training(recipe(), ROLE, manifest(train=640, val=3))
     with pytest.raises(ManifestError, match="no split 'train'"):
         plan_training(recipe(), ROLE, manifest(test=640))
+
+
+def test_splits_that_training_reads_must_be_staged():
+    partly = recipe().model_copy(update={"stage": StageSpec(splits=("train", "test"))})
+    plan_training(partly, ROLE, manifest(train=640, test=9))
+    with pytest.raises(RecipeError, match=r"stage\.splits leaves out val"):
+        plan_training(partly, ROLE, manifest(train=640, val=90))
 
 
 def test_memory_is_checked():

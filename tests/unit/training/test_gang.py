@@ -1,0 +1,119 @@
+"""When all ranks are launched again, and when not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import UserError, WorkerLostError
+from headrace.steps.children import ChildGroup
+from headrace.training.gang import Gang
+from headrace.training.launch import rank_children
+from headrace.training.node import run_node
+from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
+from headrace.training.watch import RankWatch
+from support.training import ThisProcessFleet, make_context, make_recipe, make_site
+
+K = FailureKind
+
+
+class ScriptedFleet(ThisProcessFleet):
+    """Launches end as told, without ranks."""
+
+    def __init__(self, *ends: FailureKind | Exception | None) -> None:
+        super().__init__(1)
+        self._ends: Iterator[FailureKind | Exception | None] = iter(ends)
+        self.launches: list[NodeLaunch] = []
+
+    def on_nodes(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        nodes: Sequence[Any],
+        *,
+        check: Callable[[], None],
+    ) -> list[NodeOutcome]:
+        assert function is run_node
+        assert not arguments[0][0].folder.stop.exists()
+        check()
+        self.launches.append(arguments[0][0])
+        end = next(self._ends)
+        if isinstance(end, Exception):
+            raise end
+        failures = () if end is None else (RankFailure(rank=0, kind=end, what="w", at=0.0),)
+        return [NodeOutcome(node="node-0", stopped=False, failures=failures)]
+
+
+def run_gang(folder: Path, fleet: ScriptedFleet) -> tuple[int, list[str]]:
+    recipe = make_recipe({"model": {"_target_": "a.B"}, "train": {"max_restarts": 2}})
+    context = make_context(folder, recipe, make_site(folder))
+    seen: list[str] = []
+    try:
+        gang = Gang(context, fleet, (1, 2), folder, lambda progress: seen.append(str(progress)))
+        return gang.run(), seen
+    finally:
+        assert all(launch.folder.stop.exists() for launch in fleet.launches)
+
+
+def test_dead_ranks_and_workers_are_replaced(tmp_path):
+    fleet = ScriptedFleet(K.KILLED, WorkerLostError("Worker node-0 died"), None)
+    restarts, seen = run_gang(tmp_path, fleet)
+    assert restarts == 2
+    assert [launch.number for launch in fleet.launches] == [1, 2, 3]
+    assert seen == ["None"] * 6
+
+
+def test_a_port_that_was_taken_costs_no_restart(tmp_path):
+    """Pains 33."""
+    fleet = ScriptedFleet(K.PORT_TAKEN, K.PORT_TAKEN, K.PORT_TAKEN, K.KILLED, None)
+    assert run_gang(tmp_path, fleet)[0] == 1
+    assert len(fleet.launches) == 5
+
+
+def test_ports_that_are_always_taken_end_it(tmp_path):
+    with pytest.raises(WorkerLostError, match="after 2 restarts"):
+        run_gang(tmp_path, ScriptedFleet(*[K.PORT_TAKEN] * 20))
+
+
+@pytest.mark.parametrize("kind", [K.USER_ERROR, K.SCRIPT_FAILED])
+def test_user_errors_are_not_tried_again(tmp_path, kind):
+    fleet = ScriptedFleet(kind)
+    with pytest.raises(UserError):
+        run_gang(tmp_path, fleet)
+    assert len(fleet.launches) == 1
+
+
+def test_ranks_that_die_again_and_again_end_it(tmp_path):
+    with pytest.raises(WorkerLostError, match=r"Rank 0: w \(after 2 restarts of all ranks\)"):
+        run_gang(tmp_path, ScriptedFleet(K.KILLED, K.CRASHED, K.HUNG))
+
+
+@pytest.mark.parametrize("mark", ["cancel", "exit", "result", "stop"])
+def test_ranks_are_stopped_when_step_or_driver_is_over(tmp_path, mark):
+    recipe = make_recipe({"model": {"_target_": "a.B"}})
+    site = make_site(tmp_path)
+    context = make_context(tmp_path, recipe, site)
+    launch = NodeLaunch(
+        run_folder=str(context.run_folder.path),
+        step_folder=str(context.folder.path),
+        dataset="d",
+        number=1,
+        node_index=0,
+        node_name="node-0",
+        num_nodes=1,
+        ranks_per_node=1,
+        host="127.0.0.1",
+        master_address="127.0.0.1",
+        master_port=0,
+        resume=None,
+    )
+    launch.folder.path.mkdir()
+    children = rank_children(launch, recipe, site.roles["gpu"], "d", None)
+    assert RankWatch(launch, ChildGroup([]), children, 300.0).keep_on()
+    path = launch.folder.stop if mark == "stop" else getattr(context.folder, mark)
+    path.write_text(json.dumps({}))
+    assert not RankWatch(launch, ChildGroup([]), children, 300.0).keep_on()
