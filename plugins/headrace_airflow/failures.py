@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headrace.control.leases import RELEASED
 from headrace.control.reaper import ABANDONED
 from headrace.errors import HeadraceError
 from headrace.states import StepState
@@ -53,4 +54,5 @@ def was_cancelled_for_another_try(result: StepResult) -> bool:
     """
     if result.state is not StepState.CANCELLED or result.failure is None:
         return False
-    return STOPPED in result.failure.message or ABANDONED in result.failure.message
+    message = result.failure.message
+    return any(reason in message for reason in (STOPPED, ABANDONED, RELEASED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,13 +16,14 @@ from airflow.sdk.exceptions import (
 )
 
 from headrace.control.books import ledger
+from headrace.control.leases import RELEASED
 from headrace.control.reaper import ABANDONED
 from headrace.control.runs import open_run
 from headrace.control.steps import Ticket
-from headrace.control.watch import LeaseLook
+from headrace.control.watch import LeaseLook, Look
 from headrace.errors import CapacityError, LeaseError
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.steps.records import Failure, StepResult
+from headrace.steps.records import Failure, StepResult, StepStatus
 from headrace_airflow import operators, owners, run_operators
 from headrace_airflow.assets import DATASETS, dataset_asset
 from headrace_airflow.operators import (
@@ -30,6 +32,7 @@ from headrace_airflow.operators import (
     ReleaseLeaseOperator,
     StepOperator,
 )
+from headrace_airflow.patience import briefly
 from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator, ReapOperator
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
 
@@ -41,6 +44,12 @@ class Outlets(dict):
         self[key] = accessor = SimpleNamespace(added=[])
         accessor.add = lambda asset, extra: accessor.added.append((asset, extra))
         return accessor
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    """What is not over at once is deferred at once."""
+    monkeypatch.setattr(operators, "briefly", partial(briefly, patience_s=0))
 
 
 @pytest.fixture
@@ -220,6 +229,14 @@ def test_release_closes_the_lease_of_the_steps_role(run, context, script):
 # steps
 
 
+@pytest.fixture
+def running(script):
+    """The step has not ended, its lease is ready."""
+    lease = LeaseLook(state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787", why="")
+    status = StepStatus(state=StepState.RUNNING)
+    script("look", Look(final=False, status=status, lease=lease))
+
+
 def step(run, name="train"):
     return StepOperator(task_id=name, step=name, run_id=run.run_id)
 
@@ -230,6 +247,7 @@ def complete(run, context, ticket, *, may_resubmit=True):
     )
 
 
+@pytest.mark.usefixtures("running")
 def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
     script("start_step", ticket)
     with pytest.raises(TaskDeferred) as deferred:
@@ -240,6 +258,16 @@ def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
     assert str(trigger.step_folder) == ticket.step_folder
     assert deferred.value.kwargs == {"ticket": asdict(ticket), "may_resubmit": True}
     assert set(context["ti"].pushed) == {"dashboard_url", "folder_url"}
+
+
+def test_a_short_step_is_collected_without_deferring(run, context, script, ticket):
+    script("start_step", ticket)
+    script("collect", SUCCEEDED)
+    lease = LeaseLook(state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787", why="")
+    status = StepStatus(state=StepState.SUCCEEDED)
+    script("look", Look(final=True, status=status, lease=lease))
+    assert step(run).execute(context) == SUCCEEDED.outputs
+    assert context["ti"].pushed["dashboard_url"] == "http://127.0.0.1:8787"
 
 
 def test_a_step_that_had_succeeded_is_collected(run, context, script):
@@ -269,7 +297,8 @@ def test_a_users_mistake_is_not_tried_again(run, context, script, ticket, cause)
         complete(run, context, ticket)
 
 
-@pytest.mark.parametrize("reason", ["A user stopped task train (try 1)", ABANDONED])
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("reason", ["A user stopped task train (try 1)", ABANDONED, RELEASED])
 def test_an_attempt_cancelled_for_an_earlier_try_is_replaced_once(
     run, context, script, ticket, reason
 ):

@@ -11,6 +11,11 @@ from headrace.leases import client
 from headrace.leases.records import LeaseSpec
 from headrace.ledger.records import LeaseRecord
 from headrace.states import LeaseState
+from headrace.steps import mailbox
+from headrace.storage.layout import LeaseFolder
+
+RELEASED = "Its lease was released"
+"""How the reason begins that is given to a step which still runs when its lease is released."""
 
 
 def acquire(run: Run, role_name: str) -> str:
@@ -57,10 +62,17 @@ def note_ready(run: Run, lease_id: str) -> None:
 
 
 def release(run: Run, role_name: str, reason: str) -> None:
-    """Close the run's lease of this role and record it; harmless when there is none."""
+    """Close the run's lease of this role and record it; harmless when there is none.
+
+    A step that still runs on it is cancelled: nobody waits for it any more.
+    """
     record = ledger().latest_lease(_key(run, role_name))
-    if record is not None and record.state.is_active:
-        settle(run, record, reason)
+    if record is None or not record.state.is_active:
+        return
+    folder = run.lease_folder(record.lease_id)
+    if client.state(folder, run.site.limits.lost_after).is_active:
+        _cancel_steps(folder, f"{RELEASED}: {reason}")
+    settle(run, record, reason)
 
 
 def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
@@ -77,6 +89,12 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     why = client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
     ledger().set_lease_state(record.lease_id, final, ended_at=time.time(), why_ended=why)
+
+
+def _cancel_steps(folder: LeaseFolder, reason: str) -> None:
+    for step in mailbox.submitted(folder):
+        if mailbox.outcome(step) is None:
+            mailbox.request_cancel(step, reason)
 
 
 def _is_usable(run: Run, record: LeaseRecord) -> bool:

@@ -1,0 +1,76 @@
+"""Leases of a run: what still runs on one that is released was stopped on purpose."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.control.books import ledger
+from headrace.control.leases import RELEASED, release
+from headrace.control.runs import Run
+from headrace.processes import ProcessIdentity
+from headrace.states import LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.steps.records import DriverExit, StepResult, StepSpec
+from headrace.storage.atomic import write_record
+from headrace.storage.layout import StepFolder
+from support.runs import lease_on_disk, make_run
+
+_HOST = """
+import pathlib, sys, time
+lease = pathlib.Path(sys.argv[1])
+while not (lease / "close").exists():
+    time.sleep(0.01)
+(lease / "closed").write_text('{"state": "closed", "reason": "asked"}')
+"""
+
+
+@pytest.fixture
+def run() -> Run:
+    return make_run()
+
+
+@pytest.fixture
+def lease_id(run: Run) -> Iterator[str]:
+    """A lease whose host ends when it is asked to."""
+    folder = run.lease_folder(f"{run.run_id}-cpu-1")
+    host = subprocess.Popen([sys.executable, "-c", _HOST, str(folder.path)])
+    yield lease_on_disk(run, host=ProcessIdentity.of(host.pid))
+    host.kill()
+    host.wait()
+
+
+def submitted(run: Run, lease_id: str, step: str) -> StepFolder:
+    spec = StepSpec(
+        key=f"{run.run_id}/{step}/1", kind=step, run_id=run.run_id, name=step, attempt=1,
+        run_folder=str(run.folder.path),
+    )  # fmt: skip
+    return mailbox.submit(run.lease_folder(lease_id), spec)
+
+
+def test_a_step_that_runs_when_its_lease_is_released_counts_as_cancelled(run, lease_id):
+    """Not as lost, which would be tried again: its task was ended by a user before."""
+    running, done = submitted(run, lease_id, "train"), submitted(run, lease_id, "stage")
+    write_record(done.result, StepResult(state=StepState.SUCCEEDED, started_at=1, finished_at=2))
+    release(run, "cpu", "released by task release_gang")
+    write_record(running.exit, DriverExit(code=-15, at=3.0))  # as the host ends drivers
+    result = mailbox.outcome(running)
+    assert result is not None
+    assert result.state is StepState.CANCELLED
+    assert result.failure is not None
+    assert result.failure.message == f"{RELEASED}: released by task release_gang"
+    assert not done.cancel.exists()
+    (row,) = ledger().leases(run_id=run.run_id)
+    assert (row.state, row.why_ended) == (LeaseState.CLOSED, "asked")
+
+
+def test_a_step_of_a_lease_that_was_lost_stays_lost(run):
+    """Its host was killed: another attempt is due."""
+    lease_id = lease_on_disk(run)
+    folder = submitted(run, lease_id, "train")
+    release(run, "cpu", "released by task release_gang")
+    assert not folder.cancel.exists()
+    assert mailbox.lost(folder, "gone").state is StepState.LOST
