@@ -15,7 +15,6 @@ from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, St
 from headrace.storage.atomic import publish_folder, read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder, StepFolder
 
-
 _LOCK_TIMEOUT_S = 60.0
 
 
@@ -103,19 +102,30 @@ def lost(folder: StepFolder, why: str) -> StepResult:
     """
     now = time.time()
     if folder.cancel.exists():
-        return _ended(StepState.CANCELLED, FailureClass.CANCELLED, folder.cancel.read_text(), now)
-    return _ended(StepState.LOST, FailureClass.LOST, why, now)
+        return _cancelled(folder, now)
+    return _lost(folder, why, now)
 
 
 def _without_result(folder: StepFolder, ended: DriverExit) -> StepResult:
     if folder.cancel.exists():
-        reason = folder.cancel.read_text()
-        return _ended(StepState.CANCELLED, FailureClass.CANCELLED, reason, ended.at)
+        return _cancelled(folder, ended.at)
     cause = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
     why = f"The step driver ended with {cause} and left no result; see {folder.logs}/driver.log"
-    return _ended(StepState.LOST, FailureClass.LOST, why, ended.at)
+    return _lost(folder, why, ended.at)
 
 
-def _ended(state: StepState, cause: FailureClass, message: str, at: float) -> StepResult:
-    failure = Failure(failure_class=cause, error="", message=message)
-    return StepResult(state=state, failure=failure, started_at=at, finished_at=at)
+def _cancelled(folder: StepFolder, at: float) -> StepResult:
+    reason = folder.cancel.read_text()
+    failure = Failure(failure_class=FailureClass.CANCELLED, error="", message=reason)
+    return _ended(folder, StepState.CANCELLED, failure, at)
+
+
+def _lost(folder: StepFolder, why: str, at: float) -> StepResult:
+    failure = Failure(failure_class=FailureClass.LOST, error="", message=why)
+    return _ended(folder, StepState.LOST, failure, at)
+
+
+def _ended(folder: StepFolder, state: StepState, failure: Failure, at: float) -> StepResult:
+    seen = read_record(folder.status, StepStatus)
+    started_at = at if seen is None else seen.updated_at - seen.elapsed_s
+    return StepResult(state=state, failure=failure, started_at=started_at, finished_at=at)

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import LeaseLostError, StepError
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepResult, StepSpec
+from headrace.steps.records import StepResult, StepSpec, StepStatus
 from headrace.storage.atomic import write_json, write_record, write_text
 from headrace.storage.layout import LeaseFolder
 
@@ -78,6 +78,17 @@ def test_a_driver_that_died_without_a_result(lease, code, cancelled, state, word
     assert result.state is state
     assert result.failure is not None
     assert words in result.failure.message
+
+
+def test_the_time_of_a_lost_step_counts_from_the_start_of_its_driver(lease):
+    folder = mailbox.submit(lease, spec())
+    running = StepStatus(state=StepState.RUNNING, elapsed_s=6.0, updated_at=10.0)
+    write_record(folder.status, running)
+    write_json(folder.exit, {"code": -9, "at": 12.0})
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert (result.started_at, result.finished_at) == (4.0, 12.0)
+    assert mailbox.lost(folder, "host died").started_at == 4.0
 
 
 def test_a_result_counts_more_than_an_exit_code(lease):
