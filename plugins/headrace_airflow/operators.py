@@ -16,7 +16,7 @@ from headrace.control import leases
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.runs import Run, open_run
 from headrace.control.steps import Ticket, collect, start_step
-from headrace.control.watch import look_lease
+from headrace.control.watch import look, look_lease
 from headrace.errors import CapacityError
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
@@ -29,6 +29,7 @@ from headrace_airflow.assets import DATASETS, publish
 from headrace_airflow.detached import without_airflow_environment
 from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled_for_another_try
 from headrace_airflow.links import DASHBOARD_KEY, FOLDER_KEY, DaskDashboardLink, RunFolderLink
+from headrace_airflow.patience import briefly
 from headrace_airflow.run_operators import Context, RunOperator
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
 
@@ -105,7 +106,10 @@ class AcquireLeaseOperator(_StepTask):
 
     def _ready(self, context: Context, run: Run, lease_id: str) -> str:
         folder = run.lease_folder(lease_id)
-        seen = look_lease(folder.path, run.site.limits.lost_after)
+        seen = briefly(
+            lambda: look_lease(folder.path, run.site.limits.lost_after),
+            lambda it: it.state is not LeaseState.STARTING,
+        )
         if seen.state is LeaseState.STARTING:
             trigger = LeaseTrigger(task=self._waiting(context, run), lease_folder=str(folder.path))
             kwargs = {"lease_id": lease_id}
@@ -143,18 +147,10 @@ class StepOperator(_StepTask):
     def execute_complete(
         self, context: Context, event: object, ticket: dict[str, Any], may_resubmit: bool
     ) -> dict[str, Any]:
-        """Collect the result of the attempt that was waited for.
-
-        If the trigger or the reaper stopped the attempt on behalf of an earlier try, just when this
-        one had taken over, a new attempt is due, once.
-        """
+        """Collect the result of the attempt that was waited for."""
         with told_to_airflow():
             run = open_run(self.run_id)
-            result = collect(run, Ticket(**ticket))
-            if was_cancelled_for_another_try(result) and may_resubmit:
-                self.log.info("Attempt %s was cancelled; trying once more", ticket["attempt"])
-                return self._follow(context, run, may_resubmit=False)
-            return self._conclude(context, run, result)
+            return self._finish(context, run, Ticket(**ticket), may_resubmit=may_resubmit)
 
     def _follow(self, context: Context, run: Run, *, may_resubmit: bool) -> dict[str, Any]:
         try:
@@ -164,8 +160,12 @@ class StepOperator(_StepTask):
             self._wait_for_room(context, run, error)
         if isinstance(started, StepResult):
             return self._conclude(context, run, started)
-        self._show_links(context, run, started)
         self.log.info("Attempt %s in %s", started.attempt, started.step_folder)
+        lease, folder = Path(started.lease_folder), Path(started.step_folder)
+        seen = briefly(lambda: look(lease, folder, run.site.limits.lost_after), lambda it: it.final)
+        self._show_links(context, run, seen.lease.dashboard_url)
+        if seen.final:
+            return self._finish(context, run, started, may_resubmit=may_resubmit)
         trigger = StepTrigger(
             task=self._waiting(context, run),
             lease_folder=started.lease_folder,
@@ -174,9 +174,22 @@ class StepOperator(_StepTask):
         kwargs = {"ticket": asdict(started), "may_resubmit": may_resubmit}
         raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
 
-    def _show_links(self, context: Context, run: Run, ticket: Ticket) -> None:
-        seen = look_lease(Path(ticket.lease_folder), run.site.limits.lost_after)
-        context["ti"].xcom_push(DASHBOARD_KEY, seen.dashboard_url)
+    def _finish(
+        self, context: Context, run: Run, ticket: Ticket, *, may_resubmit: bool
+    ) -> dict[str, Any]:
+        """Collect an attempt that has ended.
+
+        If the trigger or the reaper stopped it on behalf of an earlier try, just when this one had
+        taken over, a new attempt is due, once.
+        """
+        result = collect(run, ticket)
+        if was_cancelled_for_another_try(result) and may_resubmit:
+            self.log.info("Attempt %s was cancelled; trying once more", ticket.attempt)
+            return self._follow(context, run, may_resubmit=False)
+        return self._conclude(context, run, result)
+
+    def _show_links(self, context: Context, run: Run, dashboard_url: str) -> None:
+        context["ti"].xcom_push(DASHBOARD_KEY, dashboard_url)
         context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
 
     def _conclude(self, context: Context, run: Run, result: StepResult) -> dict[str, Any]:

@@ -49,6 +49,8 @@ _COMPONENTS = {
 _POLL_S = 0.25
 _STOP_GRACE_S = 4.0
 _MAX_SHORT_LIVES = 3
+_PARALLELISM = 8
+"""Tasks at once; they are short, and a waiting one takes no place."""
 
 
 class Supervisor:
@@ -63,7 +65,7 @@ class Supervisor:
         self._port = port
         self._url = f"http://127.0.0.1:{port}"
         self._folder = folder
-        self._settings = airflow_settings(folder, port, _jwt_secret(folder), _parallelism())
+        self._settings = airflow_settings(folder, port, _jwt_secret(folder), _PARALLELISM)
         self._environment = {
             **os.environ,
             **self._settings,
@@ -178,10 +180,6 @@ def _jwt_secret(folder: Path) -> str:
     if not file.exists():
         write_text(file, secrets.token_urlsafe(64))
     return file.read_text()
-
-
-def _parallelism() -> int:
-    return min(8, max(4, os.cpu_count() or 4))
 
 
 def _search_path(kind: str) -> str:

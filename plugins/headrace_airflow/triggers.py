@@ -40,6 +40,8 @@ class WaitingTask:
     """Seconds between two looks."""
     lost_after_s: float
     """A lease without a heartbeat for this time counts as lost."""
+    settle_s: float = 2.0
+    """Seconds before the first look."""
 
     def still_waits(self) -> bool:
         """Whether the task is deferred: then some triggerer, perhaps another one, waits for it.
@@ -67,6 +69,14 @@ class _Watcher(BaseTrigger):  # type: ignore[misc]
         arguments = {"task": asdict(self.waiting), **self._places}
         return f"{kind.__module__}.{kind.__qualname__}", arguments
 
+    async def _settle(self) -> None:
+        """Wait until Airflow's executor has reported that the task was deferred.
+
+        A trigger that fires before costs the task a try: Airflow then takes the report for the end
+        of the try that the trigger has just queued.
+        """
+        await asyncio.sleep(self.waiting.settle_s)
+
     async def _was_ended(self) -> bool:
         if await sync_to_async(self.waiting.still_waits)():
             self.log.info("%s still waits; nothing is stopped", self.waiting)
@@ -86,6 +96,7 @@ class StepTrigger(_Watcher):
         """Look until the step has ended, with a line of progress in the log now and then."""
         lines = ProgressLines()
         lost_after_s = self.waiting.lost_after_s
+        await self._settle()
         while True:
             seen = await asyncio.to_thread(look, self.lease_folder, self.step_folder, lost_after_s)
             line = lines.line(seen.status, time.monotonic())
@@ -113,6 +124,7 @@ class LeaseTrigger(_Watcher):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until the lease is no longer starting."""
         told_at = time.monotonic()
+        await self._settle()
         while True:
             seen = await asyncio.to_thread(look_lease, self.lease_folder, self.waiting.lost_after_s)
             if seen.state is not LeaseState.STARTING:
@@ -144,6 +156,7 @@ class RoomTrigger(_Watcher):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until fewer leases are open than the site allows."""
+        await self._settle()
         while True:
             await asyncio.sleep(self.waiting.poll_s * random.uniform(2, 6))
             if await asyncio.to_thread(self._num_open) < self.max_leases:
@@ -155,5 +168,5 @@ class RoomTrigger(_Watcher):
         return sum(
             look_lease(folder.path, self.waiting.lost_after_s).state.is_active
             for folder in folders
-            if not folder.closed.exists()
+            if folder.spec.exists() and not folder.closed.exists()
         )

@@ -28,6 +28,7 @@ TASK = asdict(
         try_number=2,
         poll_s=0.01,
         lost_after_s=30.0,
+        settle_s=0.0,
     )
 )
 

@@ -1,0 +1,138 @@
+"""The parts of `headrace up` that are functions of their arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+
+import pytest
+from airflow.configuration import conf
+
+from headrace.errors import UserError
+from headrace_airflow.bundle import HeadraceDagBundle
+from headrace_airflow.one_writer import OneWriter
+from headrace_airflow.patience import briefly
+from headrace_airflow.service_component import wait_before_restart_s
+from headrace_airflow.service_health import unhealthy_components
+from headrace_airflow.service_ports import is_free, listens, reserve_port
+from headrace_airflow.service_settings import airflow_settings, loopback_without_proxy
+
+
+def test_the_settings_are_airflows_own(tmp_path):
+    """Each option exists in this Airflow: a misspelt one would be ignored in silence."""
+    settings = airflow_settings(tmp_path, 8081, "secret", 8)
+    assert settings.pop("AIRFLOW_HOME") == str(tmp_path)
+    for name in settings:
+        _, section, option = name.split("__")
+        if section == "USAGE_DATA_COLLECTION":
+            continue  # gone in Airflow 3.3
+        known = conf.configuration_description[section.lower()]["options"]
+        assert option.lower() in known, name
+
+
+def test_the_settings_keep_everything_on_this_machine(tmp_path):
+    settings = airflow_settings(tmp_path, 8081, "secret", 8)
+    assert settings["AIRFLOW__API__HOST"] == "127.0.0.1"
+    assert settings["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:8081"
+    assert settings["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8081/execution/"
+    assert settings["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] == "False"
+
+
+def test_the_bundle_named_in_the_settings_holds_the_dags(tmp_path):
+    settings = airflow_settings(tmp_path, 8081, "secret", 8)
+    (bundle,) = json.loads(settings["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
+    assert bundle["classpath"] == f"{HeadraceDagBundle.__module__}.{HeadraceDagBundle.__name__}"
+    folder = HeadraceDagBundle(name=bundle["name"], **bundle["kwargs"]).path
+    names = {path.name for path in folder.glob("*.py")}
+    assert names == {"headrace_pack.py", "headrace_train.py", "headrace_reaper.py"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1,localhost"),
+        ({"no_proxy": "localhost,a.b"}, "localhost,a.b,127.0.0.1"),
+    ],
+)
+def test_no_proxy_stands_before_the_loopback_interface(before, after):
+    assert loopback_without_proxy(before) == {"NO_PROXY": after, "no_proxy": after}
+
+
+def test_two_who_start_at_once_get_different_ports():
+    """The first has not begun to listen when the second chooses."""
+    first, second = reserve_port(None), reserve_port(None)
+    assert first.port != second.port
+    with pytest.raises(UserError, match=f"Port {first.port} of 127.0.0.1 is taken"):
+        reserve_port(first.port)
+    first.holder.close()
+    again = reserve_port(first.port)
+    assert again.port == first.port
+    again.holder.close()
+    second.holder.close()
+
+
+def test_a_port_in_use_is_not_chosen():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not is_free(port)
+        assert listens(os.getpid(), port)
+        with pytest.raises(UserError, match="is taken"):
+            reserve_port(port)
+    assert not listens(os.getpid(), port)
+
+
+def test_restarts_slow_down_to_half_a_minute():
+    waits = [wait_before_restart_s(times) for times in (1, 2, 3, 4, 9, 99)]
+    assert waits == [0.0, 1.0, 2.0, 4.0, 30.0, 30.0]
+
+
+def test_health_names_what_is_missing():
+    healthy = {"status": "healthy"}
+    answer = {
+        "metadatabase": healthy,
+        "scheduler": {"status": "unhealthy"},
+        "triggerer": healthy,
+        "dag_processor": {"status": None},
+    }
+    assert unhealthy_components(answer) == ["scheduler", "dag_processor"]
+
+
+def test_patience_ends_when_it_is_over_or_has_lasted_long_enough():
+    looks = iter([1, 2, 3])
+    assert briefly(lambda: next(looks), lambda seen: seen == 2, patience_s=60) == 2
+    assert briefly(lambda: "still", lambda _: False, patience_s=0) == "still"
+
+
+def _most_at_once(method):
+    """Requests that a server behind `OneWriter` sees at once, of five that come together."""
+    inside, most = 0, 0
+
+    async def server(scope, receive, send):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        inside -= 1
+
+    async def five_requests():
+        guarded = OneWriter(server)
+        scope = {"type": "http", "method": method}
+        await asyncio.gather(*(guarded(scope, None, None) for _ in range(5)))
+
+    asyncio.run(five_requests())
+    return most
+
+
+@pytest.mark.parametrize(("method", "most"), [("POST", 1), ("PATCH", 1), ("GET", 5)])
+def test_requests_that_write_to_sqlite_come_one_by_one(method, most):
+    """Else two of them wait for each other, and one fails: "database is locked" (pains 12)."""
+    assert _most_at_once(method) == most
+
+
+def test_on_other_databases_requests_come_as_they_like(monkeypatch):
+    monkeypatch.setattr(conf, "get", lambda *_: "postgresql+psycopg2://airflow")
+    assert _most_at_once("POST") == 5
