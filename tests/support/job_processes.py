@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
 
-from headrace.cli.airflow_server import MARK as AIRFLOW_MARK
 from headrace.cli.airflow_server import marked
 from headrace.leases.marks import LEASE_ID
 from headrace.leases.records import HostRecord
 from headrace.storage.atomic import read_record
+from headrace_airflow.service_component import GENERATION_MARK
 from support.airflow_service import AirflowService
 from support.waiting import wait_until
 
-_COMPONENT = "HEADRACE_AIRFLOW_COMPONENT"
 _SUPERVISES = "airflow worker -- LocalExecutor: "
 
 
@@ -24,7 +23,7 @@ def component(service: AirflowService, name: str) -> psutil.Process:
 
     def found() -> psutil.Process | None:
         for child in supervisor.children():
-            if (marked(child, _COMPONENT) or "").startswith(f"{name}/"):
+            if (marked(child, GENERATION_MARK) or "").startswith(f"{name}/"):
                 return child
         return None
 
@@ -35,7 +34,9 @@ def component(service: AirflowService, name: str) -> psutil.Process:
 
 def task_supervisor(service: AirflowService, task_instance: str) -> psutil.Process | None:
     """The process that watches over a task which runs right now; None when it does not run."""
-    return next(_titled(service, f"{_SUPERVISES}{task_instance}"), None)
+    title = f"{_SUPERVISES}{task_instance}"
+    workers = component(service, "scheduler").children()
+    return next((worker for worker in workers if _title(worker) == title), None)
 
 
 def task_runner(service: AirflowService, task_instance: str) -> psutil.Process | None:
@@ -45,15 +46,6 @@ def task_runner(service: AirflowService, task_instance: str) -> psutil.Process |
         return next(iter(supervisor.children()), None) if supervisor is not None else None
     except psutil.NoSuchProcess:
         return None
-
-
-def _titled(service: AirflowService, title: str) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        if _title(process) != title or marked(process, AIRFLOW_MARK) != str(service.home):
-            continue
-        # the code of a task is forked off from its supervisor and bears its title for a moment
-        if _title(_parent(process)) != title:
-            yield process
 
 
 def _parent(process: psutil.Process) -> psutil.Process | None:
