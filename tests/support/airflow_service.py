@@ -1,7 +1,9 @@
 """One real Airflow for the whole test session, with headrace's DAGs, and questions about its runs.
 
 The service has a home of its own: `$HEADRACE_HOME` of the tests is not touched by it. Site `chaos`
-is `laptop` with room for more leases, staging below the home, and quicker looks at running work.
+is `laptop` with room for more leases, staging below the home, and quicker looks at running work;
+site `narrow` is the same with room for three leases. Recipe `held` is `digits` with a training that
+waits on request. `headrace_train` is scheduled on the dataset that recipe `arrivals` packs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pytest
+import yaml
 
 from headrace.cli import airflow_server
 from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
@@ -20,6 +23,7 @@ from headrace.control.overview import RunView, overview
 from headrace.control.reaper import end_run
 from headrace.control.runs import Run, open_run
 from headrace.ledger.ledger import Ledger
+from headrace.recipe.load import BUILT_IN
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus
@@ -28,21 +32,30 @@ from support.leftovers import describe, started_by
 from support.waiting import wait_until
 
 DAG_ID = "headrace_train"
+PACK_DAG_ID = "headrace_pack"
 SITE = "chaos"
+NARROW_SITE = "narrow"
+NARROW_LEASES = 3
+"""Leases that site `narrow` gives at once."""
+ARRIVALS = "arrivals"
+"""Recipe of the runs that start by themselves, and the dataset whose packing starts them."""
 ENDED = ("success", "failed")
 LONG_S = 300.0
 """More than a run takes on a machine that has a lot else to do."""
 
 _SITE_FILE = """\
-name: chaos
+name: {name}
 folder: {home}
 roles:
   cpu: {{backend: local, kind: pool, nodes: 2, idle_stop: 60, lifetime: 1800}}
   gpu: {{backend: local, kind: gang, nodes: 1, ranks_per_node: 2, idle_stop: 60, lifetime: 1800}}
 tiers:
   - {{name: disk, folder: "{home}/cache", budget: 2GiB}}
-limits: {{max_leases: 8, step_poll: 0.5, heartbeat: 1}}
+allowed_code: [{code}]
+limits: {{max_leases: {max_leases}, step_poll: 0.5, heartbeat: 1}}
 """
+
+_CODE = Path(__file__).parent / "training_code"
 
 _OWN_SETTINGS = (
     "HEADRACE_LEDGER",
@@ -113,6 +126,9 @@ class AirflowService:
             for name in _OWN_SETTINGS:
                 patch.delenv(name, raising=False)
             patch.setenv("HEADRACE_HOME", str(self.home))
+            patch.setenv("HEADRACE_TRAIN_SCHEDULE", ARRIVALS)
+            patch.setenv("HEADRACE_DEFAULT_RECIPE", ARRIVALS)
+            patch.setenv("HEADRACE_DEFAULT_SITE", SITE)
             yield
 
     def trigger(
@@ -157,6 +173,20 @@ class AirflowService:
         found = self.asked(lambda: self.api.tasks(dag_id, dag_run))
         return {task["task_id"]: task for task in found}
 
+    def wait_task(
+        self, dag_run: str, task_id: str, state: str, timeout_s: float = LONG_S
+    ) -> dict[str, Any]:
+        """Wait until a task is in a state, and give the task as `tasks` does."""
+
+        def reached() -> dict[str, Any] | None:
+            task = self.tasks(dag_run).get(task_id, {})
+            return task if task.get("state") == state else None
+
+        what = f"task {task_id} of {dag_run} to be {state}"
+        found = wait_until(reached, timeout_s, what, poll_s=0.3)
+        assert found is not None
+        return found
+
     def asked(self, question: Callable[[], Answer], timeout_s: float = 120.0) -> Answer:
         """Ask the API; an API server that stalls for a moment is asked again."""
         answers: list[Answer] = []
@@ -193,6 +223,17 @@ class AirflowService:
         folder = self.step_folder(run_id, step)
         return None if folder is None else mailbox.status(folder)
 
+    def assert_books_closed(self, run_id: str) -> None:
+        """Fail unless the ledger says that a run, its attempts and its leases have all ended."""
+        run = self.ledger.run(run_id)
+        attempts = self.ledger.attempts(run_id)
+        leases = self.ledger.leases(run_id=run_id)
+        assert run.state.is_final
+        assert run.finished_at is not None
+        assert [row.key for row in attempts if not row.state.is_final] == []
+        assert [row.lease_id for row in leases if row.state.is_active] == []
+        assert [row.lease_id for row in leases if row.ended_at is None or not row.why_ended] == []
+
     def stop(self) -> None:
         """End Airflow, and fail when a process of it or of its leases is left a minute later."""
         with self.settings():
@@ -207,13 +248,27 @@ class AirflowService:
 
 
 def make_home(home: Path) -> Path:
-    """A home of headrace with the digits and site `chaos` in it."""
+    """A home of headrace with the digits, and with the recipes and sites named above."""
     from headrace.examples.digits import export_digits
 
     export_digits(home / "examples" / "digits")
-    (home / "sites").mkdir()
-    (home / "sites" / f"{SITE}.yaml").write_text(_SITE_FILE.format(home=home))
+    for folder in ("sites", "recipes"):
+        (home / folder).mkdir()
+    for name, max_leases in ((SITE, 8), (NARROW_SITE, NARROW_LEASES)):
+        site = _SITE_FILE.format(name=name, home=home, code=_CODE, max_leases=max_leases)
+        (home / "sites" / f"{name}.yaml").write_text(site)
+    for recipe in _recipes(home):
+        (home / "recipes" / f"{recipe['name']}.yaml").write_text(yaml.safe_dump(recipe))
     return home
+
+
+def _recipes(home: Path) -> tuple[dict[str, Any], ...]:
+    digits = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
+    digits["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": 5}
+    model = {"_target_": "held_digits.HeldDigits", "folder": str(home / "held")}
+    held = {"name": "held", "code": [str(_CODE)], "model": model, "evaluate": None}
+    arrivals = {"name": ARRIVALS, "dataset": digits["dataset"] | {"name": ARRIVALS}}
+    return digits | held, digits | arrivals | {"evaluate": None}
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,121 @@
+"""A DAG run whose training waits at a known step until a test lets it go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from headrace.states import StepState
+from headrace.storage.layout import StepFolder
+from support import job_processes
+from support.airflow_service import LONG_S, AirflowService
+from support.waiting import wait_until
+
+STOPPED_WITHIN_S = 60.0
+"""Work that a user has ended must be gone after this time; the promise of the web UI."""
+
+REAPED_WITHIN_S = 90.0
+"""The same when only the reaper is left to see it: its period, its start, and the end itself."""
+
+HOLD_AT = 12
+"""Optimizer steps after which training waits; the last checkpoint before it is two steps older."""
+
+
+class HeldTraining:
+    """A triggered run of recipe `held`, whose model is in `training_code/held_digits.py`.
+
+    Args:
+        service: The Airflow it runs on.
+        folder: Folder for the model's files.
+    """
+
+    def __init__(self, service: AirflowService, folder: Path) -> None:
+        self.service = service
+        self._folder = folder
+        folder.mkdir(parents=True)
+        (folder / "hold").touch()
+        overrides = [f"model.folder={folder}", f"model.hold_at={HOLD_AT}"]
+        self.dag_run = service.trigger("held", overrides=overrides)
+        """Id of the DAG run."""
+        self.run_id = service.wait_for_run(self.dag_run)
+        """Id of the run in the ledger."""
+
+    def wait_held(self) -> None:
+        """Wait until training waits, with its task deferred."""
+        wait_until((self._folder / "held").exists, LONG_S, "training to wait")
+        self.service.wait_task(self.dag_run, "train", "deferred")
+
+    def release(self) -> None:
+        """Let training go on, now and in later attempts."""
+        (self._folder / "hold").unlink()
+
+    def hold_again(self) -> None:
+        """Let the next attempt wait as well."""
+        (self._folder / "held").unlink()
+
+    def attempts(self) -> list[tuple[int, int]]:
+        """Process and first step of each time that training began."""
+        lines = (self._folder / "attempts").read_text().splitlines()
+        return [(int(pid), int(step)) for pid, step in (line.split() for line in lines)]
+
+    def step(self) -> StepFolder:
+        """Folder of the newest attempt to train."""
+        folder = self.service.step_folder(self.run_id, "train")
+        assert folder is not None
+        return folder
+
+    def states(self, step: str = "train") -> list[StepState]:
+        """States in the ledger of the attempts at a step."""
+        return [row.state for row in self.service.ledger.attempts(self.run_id, step)]
+
+    def wait_no_ranks(self, timeout_s: float = STOPPED_WITHIN_S) -> None:
+        """Wait until no rank is left."""
+        wait_until(
+            lambda: not job_processes.ranks(self.service, self.run_id), timeout_s, "ranks to end"
+        )
+
+    def wait_nothing_left(self, timeout_s: float = STOPPED_WITHIN_S) -> None:
+        """Wait until no process of any of the run's leases is left."""
+        wait_until(
+            lambda: not job_processes.lease_processes(self.service, self.run_id),
+            timeout_s,
+            "the processes of all leases to end",
+        )
+
+    def wait_run(self, state: StepState, timeout_s: float = STOPPED_WITHIN_S) -> None:
+        """Wait until the run has this state in the ledger, and see that all of it has ended."""
+        ledger = self.service.ledger
+        wait_until(
+            lambda: ledger.run(self.run_id).state is state,
+            timeout_s,
+            f"the run to be {state.value}",
+        )
+        self.service.assert_books_closed(self.run_id)
+
+    def weights(self) -> str:
+        """Hash of the trained weights."""
+        outputs = self.service.ledger.run(self.run_id).outputs
+        return str(outputs["train"]["weights_xxh3"])
+
+
+@contextmanager
+def no_triggerer(service: AirflowService) -> Iterator[None]:
+    """Stand all processes of the triggerer still; they go on afterwards."""
+    first = job_processes.component(service, "triggerer")
+    stopped = [first, *first.children(recursive=True)]
+    _signal(stopped, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(stopped, signal.SIGCONT)
+
+
+def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        if process.is_running():
+            os.kill(process.pid, number)
