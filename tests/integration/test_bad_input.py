@@ -1,0 +1,330 @@
+"""Bad input as its user meets it: what was wrong, the value, what would be right, what to do next.
+
+Nothing is tried again in vain, no trace is shown but that of user code, once, and nothing is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from headrace.states import FailureClass, StepState
+from support.bad_input import HEADRACE, Place, make_place, status_of, words
+from support.images import write_class_folders
+from support.training import CODE
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Place:
+    return make_place(tmp_path_factory.mktemp("bad-input"))
+
+
+# --- raw samples -----------------------------------------------------------------------------
+
+
+def fails_in(place: Place, step: str, recipe: str, *overrides: str) -> str:
+    """Run a recipe whose step fails for good; everything that holds for all of them is checked.
+
+    Returns:
+        What the terminal showed.
+    """
+    done = place.run(recipe, *overrides)
+    record, attempts = place.newest()
+    failed = attempts[-1]
+    shown = done.stdout + done.stderr
+    assert done.returncode == 1, shown
+    assert record.state is StepState.FAILED
+    assert [row.step for row in attempts].count(step) == 1
+    assert (failed.step, failed.state) == (step, StepState.FAILED)
+    assert failed.failure_class is not None
+    assert f"{step} failed ({failed.failure_class.value}): {failed.message}" in shown
+    words(shown, f"headrace logs {record.run_id} {step}", f"headrace resume {record.run_id}")
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("case", "dataset", "expected"),
+    [
+        ("missing", {}, ["missing does not exist", "Set dataset.source"]),
+        ("empty", {}, ["empty is empty", "Expected files: **/*.png"]),
+        (
+            "unmatched",
+            {"include": ["**/*.tif"]},
+            ["None of the 3 files", "dataset.include: **/*.tif"],
+        ),
+        (
+            "two-indices",
+            {"labels": "index", "index": "labels.csv"},
+            ["two label files, labels.csv and labels.jsonl", "Remove or rename one"],
+        ),
+        (
+            "no-file",
+            {"labels": "index", "index": "labels.csv"},
+            ["1 of 4 labels", "have no file: gone.png", "Remove the lines"],
+        ),
+        (
+            "no-label",
+            {"labels": "index", "index": "labels.csv"},
+            ["1 of 3 files have no label", "c.png", "Add them to the index"],
+        ),
+    ],
+)
+def test_a_source_that_cannot_be_packed(place, case, dataset, expected):
+    """By the step driver alone, as a lease would start it: these fail before a worker is asked."""
+    source = place.home / "raw" / case
+    write_source(source, case)
+    place.write_raw(case, source, **dataset)
+    result, log = drive_pack(place, case)
+    words(result["failure"]["message"], *expected)
+    assert str(source) in result["failure"]["message"]
+    assert result["failure"]["failure_class"] in ("user_error", "data_error")
+    assert "Traceback" not in log
+    assert result["failure"]["message"] in log
+    assert not list((place.home / "datasets").glob(f"{case}-*"))
+
+
+def write_source(folder: Path, case: str) -> None:
+    if case == "missing":
+        return
+    folder.mkdir(parents=True)
+    if case == "empty":
+        return
+    for name in "abc":
+        Image.new("L", (4, 4)).save(folder / f"{name}.png")
+    labels = {"no-label": "ab", "no-file": ["a", "b", "c", "gone"]}.get(case, "abc")
+    rows = "".join(f"{name}.png,x\n" for name in labels)
+    (folder / "labels.csv").write_text(f"path,label\n{rows}")
+    if case == "two-indices":
+        (folder / "labels.jsonl").write_text('{"path": "a.png", "label": "x"}\n')
+    if case == "unmatched":
+        (folder / "labels.csv").unlink()
+
+
+def drive_pack(place: Place, recipe: str) -> tuple[dict, str]:
+    """Run a pack step by its driver; its result and what it logged."""
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from support.drive import drive\ndrive(Path(sys.argv[1]), sys.argv[2])\n"
+    )
+    folder = place.home / "driven" / recipe
+    done = subprocess.run(
+        [HEADRACE.parent / "python", "-c", code, str(folder), recipe],
+        env={**place.environment(), "PYTHONPATH": str(CODE.parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "result.json").read_text()), done.stderr
+
+
+def test_a_missing_source_is_told_by_every_command(place):
+    """As seen with run, status, logs and runs: words and class, but no trace anywhere."""
+    source = place.home / "raw" / "nowhere"
+    place.write_raw("nowhere", source)
+    shown = fails_in(place, "pack", "nowhere")
+    shown += place.headrace("status").stdout
+    shown += place.headrace("logs").stdout
+    shown += place.headrace("runs").stdout
+    assert shown.count(f"The source folder {source} does not exist") >= 4
+    assert "Traceback" not in shown
+    step = status_of(place)["steps"]["pack"]
+    assert (step["failure_class"], step["trace"], step["attempt"]) == ("user_error", "", 1)
+    newest = json.loads(place.headrace("runs", "--json", "--limit", "1").stdout)[0]
+    assert newest["failure"]["failure_class"] == "user_error"
+    assert newest["failure"]["step"] == "pack"
+
+
+def test_a_corrupt_image_is_set_aside_and_listed(place):
+    source = write_class_folders(place.home / "raw" / "spotted")
+    (source / "dark" / "dark-003.png").write_bytes(b"no picture")
+    place.write_raw("spotted", source)
+    done = place.headrace(
+        "run", "spotted", "--site", "here", "--pack-only", "pack.max_quarantined=0.05"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, (packed,) = place.newest()
+    assert packed.outputs["num_quarantined"] == 1
+    seen = place.headrace("inspect", str(packed.outputs["dataset"])).stdout
+    words(seen, "Quarantined (1)", "dark/dark-003.png")
+
+
+def test_too_many_corrupt_images_fail_the_step_and_leave_no_dataset(place):
+    source = write_class_folders(place.home / "raw" / "rotten")
+    for number in (3, 4):
+        (source / "dark" / f"dark-00{number}.png").write_bytes(b"no picture")
+    place.write_raw("rotten", source)
+    shown = fails_in(place, "pack", "rotten")
+    words(shown, "2 of 60 samples cannot be read", "0.01", "dark-003.png", "dark-004.png")
+    words(shown, "raise pack.max_quarantined", "pack failed (data_error)")
+    assert "Traceback" not in shown
+    (folder,) = (place.home / "datasets").glob("rotten-*")
+    assert not (folder / "manifest.json").exists()
+
+
+def test_images_of_several_shapes_are_named(place):
+    source = write_class_folders(place.home / "raw" / "mixed")
+    Image.fromarray(np.zeros((9, 8), np.uint8)).save(source / "middle" / "middle-007.png")
+    place.write_raw("mixed", source)
+    shown = fails_in(place, "pack", "mixed")
+    words(shown, "'middle/middle-007.png' has shape (9, 8) uint8", "(8, 8) uint8", "'encoded'")
+    words(shown, "pack failed (data_error)")
+    assert "Traceback" not in shown
+
+
+# --- packed datasets -------------------------------------------------------------------------
+
+
+def test_a_folder_without_a_manifest_is_no_dataset(place):
+    (place.home / "plain").mkdir()
+    place.write_recipe("plain", dataset={"name": "plain", "path": str(place.home / "plain")})
+    shown = fails_in(place, "pack", "plain")
+    words(shown, f"{place.home}/plain is no dataset: it holds no manifest.json")
+    words(shown, "pack failed (data_error)")
+    assert "Traceback" not in shown
+
+
+def test_a_damaged_shard_is_named_before_anything_is_trained(place):
+    damaged = place.home / "damaged"
+    shutil.copytree(place.dataset, damaged)
+    shard = damaged / "shards" / "train-00001.h5"
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 1
+    shard.write_bytes(content)
+    place.write_site(
+        "fresh", tiers=[{"name": "d", "folder": str(place.home / "new"), "reserve": 0}]
+    )
+    place.write_recipe("damaged", dataset={"name": "damaged", "path": str(damaged)})
+    done = place.headrace("run", "damaged", "--site", "fresh")
+    record, attempts = place.newest()
+    assert done.returncode == 1
+    assert [(row.step, row.attempt) for row in attempts] == [("pack", 1), ("stage", 1)]
+    assert attempts[-1].failure_class is FailureClass.DATA_ERROR
+    words(done.stdout, f"Shard {shard} is damaged", "headrace verify")
+    assert "Traceback" not in done.stdout + place.headrace("logs", record.run_id).stdout
+    assert not list((place.home / "new").rglob("*.h5.*"))
+    verified = place.headrace("verify", str(damaged))
+    assert verified.returncode == 1
+    words(verified.stdout, "train-00001.h5", "1 of 3 shards are damaged")
+
+
+# --- user code -------------------------------------------------------------------------------
+
+
+def test_a_model_that_raises_is_shown_once_and_not_tried_again(place):
+    shown = fails_in(place, "train", "blobs", "model.raises_at=7")
+    words(shown, "train failed (user_error): Rank 1 on ", "training_step raised ValueError")
+    assert shown.count("Traceback") == 1
+    assert shown.count("ValueError: the blobs are too round\n") >= 1
+    words(shown, "blob_models.py", "Correct the code and run again")
+    assert "lightning/pytorch" not in shown
+
+    step = status_of(place)["steps"]["train"]
+    assert (step["failure_class"], step["attempt"]) == ("user_error", 1)
+    assert step["where"].startswith("rank 1 on ")
+    assert step["trace"].count("Traceback") == 1
+    logs = place.headrace("logs")
+    assert logs.returncode == 0
+    words(logs.stdout, "train/1 rank-1 | ", "the blobs are too round", "train/1 driver | ")
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(place):
+    shown = fails_in(place, "train", "blobs", "model.nan_at=3", "train.ranks_per_node=1")
+    words(shown, "The loss became NaN or infinite in step 3", "trainer.stop_on_nan=false")
+    words(shown, "train failed (user_error)")
+    assert "Traceback" not in shown
+
+
+def test_a_misspelt_target_is_answered_with_the_nearest(place):
+    overrides = ("model._target_=blob_models.BlobModl", "train.ranks_per_node=1")
+    shown = fails_in(place, "train", "blobs", *overrides)
+    words(shown, "'blob_models.BlobModl' does not exist", "Did you mean 'BlobModel'?")
+    words(shown, "train failed (user_error)")
+    assert "Traceback" not in shown
+
+
+# --- full storage ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(tmp_path) -> Path:
+    """A file system with room for nothing that is worth staging."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small tmpfs takes root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_tier_is_left_for_the_next_and_a_missing_script_is_named(place, tiny):
+    tiers = [
+        {"name": "tiny", "folder": str(tiny / "t"), "reserve": 0},
+        {"name": "disk", "folder": str(place.home / "second"), "reserve": 0},
+    ]
+    place.write_site("two-tiers", tiers=tiers)
+    place.write_recipe("script", model=None, train={"script": str(CODE / "gone.py")})
+    done = place.headrace("run", "script", "--site", "two-tiers")
+    record, attempts = place.newest()
+    assert [(row.step, row.attempt) for row in attempts] == [
+        ("pack", 1), ("stage", 1), ("train", 1),
+    ]  # fmt: skip
+    staged = attempts[1].outputs["nodes"][0]
+    assert staged["tier"] == "disk"
+    assert staged["folder"].startswith(str(place.home / "second"))
+    assert not list(tiny.rglob("*.h5"))
+
+    assert (done.returncode, record.state) == (1, StepState.FAILED)
+    assert attempts[2].failure_class is FailureClass.USER_ERROR
+    words(done.stdout, f"{CODE}/gone.py does not exist")
+    assert "Traceback" not in done.stdout
+
+
+def test_without_room_on_any_tier_the_numbers_are_told_and_ctrl_c_ends_the_tries(place, tiny):
+    """Room may come back, so that it is tried again; whoever does not want to wait interrupts."""
+    place.write_site("full", tiers=[{"name": "tiny", "folder": str(tiny / "t"), "budget": "1KiB",
+                                     "reserve": 0}])  # fmt: skip
+    with subprocess.Popen(
+        [HEADRACE, "run", "blobs", "--site", "full"],
+        env=place.environment(), cwd=place.home, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            wait_until(lambda: failed_for_room(place, process), 90, "the stage step to fail")
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    place.wait_for_quiet()
+    record, attempts = place.newest()
+    assert record.state is StepState.CANCELLED
+    assert all(row.state.is_final for row in attempts)
+    first = next(row for row in attempts if row.step == "stage")
+    assert first.failure_class is FailureClass.CAPACITY
+    words(first.message or "", "No storage tier has room", f"tiny: {tiny}/t needs ")
+    words(first.message or "", " free (keeps 0B), budget 1.0KiB of which ", "raise `budget`")
+
+
+def failed_for_room(place: Place, process: subprocess.Popen[str]) -> bool:
+    assert process.poll() is None, "the run ended by itself"
+    if not (place.home / "ledger.db").exists():
+        return False
+    record, attempts = place.newest()
+    return record.site_name == "full" and any(
+        row.step == "stage" and row.state is StepState.FAILED for row in attempts
+    )

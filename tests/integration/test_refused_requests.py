@@ -1,0 +1,101 @@
+"""Requests that cannot be used are refused at once: in words, without a trace, leaving nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.bad_input import USAGE, Place, make_place, words
+from support.training import CODE
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Place:
+    return make_place(tmp_path_factory.mktemp("refused"))
+
+
+NESTED = "trainer.callbacks=[{{_target_: lightning.pytorch.Callback, x: {{_target_: {}}}}}]"
+FORBIDDEN = ("os.system", "subprocess.Popen", "headrace.processes.spawn_detached", "torch.hub.load")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["blob"], ["There is no recipe 'blob'", "Did you mean 'blobs'?"]),
+        (["no.yaml"], ["The recipe file 'no.yaml' does not exist", "Seen from", "blobs"]),
+        (["blobs", "--site", "her"], ["There is no site 'her'", "Did you mean 'here'?"]),
+        (
+            ["blobs", "data.global_batchsize=8"],
+            ["unknown key 'data.global_batchsize'", "Did you mean 'global_batch_size'?"],
+        ),
+        (["blobs", "seed=many"], ["blobs.yaml with seed=many: seed:", "integer", "(got 'many')"]),
+        (["blobs", "seed"], ["'seed' is not of the form key=value", "trainer.max_epochs=3"]),
+        (["blobs", "train.role=tpu"], ["train.role", "'tpu'", "site 'here'", "Valid: cpu, gpu."]),
+        (["blobs", "data.global_batch_size=9"], ["9", "2 ranks", "Nearest valid: 8 or 10."]),
+        (["blobs", "code=[/etc]"], ["'here' does not allow code from /etc", str(CODE)]),
+        (
+            ["blobs", "model=null", "train.script=/etc/x.py"],
+            ["'here' does not allow code from /etc/x.py", "allowed_code"],
+        ),
+        (
+            ["blobs", "dataset.index=labels.csv"],
+            ["both an index file and labels from folders are named; keep one"],
+        ),
+        (["blobs", "dataset.source=/x"], ["either 'source'", "or 'path'"]),
+        *(
+            (["blobs", f"model._target_={name}"], [f"does not allow the target '{name}'"])
+            for name in FORBIDDEN
+        ),
+        *(
+            (["blobs", NESTED.format(name)], [f"does not allow the target '{name}'", "Allowed: "])
+            for name in FORBIDDEN
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_used_is_refused(place, arguments, expected):
+    site = [] if "--site" in arguments else ["--site", "here"]
+    done = place.headrace("run", *arguments, *site)
+    assert done.returncode == USAGE, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    words(done.stderr, *expected)
+    assert len(done.stderr.splitlines()) <= 4
+
+
+def test_refused_requests_leave_nothing(tmp_path):
+    place = make_place(tmp_path)
+    place.run("blobs", "train.role=tpu")
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "leases").exists()
+    assert json.loads(place.headrace("runs", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"HEADRACE_LEDGER": "nonsense"}, ["'nonsense' cannot be read", "sqlite:////absolute"]),
+        (
+            {"HEADRACE_LEDGER": "mysql://me:geheim@db/x"},
+            ["mysql://me:***@db/x", "Valid: postgresql, sqlite."],
+        ),
+        ({"HEADRACE_HOME": "/dev/null/home"}, ["/dev/null/home/ledger.db", "Not a directory"]),
+    ],
+)
+def test_a_home_or_ledger_that_cannot_be_used_is_named(place, environment, expected):
+    done = place.headrace("run", "digits", **environment)
+    assert done.returncode == 1
+    words(done.stderr, *expected)
+    assert "Traceback" not in done.stderr
+    assert "geheim" not in done.stderr
+
+
+def test_a_site_folder_that_cannot_be_written_is_named(place):
+    place.write_site("nowhere", folder="/dev/null/shared")
+    done = place.headrace("run", "blobs", "--site", "nowhere")
+    assert done.returncode == USAGE
+    words(done.stderr, "/dev/null/shared", "site 'nowhere'", "Not a directory", "Set 'folder'")
+    assert "Traceback" not in done.stderr

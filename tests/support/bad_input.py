@@ -1,0 +1,133 @@
+"""A small site, dataset and recipe, and the `headrace` command as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headrace.ledger.ledger import Ledger
+from headrace.ledger.records import AttemptRecord, RunRecord
+from support.leftovers import describe, started_by
+from support.training import CODE, write_blobs
+from support.waiting import wait_until
+
+HEADRACE = Path(sys.executable).parent / "headrace"
+
+USAGE = 2
+"""Exit code when a request cannot be used."""
+
+_END_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A headrace home with a site `here`, a recipe `blobs` and the dataset it trains on."""
+
+    home: Path
+
+    @property
+    def dataset(self) -> Path:
+        return self.home / "blobs"
+
+    def environment(self) -> dict[str, str]:
+        dropped = ("HEADRACE_", "COLUMNS")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+        return {**kept, "HEADRACE_HOME": str(self.home), "NO_COLOR": "1", "TERM": "dumb"}
+
+    def headrace(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end; it leaves no process behind."""
+        done = subprocess.run(
+            [str(HEADRACE), *arguments],
+            env={**self.environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+            cwd=self.home,
+        )
+        self.wait_for_quiet()
+        return done
+
+    def wait_for_quiet(self) -> None:
+        """Wait until no process works in this home."""
+        try:
+            wait_until(lambda: not self._working(), _END_TIMEOUT_S, "all processes to end")
+        except AssertionError:
+            raise AssertionError(f"left behind:\n{describe(self._working())}") from None
+
+    def _working(self) -> list[Any]:
+        return started_by("none", self.home)
+
+    def run(self, recipe: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+        """`headrace run RECIPE --site here OVERRIDES`."""
+        return self.headrace("run", recipe, "--site", "here", *overrides)
+
+    def newest(self) -> tuple[RunRecord, tuple[AttemptRecord, ...]]:
+        """The newest run and its attempts, as the ledger has them."""
+        ledger = Ledger.open(f"sqlite:///{self.home}/ledger.db")
+        (record,) = ledger.runs(limit=1)
+        return record, ledger.attempts(record.run_id)
+
+    def write_site(self, name: str = "here", **changes: Any) -> None:
+        content = {
+            "folder": str(self.home),
+            "roles": {
+                "cpu": {"kind": "pool", "nodes": 1},
+                "gpu": {"kind": "gang", "nodes": 1, "ranks_per_node": 2},
+            },
+            "tiers": [{"name": "disk", "folder": str(self.home / "tier"), "reserve": 0}],
+            "allowed_code": [str(CODE)],
+        }
+        self._write("sites", name, {**content, **changes})
+
+    def write_recipe(self, name: str, **changes: Any) -> None:
+        content = {
+            "code": [str(CODE)],
+            "pack_role": "gpu",
+            "dataset": {"name": "blobs", "path": str(self.dataset)},
+            "data": {"global_batch_size": 8},
+            "model": {"_target_": "blob_models.BlobModel", "notes": str(self.home)},
+            "trainer": {"accelerator": "cpu", "max_epochs": 1, "checkpoint_every_steps": 5},
+            "evaluate": None,
+        }
+        self._write("recipes", name, {**content, **changes})
+
+    def write_raw(self, name: str, source: Path, **dataset: Any) -> None:
+        """A recipe that packs a source folder."""
+        self.write_recipe(name, dataset={"name": name, "source": str(source), **dataset})
+
+    def _write(self, kind: str, name: str, content: dict[str, Any]) -> None:
+        folder = self.home / kind
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+
+
+def make_place(home: Path) -> Place:
+    """A new home with site, recipe and dataset."""
+    place = Place(home)
+    write_blobs(place.dataset)
+    place.write_site()
+    place.write_recipe("blobs")
+    return place
+
+
+def words(text: str, *expected: str) -> None:
+    """Check that a text has all the words expected; the text is shown when it lacks some."""
+    missing = [each for each in expected if each not in text]
+    assert not missing, f"missing {missing} in:\n{text}"
+
+
+def status_of(place: Place) -> dict[str, Any]:
+    """What `headrace status --json` says of the newest run, its steps by name."""
+    done = place.headrace("status", "--json")
+    assert done.returncode == 0, done.stderr
+    view: dict[str, Any] = json.loads(done.stdout)
+    return {**view, "steps": {step["name"]: step for step in view["steps"]}}
