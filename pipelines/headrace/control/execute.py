@@ -67,10 +67,10 @@ def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
     for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
             result = _attempt(run, step, tick)
-        except LeaseError:  # did not start, or ended before the step was in its mailbox
+        except LeaseError as error:  # did not start, or ended before the step was in its mailbox
             if attempt == MAX_ATTEMPTS:
                 raise
-            logger.warning("Step %s got no lease; trying again", step.name, exc_info=True)
+            logger.warning("Step %s got no lease and is tried again: %s", step.name, error)
             _pause(_RETRY_PAUSE_S, tick)
             continue
         failure = result.failure

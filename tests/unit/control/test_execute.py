@@ -1,0 +1,92 @@
+"""Running a job from this process: waiting for room, leases that fail, being interrupted."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.control import execute as module
+from headrace.control.books import ledger
+from headrace.control.execute import MAX_ATTEMPTS, execute
+from headrace.errors import LeaseError, LeaseLostError
+from headrace.processes import ProcessIdentity
+from headrace.states import LeaseState, StepState
+from headrace.steps.records import StepResult
+from support.runs import attempt_row_of, lease_on_disk, make_run
+
+
+def nothing() -> None:
+    """Somebody who watches and does not interfere."""
+
+
+def test_a_run_that_is_interrupted_while_it_waits_for_room_is_cancelled_and_leaves_nothing():
+    run = make_run()
+    others = [make_run() for _ in range(run.site.limits.max_leases)]
+    held = [lease_on_disk(other, host=ProcessIdentity.of()) for other in others]
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, interrupted)
+    assert ledger().run(run.run_id).state is StepState.CANCELLED
+    assert ledger().attempts(run.run_id) == ()
+    assert [row.lease_id for row in ledger().active_leases()] == held
+
+
+def test_an_interrupted_run_has_no_open_attempt_in_the_ledger():
+    run = make_run()
+    attempt_row_of(run, "pack", lease_on_disk(run, host=ProcessIdentity.of()))
+    ledger().set_lease_state(f"{run.run_id}-cpu-1", LeaseState.CLOSED, ended_at=1.0)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    run.lease_folder(f"{run.run_id}-cpu-1").close.touch()
+    others = [make_run() for _ in range(run.site.limits.max_leases)]
+    for other in others:
+        lease_on_disk(other, host=ProcessIdentity.of())
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, interrupted)
+    (row,) = ledger().attempts(run.run_id)
+    assert row.state is StepState.LOST
+
+
+class Starting:
+    """In place of `start_step`: fails a few times, then every step has succeeded before."""
+
+    def __init__(self, num_failures: int) -> None:
+        self.left = num_failures
+        self.num_calls = 0
+
+    def __call__(self, run, name) -> StepResult:
+        self.num_calls += 1
+        if self.left:
+            self.left -= 1
+            raise LeaseLostError("the lease ended before the step was in its mailbox")
+        return StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
+
+
+@pytest.fixture
+def starting(monkeypatch):
+    def install(num_failures: int) -> Starting:
+        monkeypatch.setattr(module, "_RETRY_PAUSE_S", 0.0)
+        made = Starting(num_failures)
+        monkeypatch.setattr(module, "start_step", made)
+        return made
+
+    return install
+
+
+def test_a_lease_that_fails_to_open_is_tried_again(starting):
+    run, calls = make_run(), starting(2)
+    assert execute(run, nothing) is None
+    assert calls.num_calls == 4 + 2
+    assert ledger().run(run.run_id).state is StepState.SUCCEEDED
+
+
+def test_a_lease_that_never_opens_ends_the_run(starting):
+    run, calls = make_run(), starting(100)
+    with pytest.raises(LeaseError, match="ended before the step"):
+        execute(run, nothing)
+    assert calls.num_calls == MAX_ATTEMPTS
+    assert ledger().run(run.run_id).state is StepState.FAILED
