@@ -74,8 +74,13 @@ def _recovery() -> dict[str, dict[str, str]]:
             "task_queued_timeout_check_interval": "15",
         },
         "triggerer": {"triggerer_health_check_threshold": "20"},
-        # a worker may notice the end of its task this late, and is not free until then
-        "workers": {"execution_api_retry_wait_max": "5", "min_heartbeat_interval": "1"},
+        "workers": {
+            # on a busy machine an answer may take long; asking again meanwhile costs the task a try
+            "execution_api_timeout": "60",
+            "execution_api_retry_wait_max": "5",
+            # a worker may notice the end of its task this late, and is not free until then
+            "min_heartbeat_interval": "1",
+        },
     }
 
 

@@ -1,0 +1,145 @@
+"""Airflow as `headrace up` runs it: real processes, a real DAG run, kills, and nothing left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.cli import airflow_server
+from headrace.cli.airflow_api import AirflowApi
+from headrace.control.books import ledger
+from headrace_airflow.service_component import GENERATION_MARK
+from support.images import write_class_folders
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(900)]
+
+_HEADRACE = str(Path(sys.executable).with_name("headrace"))
+_GENEROUS_S = 240.0
+
+_RECIPE = """
+dataset:
+  name: small
+  source: {source}
+model:
+  _target_: headrace.examples.digits_model.DigitsClassifier
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A headrace home with one small recipe; both tests use it, so its database is made once."""
+    home = tmp_path_factory.mktemp("up") / "home"
+    (home / "recipes").mkdir(parents=True)
+    images = write_class_folders(home / "images")
+    (home / "recipes" / "small.yaml").write_text(_RECIPE.format(source=images))
+    return home
+
+
+@pytest.fixture(autouse=True)
+def _in_that_home(home, monkeypatch, no_leftover_processes):
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    yield
+    airflow_server.down()
+
+
+def headrace(*arguments):
+    return subprocess.run([_HEADRACE, *arguments], capture_output=True, text=True, check=False)
+
+
+def component(server, name):
+    """The process of a component, once it is there."""
+
+    def found():
+        for child in psutil.Process(server.process.pid).children():
+            if (airflow_server.marked(child, GENERATION_MARK) or "").startswith(name):
+                return child
+        return None
+
+    return wait_until(found, _GENEROUS_S, f"the {name}")
+
+
+def pack(server, dag_run_end="success"):
+    """Trigger `headrace_pack`, wait for its end, and give the run in the ledger."""
+    api = AirflowApi(server.url)
+    dag_run = api.trigger("headrace_pack", {"recipe": "small", "site": "laptop"})
+    wait_until(
+        lambda: api.run_state("headrace_pack", dag_run) in ("success", "failed"),
+        _GENEROUS_S,
+        f"DAG run {dag_run} to end",
+        poll_s=0.5,
+    )
+    assert api.run_state("headrace_pack", dag_run) == dag_run_end
+    return ledger().run_by_key(f"airflow:headrace_pack:{dag_run}")
+
+
+def test_up_survives_a_killed_scheduler_and_goes_down_without_a_trace(home):
+    answer = headrace("up")
+    assert answer.returncode == 0, answer.stderr
+    server = airflow_server.running()
+    assert server.url in answer.stdout
+    assert "SQLite" in answer.stdout
+    assert f"up already: {server.url}" in headrace("up").stdout
+
+    exported = headrace("env").stdout
+    assert f"export AIRFLOW_HOME={home}/airflow" in exported
+    assert airflow_server.MARK not in exported
+    assert (airflow_server.record_file().stat().st_mode & 0o077) == 0
+
+    assert _addresses() == {"127.0.0.1"}
+
+    first = pack(server)
+    assert first.outputs["pack"]["num_samples"] == 60
+    assert not ledger().active_leases()
+    events = _get(server, "/api/v2/assets/events")["asset_events"]
+    assert [event["uri"] for event in events] == ["headrace://dataset/small"]
+
+    old = component(server, "scheduler")
+    old.kill()
+    new = wait_until(
+        lambda: (found := component(server, "scheduler")).pid != old.pid and found,
+        _GENEROUS_S,
+        "another scheduler",
+    )
+    assert new.is_running()
+    assert pack(server).outputs["pack"]["reused"]
+
+    assert "is down" in headrace("down").stdout
+    assert airflow_server.processes() == []
+    assert not airflow_server.record_file().exists()
+    assert "was not up" in headrace("down").stdout
+
+
+def test_a_killed_supervisor_takes_everything_with_it(home):
+    """The next `up` would find a stale record and nothing else."""
+    server = airflow_server.up()
+    psutil.Process(server.process.pid).kill()
+    wait_until(lambda: not airflow_server.processes(), 60, "the guard to end all components")
+    assert airflow_server.record_file().exists()
+    assert airflow_server.running() is None
+    answer = headrace("env")
+    assert answer.returncode != 0
+    assert "headrace up" in answer.stderr
+    headrace("down")
+    assert not airflow_server.record_file().exists()
+
+
+def _addresses():
+    """Addresses that processes of the service listen on."""
+    return {
+        connection.laddr.ip
+        for process in airflow_server.processes()
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+def _get(server, path):
+    with urllib.request.urlopen(server.url + path, timeout=30) as answer:
+        return json.load(answer)

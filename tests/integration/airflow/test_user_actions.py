@@ -1,0 +1,181 @@
+"""What a user clicks on a run at work: mark failed, clear, fail the run, with and without
+a triggerer alive (pains 9). The work must stop within a minute, and go on when it is asked to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.control.leases import RELEASED
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace_airflow.triggers import STOPPED
+from support import job_processes
+from support.airflow_service import DAG_ID, AirflowService
+from support.held_training import (
+    HOLD_AT,
+    REAPED_WITHIN_S,
+    STOPPED_WITHIN_S,
+    HeldTraining,
+    no_triggerer,
+)
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
+
+Start = Callable[[], HeldTraining]
+
+_START_STEP = """
+import sys
+from headrace.control.runs import open_run
+from headrace.control.steps import start_step
+print(start_step(open_run(sys.argv[1]), "train").attempt)
+"""
+
+
+@pytest.fixture
+def start(airflow_service: AirflowService, tmp_path: Path) -> Start:
+    """Starts a run whose training waits."""
+    return lambda: HeldTraining(airflow_service, tmp_path / f"run-{len(list(tmp_path.iterdir()))}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed_weights(
+    airflow_service: AirflowService, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """Hash of the weights of a run that nothing happens to."""
+    training = HeldTraining(airflow_service, tmp_path_factory.mktemp("undisturbed") / "model")
+    training.release()
+    assert airflow_service.wait_end(training.dag_run) == "success"
+    assert [step for _pid, step in training.attempts()] == [0]
+    return training.weights()
+
+
+def test_a_task_marked_failed_stops_its_work_and_runs_again_when_cleared(
+    airflow_service: AirflowService, start: Start, undisturbed_weights: str
+):
+    training = start()
+    training.wait_held()
+    step = training.step()
+
+    airflow_service.api.mark_task(DAG_ID, training.dag_run, "train", "failed")
+    training.wait_no_ranks()
+    training.wait_run(StepState.FAILED)
+    training.wait_nothing_left()
+    result = mailbox.outcome(step)
+    assert result is not None
+    assert result.state is StepState.CANCELLED
+    assert result.failure is not None
+    assert result.failure.message.startswith((STOPPED, RELEASED))  # who came first
+    assert training.states() == [StepState.CANCELLED]
+    assert airflow_service.wait_end(training.dag_run) == "failed"
+    assert airflow_service.task_states(training.dag_run)["train"] == "failed"
+
+    training.release()
+    airflow_service.api.clear(DAG_ID, training.dag_run, ["train"], downstream=True)
+    wait_until(lambda: len(training.attempts()) == 2, STOPPED_WITHIN_S * 2, "training to go on")
+    assert airflow_service.wait_end(training.dag_run) == "success"
+    assert training.states() == [StepState.CANCELLED, StepState.SUCCEEDED]
+    assert training.states("stage") == [StepState.SUCCEEDED]
+    assert [begun for _pid, begun in training.attempts()] == [0, HOLD_AT - HOLD_AT % 5]
+    assert training.weights() == undisturbed_weights
+    training.wait_run(StepState.SUCCEEDED)
+    training.wait_nothing_left()
+
+
+def test_clearing_a_running_task_replaces_its_attempt_and_never_runs_two(
+    airflow_service: AirflowService, start: Start, undisturbed_weights: str
+):
+    """The model takes a lock that the kernel frees when its process has ended: two attempts at
+    once would fail the run.
+    """
+    training = start()
+    training.wait_held()
+    first_ranks = job_processes.ranks(airflow_service, training.run_id)
+    training.hold_again()
+
+    airflow_service.api.clear(DAG_ID, training.dag_run, ["train"], downstream=True)
+    wait_until(
+        lambda: not any(rank.is_running() for rank in first_ranks),
+        STOPPED_WITHIN_S,
+        "the first attempt to end",
+    )
+    training.wait_held()
+    assert len(training.attempts()) == 2
+    training.release()
+    assert airflow_service.wait_end(training.dag_run) == "success"
+    assert training.states() == [StepState.CANCELLED, StepState.SUCCEEDED]
+    assert _overlaps(airflow_service, training) == []
+    assert training.weights() == undisturbed_weights
+    training.wait_run(StepState.SUCCEEDED)
+    training.wait_nothing_left()
+
+
+def test_a_run_marked_failed_stops_all_of_it_and_a_second_start_before_that_attaches(
+    airflow_service: AirflowService, start: Start
+):
+    training = start()
+    training.wait_held()
+
+    ranks = {rank.pid for rank in job_processes.ranks(airflow_service, training.run_id)}
+    assert _start_step_in_processes(airflow_service, training.run_id, 3) == [1, 1, 1]
+    assert training.states() == [StepState.RUNNING]
+    lease = training.step().path.parent
+    assert len(list(lease.glob("[0-9]*"))) == 2  # stage and train
+    assert {rank.pid for rank in job_processes.ranks(airflow_service, training.run_id)} == ranks
+
+    airflow_service.api.mark_run(DAG_ID, training.dag_run, "failed")
+    training.wait_nothing_left()
+    training.wait_run(StepState.FAILED)
+    assert training.states() == [StepState.CANCELLED]
+    assert airflow_service.wait_end(training.dag_run) == "failed"
+
+
+def test_what_no_triggerer_hears_stops_all_the_same(airflow_service: AirflowService, start: Start):
+    """The teardown tasks see to it; where these were marked failed as well, the reaper does."""
+    marked, orphaned = start(), start()
+    for training in (marked, orphaned):
+        training.wait_held()
+
+    with no_triggerer(airflow_service):
+        airflow_service.api.mark_task(DAG_ID, marked.dag_run, "train", "failed")
+        for task in ("release_gang", "finish", "evaluate", "train"):
+            airflow_service.api.mark_task(DAG_ID, orphaned.dag_run, task, "failed")
+        marked.wait_nothing_left()
+        marked.wait_run(StepState.FAILED)
+        orphaned.wait_nothing_left(REAPED_WITHIN_S)
+        orphaned.wait_run(StepState.LOST)
+    assert marked.states() == [StepState.CANCELLED]
+    assert orphaned.states() == [StepState.CANCELLED]
+
+
+def _overlaps(service: AirflowService, training: HeldTraining) -> list[tuple[str, str]]:
+    """Attempts at training that began before the one before them had ended."""
+    rows = service.ledger.attempts(training.run_id, "train")
+    return [
+        (before.key, after.key)
+        for before, after in itertools.pairwise(rows)
+        if (after.started_at or 0.0) < (before.finished_at or 0.0)
+    ]
+
+
+def _start_step_in_processes(service: AirflowService, run_id: str, number: int) -> list[int]:
+    """Start a step from several processes at once; gives the attempt that each was given."""
+    environment = {**os.environ, "HEADRACE_HOME": str(service.home)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _START_STEP, run_id],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(number)
+    ]
+    return [int(process.communicate(timeout=120)[0]) for process in processes]
