@@ -20,6 +20,20 @@ LIGHT = (
     "headrace.cli.app",
 )
 
+SENT = (
+    "headrace.probes.node",
+    "headrace.packing.pack_shard",
+    "headrace.storage.staged",
+    "headrace.staging.node",
+    "headrace.training.node",
+    "headrace.training.gang",
+    "headrace.evaluation.job",
+)
+"""Modules of the functions that go to workers. Dask's scheduler, which lives in the lease's host,
+imports them too, in its event loop: while that takes long, the lease gives no heartbeat."""
+
+SLOW = ("lightning", "matplotlib", "pandas", "sklearn", "torch", "torchmetrics")
+
 HEAVY = (
     "alembic",
     "bokeh",
@@ -35,9 +49,8 @@ HEAVY = (
 )
 
 
-@pytest.fixture(scope="module")
-def imported() -> dict[str, list[str]]:
-    """Heavy packages that are there after importing each light module, one after the other."""
+def heavy_after(modules: tuple[str, ...]) -> dict[str, list[str]]:
+    """Heavy packages that are there after importing each module, one after the other."""
     code = (
         "import importlib, json, sys\n"
         "light, heavy = json.loads(sys.argv[1])\n"
@@ -48,7 +61,7 @@ def imported() -> dict[str, list[str]]:
         "print(json.dumps(found))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps([LIGHT, HEAVY])],
+        [sys.executable, "-c", code, json.dumps([modules, HEAVY])],
         capture_output=True,
         text=True,
         check=False,
@@ -57,6 +70,17 @@ def imported() -> dict[str, list[str]]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.fixture(scope="module")
+def imported() -> dict[str, list[str]]:
+    """What the light modules have loaded."""
+    return heavy_after(LIGHT)
+
+
 @pytest.mark.parametrize("module", LIGHT)
 def test_light_modules_import_nothing_heavy(imported: dict[str, list[str]], module: str):
     assert imported[module] == []
+
+
+def test_what_is_sent_to_workers_is_quick_to_import():
+    slow = {name: set(found) & set(SLOW) for name, found in heavy_after(SENT).items()}
+    assert slow == {name: set() for name in SENT}
