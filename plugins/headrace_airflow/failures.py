@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.control.leases import RELEASED
+from headrace.control.reaper import ABANDONED
 from headrace.errors import HeadraceError
 from headrace.states import StepState
 from headrace.steps.records import Failure, StepResult
 from headrace_airflow.airflow_api import AirflowException, AirflowFailException
+from headrace_airflow.triggers import STOPPED
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from headrace_airflow.detached import without_airflow_environment
 from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled_for_another_try
 from headrace_airflow.links import DASHBOARD_KEY, FOLDER_KEY, DaskDashboardLink, RunFolderLink
 from headrace_airflow.patience import briefly
-from headrace_airflow.reasons import RELEASED
 from headrace_airflow.run_operators import Context, RunOperator
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
 
@@ -225,4 +224,4 @@ class ReleaseLeaseOperator(_StepTask):
         """Returns when no process of the lease is left."""
         with told_to_airflow():
             run = open_run(self.run_id)
-            leases.release(run, self._planned(run).role, f"{RELEASED} {self.task_id}")
+            leases.release(run, self._planned(run).role, f"released by task {self.task_id}")

@@ -23,7 +23,9 @@ from headrace.steps import mailbox
 from headrace.storage.layout import LeaseFolder, StepFolder
 from headrace_airflow.airflow_api import task_states
 from headrace_airflow.progress_line import ProgressLines
-from headrace_airflow.reasons import STOPPED
+
+STOPPED = "A user stopped"
+"""How the reason begins that a trigger gives for ending work."""
 
 
 @dataclass(frozen=True, kw_only=True)
