@@ -189,7 +189,7 @@ class Fleet:
         try:
             while True:
                 while len(running) < _AHEAD * slots and (index := next(waiting, None)) is not None:
-                    running[self._item(function, items[index])] = index
+                    running[self._held(function, (items[index],), SLOT)] = index
                 if not running:
                     return
                 finished = first_done(self._client, list(running), check, self._check_alive)
@@ -200,7 +200,7 @@ class Fleet:
                     losses[index] = losses.get(index, 0) + 1
                     if losses[index] > retries:
                         raise lost_item(index, losses[index], loss(future))
-                    running[self._item(function, items[index])] = index
+                    running[self._held(function, (items[index],), SLOT)] = index
                 results = self._results(kept)
                 yield from zip((done[future] for future in kept), results, strict=True)
         finally:
@@ -228,9 +228,6 @@ class Fleet:
                 )
             time.sleep(CHECK_EVERY_S / 5)
         return found
-
-    def _item(self, function: Callable[[Item], Result], item: Item) -> Future:
-        return self._held(function, (item,), SLOT)
 
     def _held(
         self,
