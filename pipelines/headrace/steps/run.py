@@ -72,7 +72,7 @@ def _outcome(context: StepContext) -> StepResult:
     try:
         outputs = step_function(context.spec.kind)(context)
     except Exception as error:
-        failure = failure_of(error)
+        failure = _blamed(failure_of(error), context)
         if failure.failure_class.is_retried:  # a fault of the machine, or headrace's own
             logger.exception("Step %s failed", context.spec.key)
         else:
@@ -85,6 +85,16 @@ def _outcome(context: StepContext) -> StepResult:
         started_at=context.started_at,
         finished_at=time.time(),
     )
+
+
+def _blamed(failure: Failure, context: StepContext) -> Failure:
+    """A step that is told to stop may lose its machines first: the request is the cause then."""
+    if failure.failure_class.is_retried:
+        try:
+            context.check()
+        except HeadraceError as request:
+            return failure_of(request)
+    return failure
 
 
 def _tell(key: str, failure: Failure) -> None:

@@ -82,6 +82,25 @@ def test_cancel_file_stops_the_step(step, run_as):
     assert "asked" in result.failure.message
 
 
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (WorkerLostError("worker died"), StepState.CANCELLED),
+        (ZeroDivisionError("division by zero"), StepState.CANCELLED),
+        (DataError("bad sample"), StepState.FAILED),
+    ],
+)
+def test_faults_of_a_machine_that_is_taken_away_from_a_cancelled_step(step, run_as, error, state):
+    """A lease that closes cancels its steps first, and then ends the workers below them."""
+
+    def work(context):
+        write_text(step.cancel, "asked")
+        raise error
+
+    run_as(work)
+    assert run_step(step).state is state
+
+
 def test_time_limit(step, run_as):
     spec = read_record(step.spec, StepSpec)
     write_record(step.spec, spec.model_copy(update={"timeout_s": 0.01}))
