@@ -36,6 +36,7 @@ with DAG(
     acquire = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
     pack = PackOperator(task_id="pack")
     release = ReleaseLeaseOperator(task_id="release_pool", step="pack").as_teardown(setups=acquire)
-    finish = FinishRunOperator(task_id="finish").as_teardown(setups=prepare)
+    finish = FinishRunOperator(task_id="finish")
+    finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)
 
     prepare >> acquire >> pack >> release >> finish

@@ -7,7 +7,8 @@
 2. `pack` turns raw samples into HDF5 shards on a pool of workers; it takes seconds when that is
    done.
 3. `stage`, `train` and `evaluate` share one gang of nodes, as staged shards are gone with it.
-4. `finish` records how the run ended; it runs whatever happened before.
+4. `finish` records how the run ended, and fails when the run has; it runs whatever happened
+   before.
 
 The links of a task show the Dask dashboard and the run's folder or report; its log shows
 progress. A task that fails is tried again and goes on from the last checkpoint; a mistake in
@@ -53,7 +54,8 @@ with DAG(
     evaluate = StepOperator(task_id="evaluate", step="evaluate")
     release_gang = ReleaseLeaseOperator(task_id="release_gang", step="train")
     release_gang.as_teardown(setups=acquire_gang)
-    finish = FinishRunOperator(task_id="finish").as_teardown(setups=prepare)
+    finish = FinishRunOperator(task_id="finish")
+    finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)
 
     prepare >> acquire_pool >> pack >> release_pool
     [pack, release_pool] >> acquire_gang >> stage >> train >> evaluate >> release_gang >> finish

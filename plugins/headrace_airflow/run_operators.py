@@ -11,7 +11,7 @@ from headrace.control.flow import steps_of
 from headrace.control.reaper import end_run, reap
 from headrace.control.runs import Run, RunRequest, create_run, finish_run, open_run
 from headrace.states import StepState
-from headrace_airflow.airflow_api import task_states
+from headrace_airflow.airflow_api import AirflowFailException, task_states
 from headrace_airflow.choices import check_choice, check_overrides
 from headrace_airflow.failures import told_to_airflow
 from headrace_airflow.links import FOLDER_KEY, RunFolderLink
@@ -69,30 +69,33 @@ class RunOperator(BaseOperator):  # type: ignore[misc]
 
 
 class FinishRunOperator(RunOperator):
-    """Records how the run ended, also when it failed, and ends whatever it left behind."""
+    """Records how the run ended, also when it failed, and ends whatever it left behind.
+
+    It fails when the run has: Airflow counts the steps that it skips in a DAG run that a user has
+    marked failed as done well.
+    """
 
     operator_extra_links = (RunFolderLink(),)
 
     def execute(self, context: Context) -> str:
-        """Returns the final state of the run."""
+        """Returns the final state of the run, which is `succeeded`."""
         with told_to_airflow():
             run = open_run(self.run_id)
-            state = self._state(context, run)
-            if state is StepState.SUCCEEDED:
-                finish_run(run, state)
-            else:
-                end_run(run, state)
-        context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
-        self.log.info("Run %s: %s", run.run_id, state.value)
-        return state.value
+            context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
+            undone = self._undone(context, run)
+            if undone:
+                end_run(run, StepState.FAILED)
+                states = ", ".join(f"{step} is {state}" for step, state in undone.items())
+                raise AirflowFailException(f"Run {run.run_id} failed: {states}")
+            finish_run(run, StepState.SUCCEEDED)
+        self.log.info("Run %s: %s", run.run_id, StepState.SUCCEEDED.value)
+        return StepState.SUCCEEDED.value
 
-    def _state(self, context: Context, run: Run) -> StepState:
+    def _undone(self, context: Context, run: Run) -> dict[str, str]:
         address = DagRunAddress.of(context)
         states = task_states(address.dag_id, address.run_id)
         steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
-        self.log.info("Tasks: %s", {step: states.get(step) for step in steps})
-        done = all(states.get(step) == "success" for step in steps)
-        return StepState.SUCCEEDED if done else StepState.FAILED
+        return {step: str(states.get(step)) for step in steps if states.get(step) != "success"}
 
 
 class ReapOperator(BaseOperator):  # type: ignore[misc]

@@ -49,6 +49,11 @@ def test_what_is_acquired_is_released(dag_bag, dag_id, teardown, setup):
     assert setup in dag.get_task(teardown).upstream_task_ids
 
 
+@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_train"])
+def test_a_run_that_failed_fails_its_dag_run(dag_bag, dag_id):
+    assert dag_bag.dags[dag_id].get_task("finish").on_failure_fail_dagrun
+
+
 def test_training_waits_for_the_packed_dataset_and_not_only_for_its_lease(dag_bag):
     train = dag_bag.dags["headrace_train"]
     assert train.get_task("acquire_gang").upstream_task_ids == {"pack", "release_pool"}

@@ -352,18 +352,27 @@ def test_packing_publishes_what_is_new(run, context, script, reused, num_events)
 STEPS = ("pack", "stage", "train", "evaluate")
 
 
+def test_finish_records_a_run_that_succeeded(run, context, monkeypatch):
+    monkeypatch.setattr(run_operators, "task_states", lambda *_: dict.fromkeys(STEPS, "success"))
+    assert FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context) == "succeeded"
+    assert ledger().run(run.run_id).state is StepState.SUCCEEDED
+
+
 @pytest.mark.parametrize(
-    ("states", "expected"),
+    ("states", "words"),
     [
-        (dict.fromkeys(STEPS, "success"), StepState.SUCCEEDED),
-        ({**dict.fromkeys(STEPS, "success"), "evaluate": "failed"}, StepState.FAILED),
-        ({"pack": "failed", "stage": "upstream_failed"}, StepState.FAILED),
+        ({**dict.fromkeys(STEPS, "success"), "evaluate": "failed"}, "failed: evaluate is failed"),
+        ({"pack": "failed", "stage": "upstream_failed"}, "stage is upstream_failed"),
+        ({**dict.fromkeys(STEPS, "success"), "evaluate": "skipped"}, "evaluate is skipped"),
     ],
 )
-def test_finish_records_how_the_run_ended(run, context, monkeypatch, states, expected):
+def test_finish_fails_with_its_run(run, context, monkeypatch, states, words):
+    """A step is skipped in a DAG run that is marked failed; the DAG run is to stay failed."""
     monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
-    assert FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context) == expected.value
-    assert ledger().run(run.run_id).state is expected
+    with pytest.raises(AirflowFailException, match=words):
+        FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context)
+    assert ledger().run(run.run_id).state is StepState.FAILED
+    assert context["ti"].pushed["folder_url"].startswith("file://")
 
 
 # reaper
