@@ -8,6 +8,7 @@ waits on request. `headrace_train` is scheduled on the dataset that recipe `arri
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus
 from headrace.storage.layout import StepFolder
+from support.last_will import last_will
 from support.leftovers import describe, started_by
 from support.waiting import wait_until
 
@@ -56,6 +58,8 @@ limits: {{max_leases: {max_leases}, step_poll: 0.5, heartbeat: 1}}
 """
 
 _CODE = Path(__file__).parent / "training_code"
+
+_DOWN = "from headrace.cli.airflow_server import down; down()"
 
 _OWN_SETTINGS = (
     "HEADRACE_LEDGER",
@@ -274,6 +278,8 @@ def _recipes(home: Path) -> tuple[dict[str, Any], ...]:
 @pytest.fixture(scope="session")
 def airflow_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowService]:
     """One Airflow for the whole session; started at first use, ended with all it started."""
-    service = AirflowService(make_home(tmp_path_factory.mktemp("airflow-service")))
-    yield service
+    home = make_home(tmp_path_factory.mktemp("airflow-service"))
+    with last_will(_DOWN, {**os.environ, "HEADRACE_HOME": str(home)}):
+        service = AirflowService(home)
+        yield service
     service.stop()

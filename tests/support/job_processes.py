@@ -15,6 +15,8 @@ from support.airflow_service import AirflowService
 from support.waiting import wait_until
 
 _SUPERVISES = "airflow worker -- LocalExecutor: "
+_ID_LENGTH = 24
+"""So much of the 36 characters of an id tells apart all of a test session."""
 
 
 def component(service: AirflowService, name: str) -> psutil.Process:
@@ -34,9 +36,8 @@ def component(service: AirflowService, name: str) -> psutil.Process:
 
 def task_supervisor(service: AirflowService, task_instance: str) -> psutil.Process | None:
     """The process that watches over a task which runs right now; None when it does not run."""
-    title = f"{_SUPERVISES}{task_instance}"
     workers = component(service, "scheduler").children()
-    return next((worker for worker in workers if _title(worker) == title), None)
+    return next((worker for worker in workers if _works_on(worker, task_instance)), None)
 
 
 def task_runner(service: AirflowService, task_instance: str) -> psutil.Process | None:
@@ -46,6 +47,12 @@ def task_runner(service: AirflowService, task_instance: str) -> psutil.Process |
         return next(iter(supervisor.children()), None) if supervisor is not None else None
     except psutil.NoSuchProcess:
         return None
+
+
+def _works_on(worker: psutil.Process, task_instance: str) -> bool:
+    title = _title(worker)  # the end of a long title is cut off
+    number = title.removeprefix(_SUPERVISES)
+    return title != number and len(number) > _ID_LENGTH and task_instance.startswith(number)
 
 
 def _parent(process: psutil.Process) -> psutil.Process | None:
