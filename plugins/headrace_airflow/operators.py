@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from headrace.control import leases
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.runs import Run, open_run
-from headrace.control.steps import Ticket, collect, start_step
+from headrace.control.steps import Ticket, cancel_step, collect, start_step
 from headrace.control.watch import look, look_lease
 from headrace.errors import CapacityError
 from headrace.states import LeaseState, StepState
@@ -31,7 +31,13 @@ from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled
 from headrace_airflow.links import DASHBOARD_KEY, FOLDER_KEY, DaskDashboardLink, RunFolderLink
 from headrace_airflow.patience import briefly
 from headrace_airflow.run_operators import Context, RunOperator
-from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
+from headrace_airflow.triggers import (
+    STOPPED,
+    LeaseTrigger,
+    RoomTrigger,
+    StepTrigger,
+    WaitingTask,
+)
 
 
 class _StepTask(RunOperator):
@@ -127,14 +133,17 @@ class StepOperator(_StepTask):
     """Runs a step: finds, collects, re-attaches, and only then submits; then waits for its end.
 
     A failure that another attempt may heal is retried by Airflow, from the last checkpoint; a
-    mistake in recipe, data or user code fails the task at once. A task that was cleared after its
-    step had succeeded collects the same result again: a new DAG run does the work anew.
+    mistake in recipe, data or user code fails the task at once. A task that is cleared while its
+    step runs stops that attempt and makes another one, from the last checkpoint. One that is
+    cleared after its step had succeeded collects the same result again: a new DAG run does the work
+    anew.
     """
 
     operator_extra_links = (DaskDashboardLink(), RunFolderLink())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Returns the step's outputs."""
+        self._stop_what_was_cleared(context)
         return self.ask_again(context)
 
     def ask_again(self, context: Context, event: object = None) -> dict[str, Any]:
@@ -151,6 +160,19 @@ class StepOperator(_StepTask):
         with told_to_airflow():
             run = open_run(self.run_id)
             return self._finish(context, run, Ticket(**ticket), may_resubmit=may_resubmit)
+
+    def _stop_what_was_cleared(self, context: Context) -> None:
+        """Stop the attempt of a task that a user has cleared; a retry would re-attach to it.
+
+        The trigger of the earlier try hears of the clearing too, but often only when this try
+        waits already, and then it cannot tell it from being moved to another triggerer.
+        """
+        ti = context["ti"]
+        first_try_since_cleared = ti.max_tries - self.retries + 1
+        if ti.try_number > 1 and ti.try_number == first_try_since_cleared:
+            with told_to_airflow():
+                reason = f"{STOPPED} try {ti.try_number - 1} of task {ti.task_id} by clearing it"
+                cancel_step(open_run(self.run_id), self.step, reason)
 
     def _follow(self, context: Context, run: Run, *, may_resubmit: bool) -> dict[str, Any]:
         try:

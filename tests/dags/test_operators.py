@@ -34,7 +34,7 @@ from headrace_airflow.operators import (
 )
 from headrace_airflow.patience import briefly
 from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator, ReapOperator
-from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
+from headrace_airflow.triggers import STOPPED, LeaseTrigger, RoomTrigger, StepTrigger
 
 
 class Outlets(dict):
@@ -60,6 +60,7 @@ def context(headrace_home):
         run_id="manual__2026-01-02T03:04:05",
         task_id="train",
         try_number=1,
+        max_tries=4,
         pushed=pushed,
         xcom_push=pushed.__setitem__,
     )
@@ -310,6 +311,32 @@ def test_an_attempt_cancelled_for_an_earlier_try_is_replaced_once(
     assert deferred.value.kwargs["may_resubmit"] is False
     with pytest.raises(AirflowFailException, match="cancelled"):
         complete(run, context, ticket, may_resubmit=False)
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize(
+    ("try_number", "max_tries", "is_cleared"),
+    [
+        (1, 4, False),
+        (2, 4, False),  # a retry
+        (2, 5, True),  # cleared in its first try
+        (3, 5, False),  # a retry after that
+        (6, 9, True),  # cleared after all five tries
+    ],
+)
+def test_only_the_first_try_since_a_clear_stops_the_attempt_it_finds(
+    run, context, script, ticket, try_number, max_tries, is_cleared
+):
+    """Airflow counts the tries that are left from the last clear on (pains 9)."""
+    context["ti"].try_number, context["ti"].max_tries = try_number, max_tries
+    stopped = []
+    script("cancel_step", True, stopped)
+    script("start_step", ticket)
+    operator = StepOperator(task_id="train", step="train", run_id=run.run_id, retries=4)
+    with pytest.raises(TaskDeferred):
+        operator.execute(context)
+    reasons = [f"{STOPPED} try {try_number - 1} of task train by clearing it"]
+    assert [arguments[1:] for arguments in stopped] == ([("train", *reasons)] if is_cleared else [])
 
 
 def test_a_step_cancelled_by_hand_stays_cancelled(run, context, script, ticket):
