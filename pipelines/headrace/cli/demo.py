@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,9 @@ from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
 from headrace.control.books import ledger
 from headrace.control.overview import overview
-from headrace.errors import StepError, UnknownNameError
+from headrace.control.reaper import end_run
+from headrace.control.runs import open_run
+from headrace.errors import HeadraceError, StepError, UnknownNameError
 from headrace.recipe.load import home
 from headrace.states import StepState
 
@@ -58,15 +60,11 @@ def demo(
     console = open_console()
     once = once or bool(os.environ.get("CI")) or not console.is_terminal
     _prepare_digits(console)
-    with _airflow(console) as server:
+    with _airflow(console) as (server, stop_airflow):
         api = AirflowApi(server.url)
         dag_run = _trigger(api, overrides or [], console)
-        run_id = _run_id(api, dag_run, console)
-        with Watching(run_id, console) as tick:
-            ended = _DagRunEnd(api, dag_run)
-            while not ended():
-                tick()
-                time.sleep(_POLL_S)
+        with _cancelled_when_left(api, dag_run, stop_airflow, console):
+            run_id = _followed(api, dag_run, console)
         succeeded = _tell_end(run_id, api.run_url(DAG_ID, dag_run), console)
         if not once:
             console.print(f"Airflow stays up at {server.url}; Ctrl-C ends it.")
@@ -85,17 +83,55 @@ def _prepare_digits(console: Console) -> None:
 
 
 @contextmanager
-def _airflow(console: Console) -> Iterator[Server]:
+def _airflow(console: Console) -> Iterator[tuple[Server, Callable[[], None]]]:
+    """Airflow, and how to stop it early; one that was up before is never stopped."""
     was_up = running() is not None
+
+    def stop() -> None:
+        if not was_up:
+            with console.status("Stopping Airflow"):
+                down()
+
     try:
         with console.status("Starting Airflow"):
             server = up()
         console.print(f"Airflow: {server.url}", highlight=False)
-        yield server
+        yield server, stop
     finally:
-        if not was_up:
-            with console.status("Stopping Airflow"):
-                down()
+        stop()
+
+
+@contextmanager
+def _cancelled_when_left(
+    api: AirflowApi, dag_run: str, stop_airflow: Callable[[], None], console: Console
+) -> Iterator[None]:
+    """End a run that is left before its end, by Ctrl-C say, with all its work.
+
+    Its leases would work on without Airflow, and the DAG run would go on with the next Airflow.
+    """
+    left_early = True
+    try:
+        yield
+        left_early = False
+    finally:
+        if left_early:
+            _fail(api, dag_run, console)
+            stop_airflow()
+            _end_rest(_key(dag_run), console)
+
+
+def _fail(api: AirflowApi, dag_run: str, console: Console) -> None:
+    try:
+        api.fail_run(DAG_ID, dag_run)
+    except HeadraceError as error:
+        console.print(f"The DAG run will go on when Airflow is started again: {error.what}")
+
+
+def _end_rest(key: str, console: Console) -> None:
+    record = ledger().run_by_key(key)
+    if running() is None and record is not None and not record.state.is_final:
+        with console.status("Ending the run"):
+            end_run(open_run(record.run_id), StepState.CANCELLED)
 
 
 def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> str:
@@ -135,8 +171,23 @@ class _DagRunEnd:
         return state in _LAST_STATES
 
 
+def _followed(api: AirflowApi, dag_run: str, console: Console) -> str:
+    """Show how the DAG run goes, until its end; gives the run's id."""
+    run_id = _run_id(api, dag_run, console)
+    with Watching(run_id, console) as tick:
+        ended = _DagRunEnd(api, dag_run)
+        while not ended():
+            tick()
+            time.sleep(_POLL_S)
+    return run_id
+
+
+def _key(dag_run: str) -> str:
+    return f"airflow:{DAG_ID}:{dag_run}"
+
+
 def _run_id(api: AirflowApi, dag_run: str, console: Console) -> str:
-    key = f"airflow:{DAG_ID}:{dag_run}"
+    key = _key(dag_run)
     ended = _DagRunEnd(api, dag_run)
     with console.status("Triggered; waiting for the first task"):
         while (record := ledger().run_by_key(key)) is None:
