@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,6 +143,13 @@ class BackendContract:
         wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
         assert "has gone" in client.why_ended(folder)
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
+
+    def test_ends_when_its_folder_is_removed(self, site: Path) -> None:
+        """pains 22: who clears a site's folder by hand leaves no process behind."""
+        folder = opened(site, self.role())
+        shutil.rmtree(folder.path, ignore_errors=True)  # the host writes in it meanwhile
+        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
+        assert not folder.closed.exists()
 
     def test_sigterm_closes_in_order(self, site: Path) -> None:
         folder = opened(site, self.role())

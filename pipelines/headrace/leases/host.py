@@ -122,6 +122,7 @@ class Host:
             idle_stop_s=self._spec.role.idle_stop,
             asked=self._folder.close.read_text() if self._folder.close.exists() else None,
             lost_owner=f"process {owner.pid} on {owner.host}" if owner and gone else None,
+            is_removed=not self._folder.spec.exists(),
             signal_name=self._signal_name,
         )
 
@@ -162,7 +163,8 @@ def serve(folder: LeaseFolder) -> None:
         return
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
     ending = _serve_to_the_end(folder)
-    write_record(folder.closed, ending)
+    if folder.spec.exists():
+        write_record(folder.closed, ending)
 
 
 def _serve_to_the_end(folder: LeaseFolder) -> Ending:

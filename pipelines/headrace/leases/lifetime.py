@@ -23,6 +23,8 @@ class Life:
     """Why somebody asked the lease to close; None when nobody did."""
     lost_owner: str | None = None
     """Name of the owner process that has gone; None when it lives or there is none."""
+    is_removed: bool = False
+    """Whether somebody removed the lease's folder, so that nobody can ask for anything."""
     signal_name: str | None = None
     """Name of the signal that asked the host to end."""
 
@@ -31,6 +33,8 @@ def why_close(life: Life) -> str | None:
     """Why the lease ends now; None when it goes on."""
     if life.asked is not None:
         return life.asked.strip() or "asked to close"
+    if life.is_removed:
+        return "its folder was removed"
     if life.signal_name is not None:
         return f"the host was ended by {life.signal_name}"
     if life.lost_owner is not None:

@@ -28,6 +28,7 @@ _QUIET = {
         ({"asked": ""}, "asked to close"),
         ({"signal_name": "SIGTERM"}, "the host was ended by SIGTERM"),
         ({"lost_owner": "process 7 on here"}, "its owner, process 7 on here, has gone"),
+        ({"is_removed": True}, "its folder was removed"),
         # who asked comes before what would have ended it anyway
         ({"asked": "done", "lost_owner": "x", "now_s": 1e9}, "done"),
         (
