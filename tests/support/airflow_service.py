@@ -86,8 +86,12 @@ class TaskApi(AirflowApi):
         self._call("PATCH", path, {"new_state": state})
 
     def mark_run(self, dag_id: str, dag_run: str, state: str) -> None:
-        """The buttons that mark a DAG run as failed or as success."""
+        """The buttons that mark a DAG run as failed or as success; clearing makes it `queued`."""
         self._call("PATCH", _run_path(dag_id, dag_run), {"state": state})
+
+    def delete_run(self, dag_id: str, dag_run: str) -> None:
+        """The button that deletes a DAG run; Airflow refuses while it is running."""
+        self._call("DELETE", _run_path(dag_id, dag_run))
 
     def clear(self, dag_id: str, dag_run: str, tasks: Sequence[str], *, downstream: bool) -> None:
         """The button that clears tasks: they run again."""

@@ -45,22 +45,24 @@ class HeldTraining:
         self.run_id = service.wait_for_run(self.dag_run)
         """Id of the run in the ledger."""
 
-    def wait_held(self) -> None:
-        """Wait until training waits, with its task deferred."""
-        wait_until((self._folder / "held").exists, LONG_S, "training to wait")
+    def wait_held(self, attempt: int = 1) -> None:
+        """Wait until training waits for the n-th time, with its task deferred."""
+
+        def held() -> bool:
+            begun = self.attempts()
+            return len(begun) >= attempt and (self._folder / f"held-{begun[-1][0]}").exists()
+
+        wait_until(held, LONG_S, f"attempt {attempt} at training to wait")
         self.service.wait_task(self.dag_run, "train", "deferred")
 
     def release(self) -> None:
         """Let training go on, now and in later attempts."""
         (self._folder / "hold").unlink()
 
-    def hold_again(self) -> None:
-        """Let the next attempt wait as well."""
-        (self._folder / "held").unlink()
-
     def attempts(self) -> list[tuple[int, int]]:
         """Process and first step of each time that training began."""
-        lines = (self._folder / "attempts").read_text().splitlines()
+        file = self._folder / "attempts"
+        lines = file.read_text().splitlines() if file.exists() else []
         return [(int(pid), int(step)) for pid, step in (line.split() for line in lines)]
 
     def step(self) -> StepFolder:
@@ -104,9 +106,9 @@ class HeldTraining:
 
 
 @contextmanager
-def no_triggerer(service: AirflowService) -> Iterator[None]:
-    """Stand all processes of the triggerer still; they go on afterwards."""
-    first = job_processes.component(service, "triggerer")
+def standing_still(service: AirflowService, name: str) -> Iterator[None]:
+    """Stand all processes of a component of Airflow still; they go on afterwards."""
+    first = job_processes.component(service, name)
     stopped = [first, *first.children(recursive=True)]
     _signal(stopped, signal.SIGSTOP)
     try:

@@ -71,7 +71,7 @@ class AirflowApi:
         )
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                content: dict[str, Any] = json.loads(answer.read())
+                content: dict[str, Any] = json.loads(answer.read() or b"{}")
                 return content
         except urllib.error.HTTPError as error:
             reason = error.read().decode(errors="replace")[:2000]

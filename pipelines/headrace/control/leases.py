@@ -14,7 +14,7 @@ from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.storage.layout import LeaseFolder
 
-RELEASED = "Its lease was released"
+RELEASED = "Its lease was closed"
 """How the reason begins that is given to a step which still runs when its lease is released."""
 
 

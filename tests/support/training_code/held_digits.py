@@ -15,8 +15,8 @@ class HeldDigits(DigitsClassifier):
     process, and takes it back only when that process has ended.
 
     Args:
-        folder: Folder of `hold`, and of what the model leaves there: `held` appears when it
-            waits, `attempts` gets a line with the process and its first step from each rank 0.
+        folder: Folder of `hold`, and of what the model leaves there: `held-<pid>`
+            appears when rank 0 waits, `attempts` gets a line from it: process, first step.
         hold_at: Optimizer steps after which it waits.
         learning_rate: As of the demo's model.
     """
@@ -37,5 +37,6 @@ class HeldDigits(DigitsClassifier):
 
     def on_train_batch_start(self, batch, batch_idx):
         while self.global_step >= self.hold_at and (self.folder / "hold").exists():
-            (self.folder / "held").touch()
+            if self.global_rank == 0:
+                (self.folder / f"held-{os.getpid()}").touch()
             time.sleep(0.05)
