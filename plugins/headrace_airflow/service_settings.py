@@ -27,7 +27,7 @@ def airflow_settings(folder: Path, port: int, jwt_secret: str, parallelism: int)
     url = f"http://127.0.0.1:{port}"
     values = {
         "core": {
-            "executor": "LocalExecutor",
+            "executor": "headrace_airflow.local_executor.LocalExecutor",
             "parallelism": str(parallelism),
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
@@ -70,7 +70,7 @@ def _recovery() -> dict[str, dict[str, str]]:
             "orphaned_tasks_check_interval": "10",
             "task_instance_heartbeat_timeout": "45",
             "task_instance_heartbeat_timeout_detection_interval": "10",
-            "task_queued_timeout": "60",
+            "task_queued_timeout": "30",
             "task_queued_timeout_check_interval": "15",
         },
         "triggerer": {"triggerer_health_check_threshold": "20"},

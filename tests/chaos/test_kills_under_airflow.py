@@ -144,7 +144,7 @@ def test_the_task_process_is_killed(
     )
     kill(process)
     job.assert_ends_like(undisturbed)
-    assert job.tries() == 2
+    assert job.tries() in (1, 2)  # a process that had not yet told of its start costs no try
     assert job.states() == ONCE  # the second try found the work of the first
     assert len(job.launches()) == 1
 
