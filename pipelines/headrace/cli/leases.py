@@ -12,6 +12,7 @@ import typer
 
 from headrace.cli.console import open_console
 from headrace.cli.lease_view import details, summary
+from headrace.control.reaper import reap as reap_ledger
 from headrace.leases import client, overview
 from headrace.leases.reap import reap as reap_site
 from headrace.recipe.load import load_site
@@ -91,14 +92,20 @@ def close(
 def reap(site: SiteOption = "laptop") -> None:
     """End leases that are lost or whose owner has gone, and processes they left.
 
+    Runs whose owner was a process that has gone are closed in the ledger; those of Airflow are left
+    to its own reaper.
+
     Example: headrace lease reap
     """
+    closed = reap_ledger(lambda _run: False, lambda _run, _step: False)
+    for line in closed:
+        typer.echo(line)
     ended = reap_site(_site_folder(site))
     for leftover in ended:
         typer.echo(
             f"{leftover.folder.lease_id}: {leftover.why} ({leftover.num_processes} processes ended)"
         )
-    if not ended:
+    if not ended and not closed:
         typer.echo("Nothing to reap.")
 
 
