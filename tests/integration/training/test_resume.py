@@ -125,15 +125,20 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
     """
     context = start(tmp_path, nodes=2, ranks=1, dies=[[1, 17], [0, 31]])
     outputs = train_here(context, dataset, ThisProcessFleet(2))
-    assert outputs["restarts"] == 2
     assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
     assert outputs["metrics"] == undisturbed["metrics"]
     events = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
     resumed = [Path(event["resume"]).name for event in events if event.get("resume")]
-    assert resumed == ["step-000000015.ckpt", "step-000000030.ckpt"]
     whys = [event["why"] for event in events if event["event"] == "restart"]
-    assert [why.split(":")[0] for why in whys] == ["Rank 1 on node-1", "Rank 0 on node-0"]
-    assert all("SIGKILL" in why for why in whys)
+    assert outputs["restarts"] == len(whys)
+    # on a crowded machine ranks may also fail to meet, which is one more restart
+    killed = {
+        why.split(":")[0]: name for why, name in zip(whys, resumed, strict=True) if "SIGKILL" in why
+    }
+    assert killed == {
+        "Rank 1 on node-1": "step-000000015.ckpt",
+        "Rank 0 on node-0": "step-000000030.ckpt",
+    }, whys
     assert_each_once(tmp_path)
     kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
     assert kept == ["final.ckpt", "final.json", "step-000000036.ckpt", "step-000000039.ckpt"]
