@@ -10,11 +10,11 @@
 4. `finish` records how the run ended, and fails when the run has; it runs whatever happened
    before.
 
-The links of a task show the Dask dashboard and the run's folder or report; its log shows
-progress. A task that fails is tried again and goes on from the last checkpoint; a mistake in
-the recipe, the data or the model fails at once and says what to do. Marking a task or the run
-failed stops the work; clearing it starts it again from the last checkpoint. To train anew,
-trigger a new run.
+The link of a task, on its tab Details, leads to the Dask dashboard; its log shows progress, and
+where the run's folder and its report lie. A task that fails is tried again and goes on from the
+last checkpoint; a mistake in the recipe, the data or the model fails at once and says what to do.
+Marking a task or the run failed stops the work; clearing it starts it again from the last
+checkpoint. To train anew, trigger a new run.
 
 Set the environment variable `HEADRACE_TRAIN_SCHEDULE` to the name of a dataset, and each newly
 packed version of it starts this DAG.

@@ -28,7 +28,7 @@ from headrace_airflow.airflow_api import (
 from headrace_airflow.assets import DATASETS, publish
 from headrace_airflow.detached import without_airflow_environment
 from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled_for_another_try
-from headrace_airflow.links import DASHBOARD_KEY, FOLDER_KEY, DaskDashboardLink, RunFolderLink
+from headrace_airflow.links import DASHBOARD_KEY, DaskDashboardLink
 from headrace_airflow.patience import briefly
 from headrace_airflow.run_operators import Context, RunOperator
 from headrace_airflow.triggers import (
@@ -139,7 +139,7 @@ class StepOperator(_StepTask):
     anew.
     """
 
-    operator_extra_links = (DaskDashboardLink(), RunFolderLink())
+    operator_extra_links = (DaskDashboardLink(),)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Returns the step's outputs."""
@@ -185,7 +185,7 @@ class StepOperator(_StepTask):
         self.log.info("Attempt %s in %s", started.attempt, started.step_folder)
         lease, folder = Path(started.lease_folder), Path(started.step_folder)
         seen = briefly(lambda: look(lease, folder, run.site.limits.lost_after), lambda it: it.final)
-        self._show_links(context, run, seen.lease.dashboard_url)
+        context["ti"].xcom_push(DASHBOARD_KEY, seen.lease.dashboard_url)
         if seen.final:
             return self._finish(context, run, started, may_resubmit=may_resubmit)
         trigger = StepTrigger(
@@ -210,10 +210,6 @@ class StepOperator(_StepTask):
             return self._follow(context, run, may_resubmit=False)
         return self._conclude(context, run, result)
 
-    def _show_links(self, context: Context, run: Run, dashboard_url: str) -> None:
-        context["ti"].xcom_push(DASHBOARD_KEY, dashboard_url)
-        context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
-
     def _conclude(self, context: Context, run: Run, result: StepResult) -> dict[str, Any]:
         if result.state is not StepState.SUCCEEDED:
             if result.failure is not None and result.failure.trace:
@@ -221,7 +217,7 @@ class StepOperator(_StepTask):
             raise failure_of(self.step, result)
         report = result.outputs.get("report")
         if report:
-            context["ti"].xcom_push(FOLDER_KEY, Path(report).as_uri())
+            self.log.info("Report: %s", report)
         self._succeeded(context, run, result.outputs)
         return result.outputs
 

@@ -10,7 +10,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 import headrace_airflow.operators
 import headrace_airflow.run_operators  # noqa: F401, for the tasks, see above
-from headrace_airflow.links import DaskDashboardLink, RunFolderLink
+from headrace_airflow.links import DaskDashboardLink
 from headrace_airflow.one_writer import OneWriter
 
 
@@ -18,7 +18,7 @@ class HeadracePlugin(AirflowPlugin):  # type: ignore[misc]
     """Registers the links, so that the UI can show them, and the middleware for SQLite."""
 
     name = "headrace"
-    operator_extra_links = (DaskDashboardLink(), RunFolderLink())
+    operator_extra_links = (DaskDashboardLink(),)
     fastapi_root_middlewares = (
         {"middleware": OneWriter, "name": "headrace: one writer on SQLite"},
     )

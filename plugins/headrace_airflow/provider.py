@@ -14,6 +14,5 @@ def get_provider_info() -> dict[str, Any]:
         "versions": ["0.1.0"],
         "extra-links": [
             "headrace_airflow.links.DaskDashboardLink",
-            "headrace_airflow.links.RunFolderLink",
         ],
     }

@@ -14,7 +14,6 @@ from headrace.states import StepState
 from headrace_airflow.airflow_api import AirflowFailException, task_states
 from headrace_airflow.choices import check_choice, check_overrides
 from headrace_airflow.failures import told_to_airflow
-from headrace_airflow.links import FOLDER_KEY, RunFolderLink
 from headrace_airflow.owners import DagRunAddress, owner_is_done, step_is_abandoned
 
 Context = Mapping[str, Any]
@@ -28,8 +27,6 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
     Args:
         kind: `train` for the main job, `pack` for packing alone.
     """
-
-    operator_extra_links = (RunFolderLink(),)
 
     def __init__(self, *, kind: Literal["train", "pack"], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -50,7 +47,6 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
             )
             run = create_run(request)
         self.log.info("Run %s in %s", run.run_id, run.folder.path)
-        context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
         return run.run_id
 
 
@@ -75,20 +71,17 @@ class FinishRunOperator(RunOperator):
     marked failed as done well.
     """
 
-    operator_extra_links = (RunFolderLink(),)
-
     def execute(self, context: Context) -> str:
         """Returns the final state of the run, which is `succeeded`."""
         with told_to_airflow():
             run = open_run(self.run_id)
-            context["ti"].xcom_push(FOLDER_KEY, run.folder.path.as_uri())
             undone = self._undone(context, run)
             if undone:
                 end_run(run, StepState.FAILED)
                 states = ", ".join(f"{step} is {state}" for step, state in undone.items())
                 raise AirflowFailException(f"Run {run.run_id} failed: {states}")
             finish_run(run, StepState.SUCCEEDED)
-        self.log.info("Run %s: %s", run.run_id, StepState.SUCCEEDED.value)
+        self.log.info("Run %s in %s has succeeded", run.run_id, run.folder.path)
         return StepState.SUCCEEDED.value
 
     def _undone(self, context: Context, run: Run) -> dict[str, str]:

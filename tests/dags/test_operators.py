@@ -130,7 +130,6 @@ def test_prepare_makes_one_run_however_often_it_is_tried(context):
     assert prepare(context) == first
     assert [record.run_id for record in ledger().runs()] == [first]
     assert open_run(first).request.owner == "airflow:headrace_train:manual__2026-01-02T03:04:05"
-    assert context["ti"].pushed["folder_url"].startswith("file://")
 
 
 def test_prepare_takes_overrides(context):
@@ -258,7 +257,7 @@ def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
     assert deferred.value.timeout is None
     assert str(trigger.step_folder) == ticket.step_folder
     assert deferred.value.kwargs == {"ticket": asdict(ticket), "may_resubmit": True}
-    assert set(context["ti"].pushed) == {"dashboard_url", "folder_url"}
+    assert set(context["ti"].pushed) == {"dashboard_url"}
 
 
 def test_a_short_step_is_collected_without_deferring(run, context, script, ticket):
@@ -399,7 +398,6 @@ def test_finish_fails_with_its_run(run, context, monkeypatch, states, words):
     with pytest.raises(AirflowFailException, match=words):
         FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context)
     assert ledger().run(run.run_id).state is StepState.FAILED
-    assert context["ti"].pushed["folder_url"].startswith("file://")
 
 
 # reaper
