@@ -9,7 +9,7 @@ waits on request. `headrace_train` is scheduled on the dataset that recipe `arri
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,10 +75,30 @@ Answer = TypeVar("Answer")
 class TaskApi(AirflowApi):
     """Airflow's REST API with the calls behind the buttons of its web UI."""
 
+    def trigger_as(self, dag_id: str, dag_run: str, conf: Mapping[str, object]) -> str:
+        """As `trigger`, with an id for the DAG run that the caller chooses."""
+        body = {"dag_run_id": dag_run, "logical_date": None, "conf": dict(conf)}
+        return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+
     def tasks(self, dag_id: str, dag_run: str) -> list[dict[str, Any]]:
         """Task instances of a DAG run, as the API gives them."""
         answer = self._call("GET", f"{_run_path(dag_id, dag_run)}/taskInstances?limit=100")
         return list(answer["task_instances"])
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """The newest DAG runs."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns?limit=100&order_by=-run_after"
+        return list(self._call("GET", path)["dag_runs"])
+
+    def triggering_events(self, dag_id: str, dag_run: str) -> list[dict[str, Any]]:
+        """Events of assets that started a DAG run."""
+        answer = self._call("GET", f"{_run_path(dag_id, dag_run)}/upstreamAssetEvents")
+        return list(answer["asset_events"])
+
+    def asset_events(self, uri: str) -> list[dict[str, Any]]:
+        """Events of an asset."""
+        events = self._call("GET", "/api/v2/assets/events?limit=1000")["asset_events"]
+        return [event for event in events if event["uri"] == uri]
 
     def mark_task(self, dag_id: str, dag_run: str, task_id: str, state: str) -> None:
         """The buttons that mark a task as failed or as success."""
@@ -194,6 +214,12 @@ class AirflowService:
         found = wait_until(reached, timeout_s, what, poll_s=0.3)
         assert found is not None
         return found
+
+    def task_log(self, dag_id: str, dag_run: str, task_id: str) -> str:
+        """The log of all tries of a task, as Airflow wrote it."""
+        folder = self.home / "airflow" / "logs" / "tasks"
+        logs = folder / f"dag_id={dag_id}" / f"run_id={dag_run}" / f"task_id={task_id}"
+        return "".join(log.read_text(errors="replace") for log in sorted(logs.glob("*.log")))
 
     def asked(self, question: Callable[[], Answer], timeout_s: float = 120.0) -> Answer:
         """Ask the API; an API server that stalls for a moment is asked again."""

@@ -1,0 +1,185 @@
+"""Asking for a run: the form in the web UI, the REST API, `airflow` in a shell; links and docs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, Response, expect
+
+from headrace.errors import StepError
+from headrace.recipe.load import available
+from headrace.states import StepState
+from support.airflow_service import DAG_ID, PACK_DAG_ID, AirflowService
+from support.browser import page
+from support.held_training import HeldTraining
+
+__all__ = ["page"]
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+_BIN = Path(sys.executable).parent
+_GENEROUS_MS = 120_000.0
+
+
+@pytest.mark.browser
+def test_the_form_offers_choices_checks_overrides_and_starts_the_run(
+    airflow_service: AirflowService, page: Page, tmp_path: Path
+):
+    """The run waits in training, so that its links can be followed while its lease lives."""
+    form = _open_form(airflow_service, page)
+    with airflow_service.settings():
+        names = {kind: sorted(available(kind)) for kind in ("recipes", "sites")}
+    assert _choices(page, form, 0) == names["recipes"]
+    page.keyboard.press("Escape")
+    form = _open_form(airflow_service, page)
+    assert _choices(page, form, 1) == names["sites"]
+    page.keyboard.press("Escape")
+
+    form = _open_form(airflow_service, page)
+    _choose(page, form, 0, "held")
+    assert _submit(page, form, ["nonsense"]).status == 400
+    expect(form).to_contain_text("Invalid input for param overrides: 'nonsense'")
+
+    def by_form(overrides: list[str]) -> str:
+        answer = _submit(page, form, ["seed=11", *overrides])
+        assert answer.ok, answer.text()
+        return str(answer.json()["dag_run_id"])
+
+    training = HeldTraining(airflow_service, tmp_path / "model", by_form)
+    run = airflow_service.run(training.run_id)
+    assert run.request.recipe == "held"
+    assert run.request.site == "chaos"
+    assert run.recipe.seed == 11
+    training.wait_held()
+    _follow_dashboard_link(airflow_service, page, training.dag_run)
+    training.release()
+    assert airflow_service.wait_end(training.dag_run) == "success"
+    training.wait_run(StepState.SUCCEEDED)
+    log = airflow_service.task_log(DAG_ID, training.dag_run, "finish")
+    assert f"Run {run.run_id} in {run.folder.path} has succeeded" in log
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("dag_id", "words"),
+    [
+        (DAG_ID, "pack if needed, stage, train, evaluate"),
+        (PACK_DAG_ID, "Pack raw samples into a dataset of HDF5 shards"),
+        ("headrace_reaper", "do not pause it"),
+    ],
+)
+def test_each_dag_shows_what_it_is_for(
+    airflow_service: AirflowService, page: Page, dag_id: str, words: str
+):
+    page.goto(f"{airflow_service.url}/dags/{dag_id}")
+    page.get_by_role("button", name="Dag Docs").click()
+    expect(page.get_by_role("dialog")).to_contain_text(words, timeout=_GENEROUS_MS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recipe": "digitz"}, "'digitz' is not one of ['arrivals', 'digits', 'held']"),
+        ({"recipe": "/etc/passwd.yaml"}, "is not one of"),
+        ({"site": "mars"}, "'mars' is not one of ['chaos', 'laptop', 'narrow']"),
+        ({"overrides": ["nonsense"]}, "'nonsense' does not match"),
+        ({"overrides": ["code=[/tmp]"]}, "'code=[/tmp]' does not match"),
+        ({"overrides": ["seed=${oc.env:HOME}"]}, "does not match"),
+        ({"overrides": "trainer.max_epochs=1"}, "is not of type 'array'"),
+    ],
+)
+def test_the_rest_api_refuses_with_the_valid_choices(
+    airflow_service: AirflowService, changes: dict[str, object], words: str
+):
+    """Whoever may trigger a DAG cannot read files or the environment of the host (pains 22)."""
+    conf = {"recipe": "digits", "site": "chaos", "overrides": [], **changes}
+    with pytest.raises(StepError) as refused:
+        airflow_service.api.trigger(DAG_ID, conf)
+    assert "Airflow answered 400" in str(refused.value)
+    assert words in str(refused.value)
+
+
+def test_an_interpolation_in_disguise_fails_the_first_task_with_its_reason(
+    airflow_service: AirflowService,
+):
+    """The form's pattern cannot see it; the task that makes the run can. No lease is taken."""
+    dag_run = airflow_service.trigger(
+        overrides=['dataset.name="\\x24{oc.env:HOME}"'], dag_id=PACK_DAG_ID
+    )
+    assert airflow_service.wait_end(dag_run, dag_id=PACK_DAG_ID) == "failed"
+    states = airflow_service.task_states(dag_run, PACK_DAG_ID)
+    assert states["prepare"] == "failed"
+    assert states["acquire_pool"] == "upstream_failed"
+    log = airflow_service.task_log(PACK_DAG_ID, dag_run, "prepare")
+    assert "holds an interpolation" in log
+    key = f"airflow:{PACK_DAG_ID}:{dag_run}"
+    assert airflow_service.ledger.run_by_key(key) is None
+
+
+def test_airflow_in_a_shell_triggers_a_run(airflow_service: AirflowService):
+    script = f"""
+        set -euo pipefail
+        eval "$(headrace env)"
+        airflow dags trigger {PACK_DAG_ID} --run-id from-a-shell \
+            --conf '{{"recipe": "digits", "site": "chaos"}}'
+    """
+    environment = {
+        **os.environ,
+        "HEADRACE_HOME": str(airflow_service.home),
+        "PATH": f"{_BIN}:{os.environ['PATH']}",
+    }
+    told = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    assert airflow_service.wait_end("from-a-shell", dag_id=PACK_DAG_ID) == "success"
+    run_id = airflow_service.wait_for_run("from-a-shell", PACK_DAG_ID)
+    assert airflow_service.ledger.run(run_id).recipe_name == "digits"
+    airflow_service.assert_books_closed(run_id)
+
+
+def _open_form(service: AirflowService, page: Page) -> Locator:
+    page.goto(f"{service.url}/dags/{DAG_ID}")
+    page.get_by_test_id("trigger-dag-button").click()
+    form = page.get_by_role("dialog")
+    form.locator("[name=element_overrides]").wait_for()
+    return form
+
+
+def _choices(page: Page, form: Locator, index: int) -> list[str]:
+    form.get_by_role("combobox").nth(index).click()
+    page.get_by_role("option").first.wait_for()
+    return sorted(page.get_by_role("option").all_inner_texts())
+
+
+def _choose(page: Page, form: Locator, index: int, name: str) -> None:
+    _choices(page, form, index)
+    page.get_by_role("option", name=name, exact=True).click()
+
+
+def _submit(page: Page, form: Locator, overrides: list[str]) -> Response:
+    """Press the button; gives Airflow's answer."""
+    form.locator("[name=element_overrides]").fill("\n".join(overrides))
+    with page.expect_response(
+        lambda it: it.request.method == "POST" and "/dagRuns" in it.url
+    ) as it:
+        form.get_by_role("button", name="Trigger").click()
+    return it.value
+
+
+def _follow_dashboard_link(service: AirflowService, page: Page, dag_run: str) -> None:
+    page.goto(f"{service.api.run_url(DAG_ID, dag_run)}/tasks/train/details")
+    link = page.get_by_role("link", name="Dask dashboard")
+    link.wait_for()
+    address = link.get_attribute("href") or ""
+    assert address.startswith("http://127.0.0.1:")
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(address, timeout=30) as answer:
+        assert answer.status == 200
+    page.goto(address)
+    expect(page).to_have_title("Dask: Status", timeout=_GENEROUS_MS)
