@@ -31,6 +31,7 @@ class Watching:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._at = 0.0
         self._told: dict[str, str] = {}
+        self._dashboard_url = ""
 
     def __enter__(self) -> Callable[[], None]:
         self._console.print(f"run: {self._run_id}", highlight=False)
@@ -52,6 +53,9 @@ class Watching:
         if self._live is not None:
             self._live.update(live(view), refresh=True)
             return
+        if view.dashboard_url and self._dashboard_url != view.dashboard_url:
+            self._dashboard_url = view.dashboard_url
+            self._console.print(f"Dask dashboard: {view.dashboard_url}", highlight=False)
         for step in view.steps:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
             if step.state is not None and self._told.get(step.name) != state:
