@@ -13,8 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
-from headrace.recipe.base import Fraction, Seconds, Target
-from headrace.recipe.recipe import Name
+from headrace.recipe.base import Fraction, Name, Seconds, Target
 
 WORDS = {
     "duration": "a number of seconds, or text such as `90s`, `30min`, `4h`, `2d`",

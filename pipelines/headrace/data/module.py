@@ -12,7 +12,7 @@ from headrace.data.loader import Batch, BatchLoader
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.seeding import seed_at
 from headrace.data.transforms import Transform, apply
-from headrace.recipe.recipe import DataSpec
+from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
 
 TRAIN = "train"

@@ -16,7 +16,7 @@ from headrace.evaluation.judge import Judgement, cards, judge, shortfalls
 from headrace.evaluation.merge import Predictions, merge, read_predictions, write_predictions
 from headrace.evaluation.plan import EvaluationPlan
 from headrace.evaluation.report import Column, Report, Table, render
-from headrace.recipe.recipe import EvaluateSpec
+from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import write_json, write_text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import RecipeError, StepError
-from headrace.recipe.recipe import EvaluateSpec
+from headrace.recipe.training import EvaluateSpec
 from headrace.steps.context import StepContext
 
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.sources import SourceFile
-from headrace.recipe.recipe import DatasetSpec
+from headrace.recipe.dataset import DatasetSpec
 
 _SUFFIXES = (".csv", ".jsonl")
 _COLUMNS = ("path", "label")

@@ -15,7 +15,7 @@ from headrace.packing.decode import ARRAY_SUFFIXES, IMAGE_SUFFIXES
 from headrace.packing.labels import Labels
 from headrace.packing.sources import SourceFile
 from headrace.packing.splits import assign_splits
-from headrace.recipe.recipe import DatasetSpec, PackSpec
+from headrace.recipe.dataset import DatasetSpec, PackSpec
 from headrace.shards.format import HEADER_BYTES
 from headrace.storage.manifest import FORMAT_VERSION, FieldInfo, Record
 

@@ -10,7 +10,7 @@ from headrace.packing.decode import UnreadableError
 from headrace.packing.merge import describe
 from headrace.packing.read_samples import decode, read_file
 from headrace.packing.sources import SourceFile
-from headrace.recipe.recipe import PackSpec
+from headrace.recipe.dataset import PackSpec
 from headrace.storage.manifest import FieldInfo, Quarantined
 
 _NUM_TRIED = 100

@@ -60,3 +60,6 @@ Bytes = ByteSize
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 """A share between 0 and 1."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""A name that is safe in file names: letters, digits, dot, underscore, hyphen."""

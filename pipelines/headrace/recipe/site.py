@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Bytes, Part, Seconds
-from headrace.recipe.recipe import Name
+from headrace.recipe.base import Bytes, Name, Part, Seconds
 
 
 class Role(Part):

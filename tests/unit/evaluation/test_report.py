@@ -15,7 +15,7 @@ from headrace.evaluation.metrics import classification_result
 from headrace.evaluation.mistakes import classification_mistakes, confused_pairs
 from headrace.evaluation.report import Report, render
 from headrace.evaluation.thumbnails import to_png
-from headrace.recipe.recipe import EvaluateSpec
+from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
 

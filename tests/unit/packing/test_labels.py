@@ -7,7 +7,7 @@ import pytest
 from headrace.errors import HeadraceError, RecipeError
 from headrace.packing.labels import label_samples
 from headrace.packing.sources import SourceFile
-from headrace.recipe.recipe import DatasetSpec
+from headrace.recipe.dataset import DatasetSpec
 
 
 def files(*paths: str) -> list[SourceFile]:

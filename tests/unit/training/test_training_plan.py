@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ManifestError, MemoryExhaustedError, RecipeError, UserError
-from headrace.recipe.recipe import StageSpec
+from headrace.recipe.data import StageSpec
 from headrace.recipe.site import Role
 from headrace.storage.manifest import FieldInfo, Manifest
 from headrace.training.plan import (

@@ -1,0 +1,78 @@
+"""Lightning's Trainer, and how training and evaluation are launched."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headrace.recipe.base import Name, Part, Seconds, Target
+
+
+class TrainerSpec(Part):
+    """Lightning's Trainer, checkpoints and what stops training."""
+
+    target: str = Field(default="lightning.pytorch.Trainer", alias="_target_")
+    """The Trainer class."""
+    max_epochs: int = Field(default=10, ge=1)
+    """Passes over the training split."""
+    max_steps: int = Field(default=-1, ge=-1)
+    """Stop after this many optimizer steps; -1 for no limit."""
+    precision: str = "32-true"
+    """Lightning's precision: 32-true, 16-mixed, bf16-mixed, …"""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """Device kind."""
+    gradient_clip_val: float | None = Field(default=None, ge=0)
+    """Clip the gradient norm at this value."""
+    accumulate_grad_batches: int = Field(default=1, ge=1)
+    """Batches an optimizer step."""
+    val_every_epochs: int = Field(default=1, ge=1)
+    """Validate after every so many epochs."""
+    deterministic: bool = True
+    """Use only deterministic kernels."""
+    checkpoint_every_steps: int = Field(default=100, ge=1)
+    """Write a checkpoint after every so many optimizer steps."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints kept."""
+    stop_on_nan: bool = True
+    """End the step with an error when the loss is NaN or infinite."""
+    callbacks: tuple[Target, ...] = ()
+    """Further Lightning callbacks."""
+    loggers: tuple[Target, ...] = ()
+    """Lightning loggers; `save_dir` defaults to the run's folder."""
+    extra: dict[str, object] = {}
+    """Further keyword arguments for the Trainer, passed as they are."""
+
+
+class TrainSpec(Part):
+    """How training is launched."""
+
+    role: Name = "gpu"
+    """The site's role that trains and evaluates."""
+    nodes: int | None = Field(default=None, ge=1)
+    """Nodes of the gang; null takes the site's number."""
+    ranks_per_node: int | None = Field(default=None, ge=1)
+    """Ranks on each node; null takes the site's number."""
+    script: str | None = None
+    """A script that runs under torchrun, in place of `model` and `trainer`."""
+    args: tuple[str, ...] = ()
+    """Arguments of the script."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Restarts of all ranks from the last checkpoint after a rank or worker died."""
+    hang_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
+    """All ranks are restarted when one shows no sign of life for this time."""
+    timeout: Seconds | None = None
+    """Longest time one attempt may take."""
+
+
+class EvaluateSpec(Part):
+    """How the trained model is judged."""
+
+    split: Name = "test"
+    """Split to evaluate on."""
+    batch_size: int = Field(default=512, ge=1)
+    """Samples a forward pass."""
+    task: Literal["multiclass", "regression"] = "multiclass"
+    """What the model's output means."""
+    min_metrics: dict[str, float] = {}
+    """The step fails when a metric is below its value here."""
