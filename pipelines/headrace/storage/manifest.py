@@ -16,6 +16,16 @@ FORMAT_VERSION = 1
 
 FILE_NAME = "manifest.json"
 
+Encoding = Literal[
+    "raw", "text", "json", "npy",
+    "png", "jpeg", "bmp", "webp", "gif", "tiff", "image",
+    "wav", "flac", "audio",
+]  # fmt: skip
+"""How the bytes of a ragged field are to be read; `image` and `audio`: the first bytes tell."""
+
+Codec = Literal["none", "lz4", "zstd", "blosc"]
+"""HDF5 filter of a compressed fixed field, as in hdf5plugin."""
+
 
 class Record(BaseModel):
     """A frozen part of the manifest."""
@@ -34,8 +44,14 @@ class FieldInfo(Record):
     """Shape of one sample for fixed fields; empty for scalars and for ragged fields."""
     layout: Literal["fixed", "ragged"]
     """`fixed`: one dataset `(num_samples, *shape)`; `ragged`: `data` and `offsets`."""
-    encoding: Literal["raw", "png", "jpeg", "bmp", "image", "npy"] = "raw"
-    """How the bytes of a ragged field are to be read; `image`: their first bytes tell which."""
+    encoding: Encoding = "raw"
+    """How the bytes of a ragged field are to be read; `raw`: elements of `dtype`."""
+    ndim: int | None = None
+    """Axes of each sample of a ragged field of arrays, whose shapes are stored; else null."""
+    codec: Codec = "none"
+    """Compression of a fixed field; `none` can be mapped into memory."""
+    chunk_samples: int = 0
+    """Samples in a chunk of a compressed fixed field; 0 when it lies in one piece."""
 
 
 class ShardInfo(Record):
@@ -51,6 +67,8 @@ class ShardInfo(Record):
     """Size of the file."""
     xxh3_128: str
     """XXH3 checksum of the file, 128 bits, hexadecimal."""
+    fold: int | None = None
+    """Fold that all samples of the shard belong to; null when its split has no folds."""
 
 
 class FieldStatistics(Record):
@@ -68,6 +86,19 @@ class FieldStatistics(Record):
     """Largest element."""
 
 
+class LengthStatistics(Record):
+    """Sizes of the samples of a ragged field over the training split (or all, without one)."""
+
+    count: int
+    """Samples counted."""
+    total_bytes: int
+    """Bytes of all of them."""
+    minimum_bytes: int
+    """Size of the smallest."""
+    maximum_bytes: int
+    """Size of the largest."""
+
+
 class Quarantined(Record):
     """A sample that could not be packed."""
 
@@ -82,6 +113,8 @@ class Manifest(Record):
 
     format_version: int = FORMAT_VERSION
     """Version of the dataset format."""
+    version: int = 1
+    """Version of the content: samples that are appended make the next one."""
     name: str
     """Name of the dataset."""
     fingerprint: str
@@ -94,10 +127,14 @@ class Manifest(Record):
     """Class names; `label` indexes them."""
     splits: dict[str, int]
     """Samples in each split."""
+    folds: dict[str, tuple[int, ...]] = {}
+    """Samples in each fold of the splits that have folds."""
     shards: tuple[ShardInfo, ...]
     """Shards in the order of the samples, split after split."""
     statistics: dict[str, FieldStatistics] = {}
-    """Statistics by field."""
+    """Statistics by fixed field."""
+    lengths: dict[str, LengthStatistics] = {}
+    """Sizes of samples by ragged field."""
     class_counts: dict[str, dict[str, int]] = {}
     """Samples by split and class."""
     quarantined: tuple[Quarantined, ...] = ()
@@ -126,6 +163,34 @@ class Manifest(Record):
                 f"Dataset '{self.name}' has no split '{split}'", nearest(split, self.splits)
             )
         return tuple(shard for shard in self.shards if shard.split == split)
+
+    def with_fold(self, fold: int, split: str = "train", validation: str = "val") -> Manifest:
+        """The dataset with one fold taken out of a split, for cross-validation.
+
+        Args:
+            fold: Number of the fold, from 0.
+            split: Split with folds; it keeps the other folds.
+            validation: Split that the fold becomes.
+
+        Raises:
+            ManifestError: There is no such fold, or `validation` is there already.
+        """
+        sizes = self.folds.get(split, ())
+        if not 0 <= fold < len(sizes):
+            raise ManifestError(
+                f"Split '{split}' of dataset '{self.name}' has {len(sizes)} folds, no fold {fold}",
+                "Pack with dataset.folds, or name a smaller number.",
+            )
+        if self.splits.get(validation):
+            raise ManifestError(f"Dataset '{self.name}' has a split '{validation}' besides folds")
+        taken = {"split": validation, "fold": None}
+        shards = (
+            shard.model_copy(update=taken) if (shard.split, shard.fold) == (split, fold) else shard
+            for shard in self.shards
+        )
+        in_split = self.splits[split] - sizes[fold]
+        splits = {**self.splits, split: in_split, validation: sizes[fold]}
+        return self.model_copy(update={"shards": tuple(shards), "splits": splits, "folds": {}})
 
     def field(self, name: str) -> FieldInfo:
         """Field by name.
