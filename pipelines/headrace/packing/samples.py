@@ -1,0 +1,104 @@
+"""What every source of raw samples gives to packing: references first, then the samples' values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+from numpy.typing import NDArray
+
+FieldKind = Literal["image", "audio", "array", "text", "bytes", "value"]
+"""What a field of a source holds, see `Value`."""
+
+Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
+"""By kind: `image`, `audio` and `bytes` give the file's bytes as they are (not looked at), `array`
+an array in C order and little-endian (numpy files come decoded), `text` a `str`, `value` a number
+or boolean."""
+
+Values: TypeAlias = Mapping[str, Value]
+"""The values of one sample by the name of the field; every field of the source is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRef:
+    """One raw sample: where it lies, and what the listing knows of it."""
+
+    path: str
+    """Unique name below the source, with `/`: `cat/1.png`, `a.tar/000123`, `b.parquet#17`."""
+    num_bytes: int
+    """Bytes of its values as they are stored, from above; 0 when not known before reading."""
+    version: str
+    """Changes when the content does: modification time in nanoseconds, or ETag on S3."""
+    label: str | None = None
+    """Class name; null without labels, and when `dataset.label_kind` is `value`: the number is then
+    the field `label`."""
+    group: str | None = None
+    """Samples of one group stay in one split; null without groups."""
+    split: str | None = None
+    """Split that the source gives; null when the recipe splits."""
+    where: tuple[int, ...] = ()
+    """Place inside a container, for the source's own use: offset and size, or row."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceField:
+    """One field of the samples of a source."""
+
+    name: str
+    """Name of the field; a label that is a number is called `label`."""
+    kind: FieldKind
+    """What its values are."""
+    dtype: str = ""
+    """numpy name of the dtype of a `value`, such as `float32`; empty for other kinds."""
+    encoding: str = ""
+    """Encoding where the source knows it for all samples, such as `json` for text; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A sample that cannot be packed; it goes to quarantine."""
+
+    path: str
+    """Name of the sample, as in its reference."""
+    reason: str
+    """Why, for the reader of the quarantine."""
+
+
+class Source(Protocol):
+    """Raw samples of one form.
+
+    `list` is called once, where the plan is made. Workers open the source again with the fields
+    that the listing found, and only call `read`.
+    """
+
+    @property
+    def fields(self) -> tuple[SourceField, ...]:
+        """Fields of a sample, in order; known after `list`, or from the opening."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the source's own order, known after `list`; empty: order them by name."""
+        ...
+
+    def list(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+        """All samples, sorted by path, no path twice.
+
+        Args:
+            check: Called often; may raise to stop.
+
+        Raises:
+            RecipeError: The recipe does not fit what lies there.
+            DataError: Samples, labels or names are wrong.
+        """
+        ...
+
+    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+        """Values of a batch of samples, in the order of `refs`; their bytes are read once.
+
+        Raises:
+            DataError: A source changed or vanished since it was listed.
+            StoreError: The storage failed.
+        """
+        ...
