@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -18,6 +18,9 @@ Batch = dict[str, Tensor]
 """Fields by name, each `(batch, *shape)`, and `sample_id (batch,) int64`."""
 
 SAMPLE_ID = "sample_id"
+
+ReadBatch = Callable[[int, int], Batch]
+"""Reads batch `number` of an epoch in a way of its own: `(epoch, number) -> batch`."""
 
 
 def read_batch(
@@ -56,6 +59,7 @@ class BatchLoader:
         order: Which samples make up which batch.
         fields: Names of the fields wanted; default is all.
         prefetch: Read one batch ahead.
+        read: Reads a batch in place of `read_batch`; called from the loader's threads.
 
     Attributes:
         wait_s: Seconds spent waiting for batches so far.
@@ -69,6 +73,7 @@ class BatchLoader:
         *,
         fields: Sequence[str] | None = None,
         prefetch: bool = True,
+        read: ReadBatch | None = None,
     ) -> None:
         self.dataset = dataset
         self.order = order
@@ -77,6 +82,7 @@ class BatchLoader:
         self._fields = tuple(fields or (info.name for info in dataset.manifest.fields))
         self._prefetch = prefetch
         self._decoder = Decoder()
+        self._read_instead = read
         self._epoch = 0
         self._start = 0
         self._position = 0
@@ -136,5 +142,7 @@ class BatchLoader:
                 yield batch
 
     def _read(self, epoch: int, number: int) -> Batch:
+        if self._read_instead is not None:
+            return self._read_instead(epoch, number)
         indices = self.order.batch(epoch, number)
         return read_batch(self.dataset, indices, self._fields, self._decoder)
