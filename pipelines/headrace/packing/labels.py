@@ -36,7 +36,7 @@ def label_samples(spec: DatasetSpec, folder: Path, files: Sequence[SourceFile]) 
     """
     if spec.labels == "none":
         return Labels(classes=(), indices=())
-    if spec.labels == "folders":
+    if spec.labels == "folders" or (spec.labels == "auto" and spec.index is None):
         return _labels([_folder_label(folder, file.path) for file in files])
     index = _index_file(folder, spec.index or "")
     return _labels(_match(index, read_index(index), files))

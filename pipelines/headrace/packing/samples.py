@@ -69,7 +69,7 @@ class Source(Protocol):
     """Raw samples of one form.
 
     `list` is called once, where the plan is made. Workers open the source again with the fields
-    that the listing found, and only call `read`.
+    that the listing found (`headrace.packing.sources.open.open_source`), and only call `read`.
     """
 
     @property
@@ -80,6 +80,12 @@ class Source(Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names in the source's own order, known after `list`; empty: order them by name."""
+        ...
+
+    @property
+    def sequential(self) -> bool:
+        """Whether neighbours in the listing are much cheaper to read together (rows of Parquet,
+        Arrow and compressed HDF5 files): shards should then be planned of neighbours."""
         ...
 
     def list(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:

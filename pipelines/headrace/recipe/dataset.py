@@ -6,7 +6,16 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Bytes, Fraction, Name, Part
+from headrace.recipe.base import Bytes, Fraction, Name, Part, Target
+
+SourceFormat = Literal[
+    "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "function"
+]
+"""Forms of raw samples; `auto` finds out."""
+
+_INCLUDED = (
+    "png", "jpg", "jpeg", "bmp", "webp", "gif", "tif", "tiff", "wav", "flac", "npy", "npz",
+)  # fmt: skip
 
 
 class DatasetSpec(Part):
@@ -15,15 +24,35 @@ class DatasetSpec(Part):
     name: Name
     """Name of the packed dataset."""
     source: str | None = None
-    """Folder of raw samples; null when `path` names a packed dataset."""
+    """Folder or S3 prefix of raw samples, or one container file; null when `path` is given."""
     path: str | None = None
     """Folder of an already packed dataset; packing is then skipped."""
-    include: tuple[str, ...] = ("**/*.png", "**/*.jpg", "**/*.jpeg", "**/*.bmp", "**/*.npy")
-    """Glob patterns, relative to `source`, of the files that are samples."""
-    labels: Literal["folders", "index", "none"] = "folders"
-    """Where labels come from: the first folder name below `source`, an index file, or nowhere."""
+    format: SourceFormat = "auto"
+    """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
+    files, Parquet files, what Hugging Face's `save_to_disk` wrote, or files for `reader`."""
+    include: tuple[str, ...] = tuple(f"**/*.{suffix}" for suffix in _INCLUDED)
+    """Glob patterns, relative to `source`, of the files (also those in tar files) that count."""
+    fields: dict[Name, str] = {}
+    """Fields of a sample and where each comes from: a file pattern with one `*`, the same in all
+    (`image: "*.jpg"`, `caption: "*.txt"`), or the name of a column, HDF5 dataset or WebDataset key;
+    empty takes what is there."""
+    labels: Literal["auto", "folders", "index", "field", "none"] = "auto"
+    """Where labels come from: the first folder name below `source`, an index file, `label_field`,
+    or nowhere. `auto`: the index or `label_field` when there is one, folders for files and tar
+    files, `cls` for WebDataset, else nowhere."""
     index: str | None = None
-    """Index file below `source` (CSV or JSONL) with columns `path` and `label`."""
+    """Index file below `source` (CSV, JSONL or Parquet) with a column `path`; columns `label`,
+    `group` and `split` mean that, others become fields."""
+    label_field: str | None = None
+    """Column, HDF5 dataset or WebDataset key that is the label; of an index: `label`."""
+    label_kind: Literal["class", "value"] = "class"
+    """Whether labels are class names, or numbers to keep as they are (regression)."""
+    group_field: str | None = None
+    """Column whose samples of one value stay in one split; of an index: `group`."""
+    split_field: str | None = None
+    """Column that names the split of each sample; of an index: `split`."""
+    reader: Target | None = None
+    """Function of yours that makes a dict of fields out of a path; the site must allow it."""
     splits: dict[Name, Fraction] = {"train": 0.8, "val": 0.1, "test": 0.1}
     """Share of the samples in each split; must add up to 1."""
     stratify: bool = True
@@ -35,13 +64,25 @@ class DatasetSpec(Part):
     def _check(self) -> DatasetSpec:
         if (self.source is None) == (self.path is None):
             raise ValueError("give either 'source' (raw samples) or 'path' (a packed dataset)")
-        if self.labels == "index" and self.index is None:
-            raise ValueError("labels: index needs 'index', the name of the CSV or JSONL file")
-        if self.labels != "index" and self.index is not None:
-            raise ValueError("both an index file and labels from folders are named; keep one")
+        self._check_labels()
+        self._check_reader()
         if abs(sum(self.splits.values()) - 1.0) > 1e-6:
             raise ValueError(f"splits add up to {sum(self.splits.values()):g}, not to 1")
         return self
+
+    def _check_labels(self) -> None:
+        if self.labels == "index" and self.index is None:
+            raise ValueError("labels: index needs 'index', the name of the index file")
+        if self.labels == "folders" and self.index is not None:
+            raise ValueError("both an index file and labels from folders are named; keep one")
+        if self.labels == "field" and self.label_field is None:
+            raise ValueError("labels: field needs 'label_field', the name of the column or field")
+
+    def _check_reader(self) -> None:
+        if self.format == "function" and self.reader is None:
+            raise ValueError("format: function needs 'reader', a function of a path")
+        if self.reader is not None and self.format not in ("auto", "function"):
+            raise ValueError(f"both 'reader' and format '{self.format}' are given; keep one")
 
 
 class PackSpec(Part):
