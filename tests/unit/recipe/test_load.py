@@ -75,7 +75,7 @@ def test_interpolation(recipe_file, monkeypatch):
         (["dataset.splits={train: 0.5}"], ["splits add up to 0.5, not to 1"]),
         (["dataset.path=/x"], ["either 'source'", "or 'path'"]),
         (["dataset.labels=index"], ["needs 'index'"]),
-        (["dataset.index=a.csv", "dataset.labels=folders"], ["both an index file and labels from folders"]),
+        (["dataset.index=a.csv", "dataset.labels=folders"], ["both an index file and labels from"]),
         (["evaluate.split=tset"], ["evaluate.split is 'tset'", "train, val, test"]),
         (["model=null"], ["either 'model' or 'train.script'"]),
         (["seed"], ["'seed' is not of the form key=value", "trainer.max_epochs=3"]),
