@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.errors import ShardError
 from headrace.shards import format as names
 from headrace.shards.format import Ragged
+from headrace.shards.places import ShardPlaces, ShardSource
 from headrace.shards.reader import ShardReader
 from headrace.storage.manifest import FieldInfo, read_manifest
 
@@ -27,17 +29,19 @@ class ShardedDataset:
     Args:
         folder: Folder with `manifest.json`; a staged copy will do.
         split: Name of the split.
+        source: Where shards come from that are not in `folder`.
 
     Raises:
         ManifestError: No dataset there, or no such split.
     """
 
-    def __init__(self, folder: Path, split: str) -> None:
+    def __init__(self, folder: Path, split: str, source: ShardSource | None = None) -> None:
         self.folder = Path(folder)
         self.split = split
         self.manifest = read_manifest(self.folder)
         self.shards = self.manifest.shards_of(split)
-        self._readers = [ShardReader(self.folder / shard.file) for shard in self.shards]
+        self.places = ShardPlaces(self.folder, self.shards, source, self._moved)
+        self._readers = [ShardReader(self.places.path(n)) for n in range(len(self.shards))]
         self._ends = np.cumsum([shard.num_samples for shard in self.shards], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -73,12 +77,13 @@ class ShardedDataset:
             raise ShardError(f"Field '{field}' is ragged", "Use `gather_ragged`.")
         if out is None:
             out = np.empty((len(indices), *info.shape), dtype=info.dtype)
-        for number, positions, local in self._by_shard(indices):
-            values = self._fixed(number, info)
-            if len(positions) == len(indices):
-                np.take(values, local, axis=0, out=out, mode="clip")
-            else:
-                out[positions] = values[local]
+        with self.holding(indices):
+            for number, positions, local in self._by_shard(indices):
+                values = self._fixed(number, info)
+                if len(positions) == len(indices):
+                    np.take(values, local, axis=0, out=out, mode="clip")
+                else:
+                    out[positions] = values[local]
         return out
 
     def gather_ragged(self, field: str, indices: NDArray[np.int64]) -> Ragged:
@@ -98,23 +103,43 @@ class ShardedDataset:
         if self.field(field).layout != "ragged":
             raise ShardError(f"Field '{field}' is of fixed shape", "Use `gather`.")
         items: list[NDArray[np.uint8]] = [np.empty(0, dtype=np.uint8)] * len(indices)
-        for number, positions, local in self._by_shard(indices):
-            data, offsets = self._readers[number].ragged(field)
-            for position, index in zip(positions.tolist(), local.tolist(), strict=True):
-                items[position] = data[offsets[index] : offsets[index + 1]]
+        with self.holding(indices):
+            for number, positions, local in self._by_shard(indices):
+                data, offsets = self._readers[number].ragged(field)
+                for position, index in zip(positions.tolist(), local.tolist(), strict=True):
+                    items[position] = data[offsets[index] : offsets[index + 1]]
+            data = np.concatenate(items) if items else np.empty(0, dtype=np.uint8)
         offsets = np.zeros(len(items) + 1, dtype=np.int64)
         np.cumsum([len(item) for item in items], out=offsets[1:])
-        data = np.concatenate(items) if items else np.empty(0, dtype=np.uint8)
         return Ragged(data=data, offsets=offsets)
 
     def sources(self, indices: NDArray[np.int64]) -> list[str]:
         """Source paths of samples, relative to the folder they were packed from."""
         found = [""] * len(indices)
-        for number, positions, local in self._by_shard(indices):
-            paths = self._readers[number].sources(local)
-            for position, path in zip(positions.tolist(), paths, strict=True):
-                found[position] = path
+        with self.holding(indices):
+            for number, positions, local in self._by_shard(indices):
+                paths = self._readers[number].sources(local)
+                for position, path in zip(positions.tolist(), paths, strict=True):
+                    found[position] = path
         return found
+
+    def shards_with(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of the shards that hold samples, `(num_shards,) int64`, sorted."""
+        return np.unique(np.searchsorted(self._ends, indices, side="right"))
+
+    def holding(self, indices: NDArray[np.int64]) -> AbstractContextManager[None]:
+        """Keep the shards of samples mappable while a block runs; free when all are near.
+
+        Every read does so by itself; around several reads of the same samples it makes sure that
+        no shard is fetched twice.
+        """
+        return self.places.holding(self.shards_with(indices).tolist() if self.places.far else ())
+
+    def _moved(self, number: int, path: Path | None) -> None:
+        """Read a shard from another path from now on; nobody reads it at the moment."""
+        new = path or self.folder / self.shards[number].file
+        if self._readers[number].path != new:
+            self._readers[number] = ShardReader(new)
 
     def _by_shard(
         self, indices: NDArray[np.int64]

@@ -1,0 +1,129 @@
+"""Where the shards of a split lie: in its folder, in another one, or in a store far away."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import ShardError
+from headrace.storage.manifest import ShardInfo
+from headrace.storage.scratch import Downloads, ShardScratch
+
+SCRATCH = "stream"
+"""Folder in a dataset's folder for shards that are fetched and removed again."""
+
+DEFAULT_ROOM = 4
+"""Shards of a store that are held at once, unless another number is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSource:
+    """Where shards come from that are not in the dataset's folder.
+
+    For a store, `open` gives it; else `folder` is mapped directly.
+    """
+
+    folder: Path | None = None
+    """A folder that every process of the node can map."""
+    open: Callable[[], Downloads] | None = None
+    """Opens the store; can be sent to another process."""
+    scratch: Path | None = None
+    """Folder for what is fetched; default is `stream` in the dataset's folder."""
+    room: int = DEFAULT_ROOM
+    """Shards held at once by each process, at most."""
+
+
+class ShardPlaces:
+    """Finds the shards of a split; fetches those that are far away, for the time they are held.
+
+    Safe to use before and after a fork, to send to another process, and from threads.
+
+    Args:
+        folder: The dataset's folder.
+        shards: Shards of the split.
+        source: Where shards come from that are not there.
+        moved: Called with a shard's number and its new path, None when it is to be let go.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        shards: Sequence[ShardInfo],
+        source: ShardSource | None,
+        moved: Callable[[int, Path | None], None],
+    ) -> None:
+        self.folder = folder
+        self.shards = shards
+        self.source = source
+        self._moved = moved
+        self.far = frozenset(self._find_far())
+        self._scratch: ShardScratch | None = None
+        self._pid = 0
+        self._opening = threading.Lock()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_scratch": None, "_pid": 0, "_opening": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._opening = threading.Lock()
+
+    def path(self, number: int) -> Path:
+        """File of a shard that is not far; the folder of the dataset goes first."""
+        path = self.folder / self.shards[number].file
+        if self.source is None or self.source.folder is None or path.exists():
+            return path
+        return self.source.folder / self.shards[number].file
+
+    @contextmanager
+    def holding(self, numbers: Iterable[int]) -> Iterator[None]:
+        """Keep shards where they can be mapped while the block runs; fetches those far away.
+
+        Raises:
+            ShardError: A shard is not what the manifest says.
+            StoreError: The store cannot be read.
+        """
+        wanted = self.far.intersection(numbers)
+        if not wanted:
+            yield
+            return
+        with self.scratch().holding(wanted) as paths:
+            for number, path in paths.items():
+                self._moved(number, path)
+            yield
+
+    def scratch(self) -> ShardScratch:
+        """What this process holds of the shards that are far away.
+
+        Raises:
+            ShardError: No shard is far away.
+            StorageFullError: The scratch has no room.
+        """
+        with self._opening:
+            if self._scratch is None or self._pid != os.getpid():
+                self._scratch = self._open_scratch()
+                self._pid = os.getpid()
+            return self._scratch
+
+    def _open_scratch(self) -> ShardScratch:
+        if self.source is None or self.source.open is None:
+            raise ShardError(f"All shards of {self.folder} are mapped from where they lie")
+        for number in self.far:
+            self._moved(number, None)
+        return ShardScratch(
+            self.source.open(),
+            self.source.scratch or self.folder / SCRATCH,
+            self.shards,
+            self.source.room,
+            lambda number: self._moved(number, None),
+        )
+
+    def _find_far(self) -> Iterator[int]:
+        if self.source is not None and self.source.open is not None:
+            for number, shard in enumerate(self.shards):
+                if not (self.folder / shard.file).exists():
+                    yield number
