@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,9 @@ SourceFormat = Literal[
 _INCLUDED = (
     "png", "jpg", "jpeg", "bmp", "webp", "gif", "tif", "tiff", "wav", "flac", "npy", "npz",
 )  # fmt: skip
+
+
+Positive = Annotated[int, Field(ge=1)]
 
 
 class DatasetSpec(Part):
@@ -59,6 +62,8 @@ class DatasetSpec(Part):
     """Whether every split keeps the class shares of the whole."""
     split_seed: int = Field(default=0, ge=0)
     """Seed of the split and of the order of samples in the shards."""
+    folds: int | None = Field(default=None, ge=2)
+    """Cut split `train` into so many folds for cross-validation; there is no split `val` then."""
 
     @model_validator(mode="after")
     def _check(self) -> DatasetSpec:
@@ -68,6 +73,11 @@ class DatasetSpec(Part):
         self._check_reader()
         if abs(sum(self.splits.values()) - 1.0) > 1e-6:
             raise ValueError(f"splits add up to {sum(self.splits.values()):g}, not to 1")
+        if self.folds is not None and (not self.splits.get("train") or self.splits.get("val")):
+            raise ValueError(
+                "folds cut the split 'train', and each is 'val' once: "
+                "write splits with 'train' and without 'val', as in {train: 0.9, test: 0.1}"
+            )
         return self
 
     def _check_labels(self) -> None:
@@ -85,14 +95,50 @@ class DatasetSpec(Part):
             raise ValueError(f"both 'reader' and format '{self.format}' are given; keep one")
 
 
+class PackField(Part):
+    """How the values of one field are kept; what is left out follows `pack.images`."""
+
+    keep: Literal["encoded", "decode"] | None = None
+    """The file's bytes as they are, or what they decode to; null: as `pack.images` says for
+    images, encoded for audio."""
+    resize: tuple[Positive, Positive] | None = None
+    """Height and width that images are resized to."""
+    filter: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+    """Filter of the resizing, as in Pillow: what becomes smaller is smoothed."""
+    channels: Literal[1, 3] | None = None
+    """Make all images grey (1) or red, green, blue (3); null keeps what they are."""
+    sample_rate: int | None = Field(default=None, ge=1)
+    """Samples a second that audio is resampled to; null keeps the rate, which must be one."""
+    dtype: Literal[
+        "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32",
+        "float64",
+    ] | None = None  # fmt: skip
+    """Convert elements to this type; null keeps the decoded one (audio: float32)."""
+    mixed: Literal["error", "resize", "ragged"] | None = None
+    """Samples of other shapes than the first one's: refuse them, resize them (images only), or
+    store every shape; null: `ragged` for audio, else `error`."""
+    codec: Literal["none", "lz4", "zstd", "blosc"] = "none"
+    """Compression of fixed fields; `none` reads fastest."""
+
+
 class PackSpec(Part):
     """How raw samples become shards."""
 
     images: Literal["decode", "encoded"] = "decode"
     """Store pixels `(height, width[, channels]) uint8`, or the file's bytes as they are."""
+    fields: dict[Name, PackField] = {}
+    """More about single fields, by name."""
+    check: Literal["decode", "header"] = "decode"
+    """How encoded samples are checked: decoded once, or only told by their first bytes (faster)."""
+    statistics: Literal["all", "sample", "none"] = "all"
+    """Mean, deviation and range over all samples, over the first 256 of each shard, or left out."""
     shard_bytes: Bytes = Bytes(64 * 2**20)
     """Aim for shards of about this size."""
     shard_samples: int | None = Field(default=None, ge=1)
     """Samples a shard; overrides `shard_bytes`."""
+    shards_multiple_of: int = Field(default=1, ge=1)
+    """Make the shards of a split a multiple of this, as world size x workers, of equal size."""
+    append: bool = False
+    """Add samples that are new in the source to the dataset packed before with these settings."""
     max_quarantined: Fraction = 0.01
     """The step fails when a larger share of the samples cannot be read."""
