@@ -99,6 +99,22 @@ class EvaluationError(DataError):
     """Predictions cannot be judged, or the model is judged as not good enough."""
 
 
+class StoreError(HeadraceError):
+    """S3 could not be reached or kept failing, after several attempts."""
+
+
+class StoreAccessError(UserError):
+    """Credentials, permissions or the name of a bucket are wrong: nothing to try again."""
+
+
+class StoreMissingError(DataError):
+    """A folder or bucket holds no file of that name."""
+
+
+class StoreChangedError(DataError):
+    """A file is not the one that was listed: somebody replaced it."""
+
+
 class StorageFullError(HeadraceError):
     """No tier has room for the bytes asked for."""
 

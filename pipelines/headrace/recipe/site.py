@@ -47,6 +47,27 @@ class Tier(Part):
     """Bytes that stay free."""
 
 
+class StoreOptions(Part):
+    """How S3 is reached; credentials come from the environment or AWS configuration, never here."""
+
+    endpoint_url: str | None = None
+    """Server other than AWS, such as `http://minio:9000`; null for `AWS_ENDPOINT_URL` or AWS."""
+    region: str | None = None
+    """Region; null for the one of the environment or profile, else `us-east-1`."""
+    profile: str | None = None
+    """Profile of the AWS configuration files; null for the environment's."""
+    anonymous: bool = False
+    """Read public buckets without credentials."""
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    """Where the bucket's name goes; `auto`: in the path where an endpoint is given."""
+    connections: int = Field(default=32, ge=1, le=256)
+    """Requests that one process has under way at once."""
+    max_attempts: int = Field(default=8, ge=1, le=50)
+    """Times a request is tried when the server throttles, fails or cuts the connection."""
+    timeout: Annotated[Seconds, Field(gt=0)] = 60.0
+    """Time without a byte from the server after which a request counts as failed."""
+
+
 class Limits(Part):
     """What this place allows."""
 
@@ -84,6 +105,8 @@ class Site(Part):
     """Folders from which a recipe's `code` and `train.script` may be taken."""
     limits: Limits = Limits()
     """What this place allows."""
+    s3: StoreOptions = StoreOptions()
+    """How `s3://` sources, datasets and targets are reached."""
 
     @model_validator(mode="after")
     def _check(self) -> Site:

@@ -1,0 +1,119 @@
+"""What every place of files offers: the protocol behind folders and S3 prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Protocol
+
+from headrace.errors import DataError
+
+Tick = Callable[[int], None]
+"""Called with the bytes moved since the last call; may raise to stop."""
+
+
+class StoredFile(NamedTuple):
+    """A file as a store lists it."""
+
+    path: str
+    """Path relative to the store's URL, with `/`."""
+    num_bytes: int
+    """Size."""
+    version: str
+    """Changes with the content: time of change in nanoseconds as text, or the ETag."""
+
+
+class Store(Protocol):
+    """A folder or an S3 prefix.
+
+    Instances are light, may be shared by threads, cross forks and pickles, and hold no connection
+    before their first use in a process.
+
+    Errors of all methods: `StoreAccessError` (a user error: credentials, permissions, bucket),
+    `StoreError` (still failing after several attempts), `DataError` for a path that leads out of
+    the store. Local stores raise `OSError` for what is wrong with the file system.
+    """
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket/prefix` or an absolute path, without a slash at the end."""
+
+    def list(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
+        """All files below the URL, in any order.
+
+        Names with a part that begins with a dot are left out; links to folders are not followed.
+
+        Args:
+            check: Called for every folder or page of the listing; may raise to stop.
+        """
+
+    def stat(self, path: str) -> StoredFile | None:
+        """The file as it is now; None when there is none."""
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes `[start, end)` of a file, cut at its end.
+
+        Raises:
+            StoreMissingError: There is no such file.
+        """
+
+    def read_many(
+        self, paths: Sequence[str], versions: Sequence[str] | None = None
+    ) -> list[bytes | DataError]:
+        """Read whole small files, many at once; the caller bounds their number and bytes.
+
+        Args:
+            paths: The files.
+            versions: Version each file must still have.
+
+        Returns:
+            In the order of `paths`: the content, or a `StoreMissingError` or `StoreChangedError`.
+        """
+
+    def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
+        """Copy a file into a local one; large ones by several ranged reads at once.
+
+        Args:
+            path: The file.
+            target: Local file to create or overwrite, in a folder that exists. A download that
+                fails leaves none behind.
+            tick: Called with the bytes of every piece that was read, by one thread at a time.
+
+        Returns:
+            XXH3 of the content, 128 bits, hexadecimal.
+
+        Raises:
+            StoreMissingError: There is no such file.
+            StoreChangedError: It changed during the download.
+            OSError: `target` cannot be written, as with a full disk.
+        """
+
+    def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
+        """Copy a local file into the store; readers see the old or the whole new file.
+
+        Args:
+            source: The local file.
+            path: Name to give it; folders are made where the store has them.
+            tick: Called with the bytes of every piece that was sent.
+        """
+
+    def write(self, path: str, content: bytes) -> None:
+        """Replace a file by `content`; readers see the old or the new one, never a part."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file; no error when there is none."""
+
+
+def checked_path(url: str, path: str) -> str:
+    """A path inside a store, as it is.
+
+    Raises:
+        DataError: It is empty, absolute or leads out of the store.
+    """
+    pure = PurePosixPath(path)
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        raise DataError(
+            f"'{path}' is no path inside {url}",
+            "Paths are relative, with '/' between their parts and without '..'.",
+        )
+    return path
