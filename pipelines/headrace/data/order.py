@@ -1,44 +1,31 @@
-"""The global order of samples: a pure function of (seed, epoch), whatever the world size.
+"""The global order of samples cut into batches: the same for any number of ranks.
 
-An epoch is a permutation of the split, cut into global batches; every rank takes an equal,
-contiguous share of each. So all ranks do the same number of steps, and a position in training is
-`(epoch, global index)`, valid for any number of ranks.
+An epoch is an order of samples (`headrace.data.sampling`) cut into global batches; every rank
+takes an equal, contiguous share of each. So all ranks do the same number of steps, and a position
+in training is `(epoch, global index)`, valid for any number of ranks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headrace.data.sampling import Epochs, Indices, Whole, epoch_order
 from headrace.errors import UserError
 from headrace.recipe.fit import check_global_batch
 
-Indices = NDArray[np.int64]
-
-
-def epoch_order(num_samples: int, seed: int, epoch: int, shuffle: bool = True) -> Indices:
-    """Order of the samples in one epoch.
-
-    Samples are sorted by the raw 64-bit stream of NumPy's Philox generator with key
-    `(seed, epoch)`, ties by index. That stream is fixed for all NumPy versions.
-
-    Args:
-        num_samples: Samples in the split.
-        seed: Seed of the run.
-        epoch: Number of the epoch, from 0.
-        shuffle: Without it the order is that of the dataset.
-
-    Returns:
-        Permutation of the indices, `(num_samples,) int64`.
-    """
-    if not shuffle:
-        return np.arange(num_samples, dtype=np.int64)
-    keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(num_samples)
-    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+__all__ = [
+    "EachOnceOrder",
+    "Indices",
+    "Order",
+    "TrainOrder",
+    "batch_share",
+    "epoch_order",
+    "num_train_batches",
+]
 
 
 def num_train_batches(
@@ -97,7 +84,7 @@ class TrainOrder:
     """Order of a training split for one rank."""
 
     num_samples: int
-    """Samples in the split."""
+    """Samples an epoch."""
     seed: int
     """Seed of the run."""
     global_batch_size: int
@@ -110,6 +97,8 @@ class TrainOrder:
     """Another order each epoch."""
     drop_last: bool = True
     """Leave out the last batch when it is not full."""
+    epochs: Epochs | None = None
+    """Which samples an epoch takes; null: all of the split, by `shuffle`."""
 
     def __post_init__(self) -> None:
         check_global_batch(self.global_batch_size, self.world_size)
@@ -138,9 +127,16 @@ class TrainOrder:
         rest = self.num_samples % self.global_batch_size
         return rest if self.drop_last or rest < self.world_size else rest % self.world_size
 
+    @property
+    def taken(self) -> Epochs:
+        """Which samples an epoch takes."""
+        if self.epochs is not None:
+            return self.epochs
+        return Whole(num_samples=self.num_samples, seed=self.seed, shuffle=self.shuffle)
+
     def batch(self, epoch: int, number: int) -> Indices:
         """Samples of this rank in a batch, `(share,) int64`."""
-        order = _cached_order(self.num_samples, self.seed, epoch, self.shuffle)
+        order = _cached_order(self.taken, epoch)
         return batch_share(order, number, self.global_batch_size, self.rank, self.world_size)
 
 
@@ -161,6 +157,8 @@ class EachOnceOrder:
     """Rank, from 0."""
     world_size: int = 1
     """Number of ranks."""
+    places: Indices | None = field(default=None, compare=False)
+    """Places of the samples in the split, `(num_samples,) int64`; null: all, in order."""
 
     def __post_init__(self) -> None:
         if self.num_samples < self.world_size:
@@ -186,7 +184,10 @@ class EachOnceOrder:
         """Samples of this rank in a batch, `(share,) int64`; the same in every epoch."""
         del epoch
         start, stop = _part(0, self.num_samples, self.rank, self.world_size)
-        return np.arange(*_part(start, stop, number, self.num_batches), dtype=np.int64)
+        first, last = _part(start, stop, number, self.num_batches)
+        if self.places is not None:
+            return self.places[first:last]
+        return np.arange(first, last, dtype=np.int64)
 
 
 def _part(start: int, stop: int, number: int, count: int) -> tuple[int, int]:
@@ -195,7 +196,7 @@ def _part(start: int, stop: int, number: int, count: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=2)
-def _cached_order(num_samples: int, seed: int, epoch: int, shuffle: bool) -> Indices:
-    order = epoch_order(num_samples, seed, epoch, shuffle)
+def _cached_order(epochs: Epochs, epoch: int) -> Indices:
+    order = epochs.order(epoch)
     order.setflags(write=False)
     return order

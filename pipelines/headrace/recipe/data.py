@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, model_validator
 
 from headrace.recipe.base import Name, Part, Target
 
@@ -23,9 +25,43 @@ class DataSpec(Part):
     """Samples an optimizer step, over all ranks."""
     shuffle: bool = True
     """Shuffle the training split anew each epoch, by seed."""
+    shuffle_window: int | None = Field(default=None, ge=1)
+    """Shards that are shuffled together, for shared storage and S3; null: the whole split."""
+    sampling: Name = "uniform"
+    """`uniform`: each sample once an epoch; `balanced`: classes alike; or a field of weights."""
+    samples_per_epoch: int | None = Field(default=None, ge=1)
+    """Samples drawn an epoch when sampling is not uniform; null: as many as the split has."""
     drop_last: bool = True
     """Leave out the last training batch when it is not full."""
+    prefetch: int = Field(default=2, ge=0)
+    """Batches that each rank reads ahead; 0 reads when the batch is asked for."""
+    pad: float | None = None
+    """Ragged arrays are filled up with this to the longest of the batch; null gives lists."""
+    read_ahead: int | None = Field(default=None, ge=1)
+    """Shards fetched ahead of the window when they are not on the node; null: one window."""
+    on_bad_shard: Literal["stop", "skip"] = "stop"
+    """Damaged shard: end the step, or leave out its samples, on all ranks alike."""
+    verify_samples: bool = False
+    """Compare the checksum of each sample that is read; costs reading speed."""
+    sample_transforms: tuple[Target, ...] = ()
+    """Callables `sample -> sample`, before batches are formed; may take a `generator`."""
     transforms: tuple[Target, ...] = ()
     """Callables `batch -> batch`, applied in order in training and evaluation."""
     augment: tuple[Target, ...] = ()
     """Callables `batch -> batch`, applied after `transforms` in training only."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DataSpec:
+        weighted = self.sampling != "uniform"
+        if weighted and (self.shuffle_window is not None or not self.shuffle):
+            raise ValueError(
+                f"sampling '{self.sampling}' draws from the whole split: "
+                "it goes with shuffle: true and without shuffle_window"
+            )
+        if self.samples_per_epoch is not None and not weighted:
+            raise ValueError("samples_per_epoch goes with sampling balanced or by weights")
+        if self.shuffle_window is not None and not self.shuffle:
+            raise ValueError("shuffle_window goes with shuffle: true")
+        if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
+            raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
+        return self

@@ -1,0 +1,269 @@
+"""Which samples an epoch takes, in which order: pure functions of (seed, epoch).
+
+All random numbers are the raw 64-bit stream of NumPy's Philox generator, which is fixed for all
+NumPy versions. None depends on ranks, so the global order is the same for any world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DataError, UserError
+
+Indices = NDArray[np.int64]
+
+_FULL, _SHARDS, _WINDOWS, _DRAWS = range(4)
+"""What random numbers are for: other purposes of one epoch get other numbers."""
+
+
+class Epochs(Protocol):
+    """The samples of every epoch."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples an epoch, the same for all."""
+
+    @property
+    def kind(self) -> str:
+        """What a position in an epoch rests on; a resume needs the same."""
+
+    def order(self, epoch: int) -> Indices:
+        """Places in the split, `(num_samples,) int64`."""
+
+
+def random_bits(num: int, seed: int, epoch: int, purpose: int) -> NDArray[np.uint64]:
+    """Random numbers of 64 bits, `(num,) uint64`, a pure function of the arguments.
+
+    Args:
+        num: How many.
+        seed: Seed of the run, below 2**32.
+        epoch: Number of the epoch, from 0.
+        purpose: What they are for.
+    """
+    key = np.array([seed | purpose << 32, epoch], dtype=np.uint64)
+    return np.random.Philox(key=key).random_raw(num)
+
+
+def epoch_order(num_samples: int, seed: int, epoch: int, shuffle: bool = True) -> Indices:
+    """Order of the samples in one epoch, shuffled as a whole.
+
+    Samples are sorted by random numbers, ties by index.
+
+    Args:
+        num_samples: Samples in the split.
+        seed: Seed of the run.
+        epoch: Number of the epoch, from 0.
+        shuffle: Without it the order is that of the dataset.
+
+    Returns:
+        Permutation of the indices, `(num_samples,) int64`.
+    """
+    if not shuffle:
+        return np.arange(num_samples, dtype=np.int64)
+    keys = random_bits(num_samples, seed, epoch, _FULL)
+    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """Every sample once an epoch, shuffled over the whole split or in the order of the dataset."""
+
+    num_samples: int
+    """Samples in the split."""
+    seed: int
+    """Seed of the run."""
+    shuffle: bool = True
+    """Shuffle anew each epoch."""
+
+    @property
+    def kind(self) -> str:
+        """What a position in an epoch rests on."""
+        name = f"shuffled by seed {self.seed}" if self.shuffle else "not shuffled"
+        return f"{self.num_samples} samples {name}"
+
+    def order(self, epoch: int) -> Indices:
+        """Places in the split, `(num_samples,) int64`."""
+        return epoch_order(self.num_samples, self.seed, epoch, self.shuffle)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Blocks:
+    """Every sample once an epoch, shuffled within windows of shards, which come in random order.
+
+    So each stretch of an epoch reads the shards of one window, or of two where they meet.
+    """
+
+    shard_samples: tuple[int, ...]
+    """Samples of each shard."""
+    seed: int
+    """Seed of the run."""
+    window: int
+    """Shards a window; the last window may have fewer."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the split."""
+        return sum(self.shard_samples)
+
+    @property
+    def kind(self) -> str:
+        """What a position in an epoch rests on."""
+        return (
+            f"{self.num_samples} samples shuffled in windows of {self.window} of "
+            f"{len(self.shard_samples)} shards by seed {self.seed}"
+        )
+
+    def shard_order(self, epoch: int) -> Indices:
+        """Numbers of the shards as windows take them, `(num_shards,) int64`."""
+        bits = random_bits(len(self.shard_samples), self.seed, epoch, _SHARDS)
+        return np.argsort(bits, kind="stable").astype(np.int64, copy=False)
+
+    def order(self, epoch: int) -> Indices:
+        """Places in the split, `(num_samples,) int64`."""
+        sizes = np.array(self.shard_samples, dtype=np.int64)
+        starts = np.cumsum(sizes) - sizes
+        keys = random_bits(self.num_samples, self.seed, epoch, _WINDOWS)
+        shards = self.shard_order(epoch)
+        found: list[Indices] = [np.empty(0, dtype=np.int64)]
+        for first in range(0, len(shards), self.window):
+            window = np.sort(shards[first : first + self.window])
+            members = np.concatenate(
+                [np.arange(starts[shard], starts[shard] + sizes[shard]) for shard in window]
+            )
+            found.append(members[np.argsort(keys[members], kind="stable")])
+        return np.concatenate(found)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Weighted:
+    """Samples drawn with replacement, each with a probability proportional to its weight."""
+
+    weights: NDArray[np.float64]
+    """Weights of the split's samples, `(num_samples,) float64`, not negative."""
+    seed: int
+    """Seed of the run."""
+    num_samples: int
+    """Draws an epoch."""
+    name: str = "weights"
+    """What the weights are, for `kind`."""
+
+    @property
+    def kind(self) -> str:
+        """What a position in an epoch rests on."""
+        return (
+            f"{self.num_samples} draws from {len(self.weights)} samples by {self.name} "
+            f"and seed {self.seed}"
+        )
+
+    @cached_property
+    def _ends(self) -> NDArray[np.float64]:
+        return np.cumsum(self.weights)
+
+    def order(self, epoch: int) -> Indices:
+        """Places in the split, `(num_samples,) int64`; repeats are to be expected."""
+        bits = random_bits(self.num_samples, self.seed, epoch, _DRAWS)
+        uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        found = np.searchsorted(self._ends, uniform * self._ends[-1], side="right")
+        last = np.flatnonzero(self.weights)[-1]  # rounding may reach the end
+        return np.minimum(found, last).astype(np.int64, copy=False)
+
+
+def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:
+    """Weights that make all classes equally likely.
+
+    Args:
+        labels: Class of each sample, `(num_samples,)`.
+
+    Returns:
+        `(num_samples,) float64`: one over the samples of the class.
+    """
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return 1.0 / counts[classes].astype(np.float64)
+
+
+def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]:
+    """Weights of samples as floats, if they can be drawn by.
+
+    Raises:
+        UserError: The field is no number a sample.
+        DataError: A weight is negative or not finite, or all are zero.
+    """
+    if weights.ndim != 1 or weights.dtype.kind not in "iufb":
+        raise UserError(
+            f"data.sampling names the field '{field_name}', which is "
+            f"{weights.dtype} {weights.shape[1:]} a sample",
+            "Name a field with one number a sample, or write uniform or balanced.",
+        )
+    values = weights.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
+    if len(bad):
+        raise DataError(
+            f"Sample {bad[0]} has {values[bad[0]]} in '{field_name}', which is no weight",
+            "Weights by data.sampling must be finite and not negative.",
+        )
+    if not values.any():
+        raise DataError(f"All weights in '{field_name}' are 0", "No sample can be drawn.")
+    return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Samples that are left out from a position of the training on."""
+
+    start: int
+    """First place in the split."""
+    stop: int
+    """Place behind the last."""
+    epoch: int = 0
+    """Epoch from which on they are left out."""
+    global_index: int = 0
+    """Position in that epoch from which on they are left out."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Without:
+    """An order that leaves samples out; what came before they were left out stays as it was.
+
+    So a training that leaves out a shard found damaged in the middle of an epoch goes on from its
+    position there and repeats no sample.
+    """
+
+    epochs: Epochs
+    """The order with all samples, each once an epoch."""
+    left_out: tuple[LeftOut, ...]
+    """What is left out, in the order of the positions."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that every epoch has."""
+        return self.epochs.num_samples - sum(part.stop - part.start for part in self.left_out)
+
+    @property
+    def kind(self) -> str:
+        """What a position rests on: the same as without leaving out, up to each position."""
+        return self.epochs.kind
+
+    def order(self, epoch: int) -> Indices:
+        """Places in the split, `(num_samples,) int64`."""
+        order = self.epochs.order(epoch)
+        for part in self.left_out:
+            if part.epoch <= epoch:
+                done = part.global_index if part.epoch == epoch else 0
+                rest = order[done:]
+                kept = rest[(rest < part.start) | (rest >= part.stop)]
+                order = np.concatenate([order[:done], kept])
+        return order[: self.num_samples]
+
+
+def without(weights: NDArray[np.float64], left_out: Sequence[LeftOut]) -> NDArray[np.float64]:
+    """Weights with which samples left out are not drawn."""
+    values = weights.copy()
+    for part in left_out:
+        values[part.start : part.stop] = 0.0
+    return values
