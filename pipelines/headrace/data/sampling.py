@@ -25,6 +25,9 @@ _FULL, _SHARDS, _WINDOWS, _DRAWS = range(4)
 class Epochs(Protocol):
     """The samples of every epoch."""
 
+    def __hash__(self) -> int:
+        """Equal for what gives equal orders."""
+
     @property
     def num_samples(self) -> int:
         """Samples an epoch, the same for all."""
@@ -171,7 +174,8 @@ class Weighted:
         uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
         found = np.searchsorted(self._ends, uniform * self._ends[-1], side="right")
         last = np.flatnonzero(self.weights)[-1]  # rounding may reach the end
-        return np.minimum(found, last).astype(np.int64, copy=False)
+        drawn: Indices = np.minimum(found, last).astype(np.int64, copy=False)
+        return drawn
 
 
 def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:

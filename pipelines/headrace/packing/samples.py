@@ -68,27 +68,30 @@ class Unreadable:
 class Source(Protocol):
     """Raw samples of one form.
 
-    `list` is called once, where the plan is made. Workers open the source again with the fields
+    `list_samples` is called once, where the plan is made. Workers open the source again with the fields
     that the listing found (`headrace.packing.sources.open.open_source`), and only call `read`.
     """
 
     @property
     def fields(self) -> tuple[SourceField, ...]:
-        """Fields of a sample, in order; known after `list`, or from the opening."""
+        """Fields of a sample, in order; known after `list_samples`, or from the opening."""
         ...
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names in the source's own order, known after `list`; empty: order them by name."""
+        """Class names in the source's own order, known after `list_samples`; empty: order them by name."""
         ...
 
     @property
     def sequential(self) -> bool:
-        """Whether neighbours in the listing are much cheaper to read together (rows of Parquet,
-        Arrow and compressed HDF5 files): shards should then be planned of neighbours."""
+        """Whether neighbours in the listing are much cheaper to read together than others are.
+
+        So are rows of Parquet, Arrow and compressed HDF5 files; shards should be planned of
+        neighbours then.
+        """
         ...
 
-    def list(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+    def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path, no path twice.
 
         Args:

@@ -34,7 +34,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return LocalStore(unquote(parts.path))
     if parts.scheme == "s3" and parts.netloc:
-        return S3Store(url, options or StoreOptions())
+        return S3Store(url, options or StoreOptions())  # type: ignore[return-value]
     what = "names no bucket" if parts.scheme == "s3" else "cannot be opened as a store"
     raise UserError(f"'{url}' {what}", "Valid: s3://bucket/prefix, file:///folder, or a path.")
 

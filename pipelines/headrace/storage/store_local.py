@@ -30,8 +30,8 @@ class LocalStore:
         """Absolute path of the folder."""
         return str(self._folder)
 
-    def list(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        """All files below the folder; see `Store.list`."""
+    def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
+        """All files below the folder; see `Store.list_files`."""
         waiting = [""]
         while waiting:
             prefix = waiting.pop()

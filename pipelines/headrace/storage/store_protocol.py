@@ -38,7 +38,7 @@ class Store(Protocol):
     def url(self) -> str:
         """`s3://bucket/prefix` or an absolute path, without a slash at the end."""
 
-    def list(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
+    def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
         """All files below the URL, in any order.
 
         Names with a part that begins with a dot are left out; links to folders are not followed.
