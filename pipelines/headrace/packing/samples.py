@@ -68,8 +68,8 @@ class Unreadable:
 class Source(Protocol):
     """Raw samples of one form.
 
-    `list_samples` is called once, where the plan is made. Workers open the source again with the fields
-    that the listing found (`headrace.packing.sources.open.open_source`), and only call `read`.
+    `list_samples` is called once, where the plan is made. Workers open the source again with the
+    fields that the listing found (`headrace.packing.sources.open.open_source`), and call `read`.
     """
 
     @property
@@ -79,7 +79,7 @@ class Source(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names in the source's own order, known after `list_samples`; empty: order them by name."""
+        """Class names in the source's own order, known after the listing; empty: order by name."""
         ...
 
     @property
