@@ -41,34 +41,13 @@ def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
         raise DataError(f"{len(content)} bytes of {encoding} cannot be decoded: {error}") from error
 
 
-def stack(arrays: list[NDArray[Any]], field: str, sources: list[str]) -> NDArray[Any]:
-    """Join samples of equal shape.
-
-    Args:
-        arrays: One array a sample.
-        field: Name of the field, for the error.
-        sources: Source path of each sample, for the error.
-
-    Raises:
-        DataError: Shapes or dtypes differ.
-    """
-    for array, source in zip(arrays, sources, strict=True):
-        if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
-            raise DataError(
-                f"Field '{field}' of one batch holds {arrays[0].dtype} {arrays[0].shape} "
-                f"({sources[0]}) and {array.dtype} {array.shape} ({source})",
-                "Encoded samples of one dataset must have one shape: resize them before packing.",
-            )
-    return np.stack(arrays)
-
-
 class Decoder:
     """Decodes batches of encoded samples; starts its threads when first used."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
 
-    def decode(self, dataset: ShardedDataset, info: FieldInfo, indices: Indices) -> NDArray[Any]:
+    def decode(self, dataset: ShardedDataset, info: FieldInfo, indices: Indices) -> list[Any]:
         """Read and decode samples of a ragged field.
 
         Args:
@@ -77,15 +56,18 @@ class Decoder:
             indices: Places in the split, `(batch,) int64`.
 
         Returns:
-            `(batch, *shape)`.
+            One array a sample, text as `str`.
 
         Raises:
-            DataError: A sample cannot be decoded, or shapes differ.
+            DataError: A sample cannot be decoded.
         """
         ragged = dataset.gather_ragged(info.name, indices)
         items = [ragged.item(number) for number in range(len(indices))]
-        arrays = list(self._threads().map(lambda item: decode_one(item, info.encoding), items))
-        return stack(arrays, info.name, dataset.sources(indices))
+        if info.encoding == "raw":
+            return [np.frombuffer(bytearray(item), dtype=info.dtype) for item in items]
+        if info.encoding in ("text", "json"):
+            return [item.decode() for item in items]
+        return list(self._threads().map(lambda item: decode_one(item, info.encoding), items))
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
 
+from headrace.data.collate import collate, varies
 from headrace.data.decode import Decoder
 from headrace.data.order import Indices, Order
 from headrace.errors import StepError
 from headrace.shards.dataset import ShardedDataset
 
-Batch = dict[str, Tensor]
-"""Fields by name, each `(batch, *shape)`, and `sample_id (batch,) int64`."""
+Batch = dict[str, Any]
+"""Fields by name, and `sample_id (batch,) int64`.
+
+Each is a tensor `(batch, *shape)`; fields that vary in shape by nature, such as text and arrays of
+varying length, are lists of samples unless they are filled up, see `headrace.data.collate`.
+"""
 
 SAMPLE_ID = "sample_id"
 
@@ -24,7 +30,11 @@ ReadBatch = Callable[[int, int], Batch]
 
 
 def read_batch(
-    dataset: ShardedDataset, indices: Indices, fields: Sequence[str], decoder: Decoder
+    dataset: ShardedDataset,
+    indices: Indices,
+    fields: Sequence[str],
+    decoder: Decoder,
+    pad: float | None = None,
 ) -> Batch:
     """Read samples of a split.
 
@@ -33,6 +43,7 @@ def read_batch(
         indices: Places in the split, `(batch,) int64`.
         fields: Names of the fields wanted.
         decoder: Decodes fields that hold encoded samples.
+        pad: Fills up arrays of varying length; None gives lists.
 
     Raises:
         DataError: Encoded samples of one batch differ in shape, or cannot be decoded.
@@ -43,7 +54,9 @@ def read_batch(
         if info.layout == "fixed":
             batch[name] = torch.from_numpy(dataset.gather(name, indices))
         else:
-            batch[name] = torch.from_numpy(decoder.decode(dataset, info, indices))
+            items = decoder.decode(dataset, info, indices)
+            sources = partial(dataset.sources, indices)
+            batch |= collate(name, items, sources, varying=varies(info), pad=pad)
     batch[SAMPLE_ID] = torch.from_numpy(dataset.gather(SAMPLE_ID, indices))
     return batch
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 
 from headrace.data.decode import Decoder
@@ -94,7 +95,7 @@ class Predictor:
         return Predictions(sample_id=sample_id, label=label, scores=self._checked(scores, batch))
 
     def _forward(self, batch: Batch) -> Any:
-        on_device = {name: values.to(self.device) for name, values in batch.items()}
+        on_device = move_data_to_device(batch, self.device)
         with torch.inference_mode():
             return self.model.predict_step(apply(self.transforms, on_device), 0)
 

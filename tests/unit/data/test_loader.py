@@ -14,8 +14,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from headrace.data.dataset import SampleDataset
-from headrace.data.decode import Decoder, decode_one, stack
-from headrace.data.loader import BatchLoader
+from headrace.data.decode import Decoder, decode_one
+from headrace.data.loader import BatchLoader, read_batch
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, StepError
 from headrace.shards.dataset import ShardedDataset
@@ -169,7 +169,7 @@ def test_encoded_images_are_decoded_in_order(tmp_path):
 def test_encoded_images_of_unequal_shape_are_named(tmp_path):
     dataset = encoded(tmp_path, [png(1), png(2, size=(4, 4))])
     with pytest.raises(DataError, match=r"\(2, 3\) \(0.png\) and uint8 \(4, 4\) \(1.png\)"):
-        Decoder().decode(dataset, dataset.field("image"), np.arange(2))
+        read_batch(dataset, np.arange(2), ["image"], Decoder())
 
 
 def test_bytes_that_are_no_image_are_a_data_error():
@@ -185,4 +185,3 @@ def test_palettes_become_colours():
     file = io.BytesIO()
     np.save(file, array)
     assert np.array_equal(decode_one(file.getvalue(), "npy"), array)
-    assert np.array_equal(stack([array, array], "array", ["a", "b"]), np.stack([array, array]))
