@@ -18,7 +18,7 @@ from support.waiting import wait_until
 
 __all__ = ["airflow_service", "pytest_make_collect_report", "pytest_runtest_makereport"]
 
-_ORDER = ("architecture", "unit", "contract", "dags", "integration", "chaos", "docs")
+_ORDER = ("architecture", "unit", "contract", "dags", "benchmarks", "integration", "chaos", "docs")
 """Groups of tests, the quick ones first."""
 
 _GRACE_S = 60.0
