@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
+import zipfile
 import zlib
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,26 +19,31 @@ from PIL import Image, UnidentifiedImageError
 MAX_PIXELS = 89_478_485
 """Pixels beyond which an image is taken for a decompression bomb, as by Pillow's warning."""
 
-IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png")
+MAX_ARCHIVE_BYTES = 4 * 2**30
+"""Bytes of arrays beyond which an archive is taken for a decompression bomb."""
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Endings, in lower case, of files that are images."""
 
 ARRAY_SUFFIXES = (".npy",)
 """Endings, in lower case, of files that are arrays."""
 
-_MAGIC = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM")
+_MAGIC = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
 _PNG_DEPTH = 24  # byte of a PNG file that tells the bits a channel
-_FORMATS = ("PNG", "JPEG", "BMP")
-_ENCODINGS = {"PNG": "png", "JPEG": "jpeg", "MPO": "jpeg", "BMP": "bmp"}
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
+_ENCODINGS = {"MPO": "jpeg"} | {name: name.lower() for name in _FORMATS}
 _MODES = {
     "1": "L", "L": "L", "LA": "L", "La": "L",
     "RGB": "RGB", "RGBA": "RGB", "RGBa": "RGB", "RGBX": "RGB", "P": "RGB", "PA": "RGB",
     "CMYK": "RGB", "YCbCr": "RGB", "LAB": "RGB", "HSV": "RGB",
 }  # fmt: skip
 
+_UNKNOWN = "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"
+
 # what Pillow's decoders raise on damaged bytes; the bytes are in memory, so none of it is I/O
 _DAMAGED = (
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError,
-    struct.error, zlib.error,
+    struct.error, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, Warning,
 )  # fmt: skip
 
 
@@ -43,10 +52,11 @@ class UnreadableError(Exception):
 
 
 def decode_image(content: bytes) -> NDArray[np.uint8]:
-    """Pixels of a PNG, JPEG or BMP file.
+    """Pixels of a PNG, JPEG, BMP, WebP, GIF or TIFF file.
 
     Grey images give `(height, width)`, all others `(height, width, 3)` red, green, blue. Alpha is
-    dropped, palettes are looked up, pixels keep the orientation they are stored in.
+    dropped, palettes are looked up, pixels keep the orientation they are stored in. Of an animation
+    the first picture counts; a TIFF file of several pages is refused.
 
     Raises:
         UnreadableError: Empty, damaged, too large, or of more than 8 bits a channel.
@@ -67,7 +77,7 @@ def check_image(content: bytes) -> str:
     """Make sure that an image can be decoded.
 
     Returns:
-        Its encoding: `png`, `jpeg` or `bmp`.
+        Its encoding: `png`, `jpeg`, `bmp`, `webp`, `gif` or `tiff`.
 
     Raises:
         UnreadableError: As `decode_image`.
@@ -85,25 +95,50 @@ def decode_array(content: bytes) -> NDArray[Any]:
     """
     if not content:
         raise UnreadableError("the file is empty")
-    stream = io.BytesIO(content)
     try:
-        shape, fortran_order, dtype = _npy_header(stream)
-    except (ValueError, TypeError, SyntaxError, EOFError, UnicodeDecodeError) as error:
+        header, start = _header_bytes(content)
+        shape, fortran_order, dtype, num_bytes = _npy_header(header)
+    except (ValueError, TypeError, SyntaxError, EOFError, struct.error) as error:
         raise UnreadableError(f"no .npy file: {error}") from error
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise UnreadableError(f"dtype {dtype} is neither boolean, integer nor floating point")
-    expected_bytes = dtype.itemsize
-    for size in shape:
-        expected_bytes *= size
-    found_bytes = len(content) - stream.tell()
-    if expected_bytes != found_bytes:
+    found_bytes = len(content) - start
+    if num_bytes != found_bytes:
         raise UnreadableError(
-            f"truncated: shape {shape} of {dtype} takes {expected_bytes:,} bytes, "
+            f"truncated: shape {shape} of {dtype} takes {num_bytes:,} bytes, "
             f"{found_bytes:,} are there"
         )
-    flat = np.frombuffer(content, dtype=dtype, offset=stream.tell())
+    flat = np.frombuffer(content, dtype=dtype, offset=start)
     array = flat.reshape(shape, order="F" if fortran_order else "C")
-    return np.ascontiguousarray(array, dtype=dtype.newbyteorder("<")).reshape(shape)
+    if dtype.byteorder == ">" or fortran_order:
+        return np.ascontiguousarray(array, dtype=dtype.newbyteorder("<")).reshape(shape)
+    return array
+
+
+def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """Arrays of a `.npz` file by name, as `decode_array` gives them.
+
+    Args:
+        content: The file's bytes.
+        names: The arrays that must be there, and no other; empty takes what is there.
+
+    Raises:
+        UnreadableError: Damaged, too large, or of other arrays.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if names and set(names) != set(members):
+                raise UnreadableError(
+                    f"arrays {', '.join(sorted(members))} in place of {', '.join(sorted(names))}"
+                )
+            num_bytes = sum(info.file_size for info in members.values())
+            if num_bytes > MAX_ARCHIVE_BYTES:
+                raise UnreadableError(f"{num_bytes:,} bytes are more than {MAX_ARCHIVE_BYTES:,}")
+            wanted = names or members
+            return {name: decode_array(archive.read(members[name])) for name in wanted}
+    except _DAMAGED as error:
+        raise UnreadableError(f"no .npz file: {error}") from error
 
 
 def _open_image(content: bytes) -> Image.Image:
@@ -113,7 +148,7 @@ def _open_image(content: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(content), formats=_FORMATS)
     except UnidentifiedImageError:
         known = content.startswith(_MAGIC)
-        reason = "damaged image: cut or broken header" if known else "neither PNG, JPEG nor BMP"
+        reason = "damaged image: cut or broken header" if known else _UNKNOWN
         raise UnreadableError(reason) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableError(str(error)) from error
@@ -124,13 +159,38 @@ def _open_image(content: bytes) -> Image.Image:
         raise UnreadableError(f"{width} x {height} pixels are more than {MAX_PIXELS:,}")
     if image.format == "PNG" and content[_PNG_DEPTH] > 8:  # Pillow would round colours silently
         raise UnreadableError(f"{content[_PNG_DEPTH]} bits a channel; save the images as .npy")
+    if image.format == "TIFF" and _num_pages(image) > 1:
+        raise UnreadableError(f"{_num_pages(image)} pages; save the images as .npy")
     return image
 
 
-def _npy_header(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _num_pages(image: Image.Image) -> int:
+    try:
+        return int(getattr(image, "n_frames", 1))
+    except _DAMAGED as error:
+        raise UnreadableError(f"damaged image: {error}") from error
+
+
+def _header_bytes(content: bytes) -> tuple[bytes, int]:
+    """The header of a `.npy` file with its magic, and where the values begin."""
+    if content[:6] != b"\x93NUMPY":
+        raise ValueError("it does not begin as one")
+    if content[6:8] == b"\x01\x00":
+        start = 10 + int(struct.unpack_from("<H", content, 8)[0])
+    else:
+        start = 12 + int(struct.unpack_from("<I", content, 8)[0])
+    return content[: min(start, 2**16)], start
+
+
+@lru_cache(maxsize=256)
+def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether in Fortran order, dtype and bytes of the values."""
+    stream = io.BytesIO(header)
     version = npy.read_magic(stream)
     if version == (1, 0):
-        return npy.read_array_header_1_0(stream)
-    if version == (2, 0):
-        return npy.read_array_header_2_0(stream)
-    raise ValueError(f"version {version} is not supported")
+        shape, fortran_order, dtype = npy.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, fortran_order, dtype = npy.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"version {version} is not supported")
+    return shape, fortran_order, dtype, math.prod(shape) * dtype.itemsize

@@ -37,9 +37,9 @@ def label_samples(spec: DatasetSpec, folder: Path, files: Sequence[SourceFile]) 
     if spec.labels == "none":
         return Labels(classes=(), indices=())
     if spec.labels == "folders" or (spec.labels == "auto" and spec.index is None):
-        return _labels([_folder_label(folder, file.path) for file in files])
+        return labels_of([folder_label(str(folder), file.path) for file in files])
     index = _index_file(folder, spec.index or "")
-    return _labels(_match(index, read_index(index), files))
+    return labels_of(_match(index, read_index(index), files))
 
 
 def read_index(path: Path) -> dict[str, str]:
@@ -67,21 +67,40 @@ def read_index(path: Path) -> dict[str, str]:
     return labels
 
 
-def _labels(names: Sequence[str]) -> Labels:
+def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
+    """Labels out of the class name of every sample.
+
+    Args:
+        names: Class names, one a sample.
+        classes: All classes in the source's own order; empty to order them here.
+    """
     distinct = set(names)
     as_numbers = all(name.isdecimal() and name.isascii() for name in distinct)
-    classes = sorted(distinct, key=(lambda name: (int(name), name)) if as_numbers else None)
-    index_of = {name: index for index, name in enumerate(classes)}
-    return Labels(classes=tuple(classes), indices=tuple(index_of[name] for name in names))
+    key = (lambda name: (int(name), name)) if as_numbers else None
+    ordered = tuple(classes) or tuple(sorted(distinct, key=key))
+    index_of = {name: index for index, name in enumerate(ordered)}
+    return Labels(classes=ordered, indices=tuple(index_of[name] for name in names))
 
 
-def _folder_label(folder: Path, path: str) -> str:
+def by_folders(spec: DatasetSpec) -> bool:
+    """Whether the name of a sample's first folder is its label."""
+    if spec.labels == "auto":
+        return spec.index is None and spec.label_field is None
+    return spec.labels == "folders"
+
+
+def folder_label(source: str, path: str) -> str:
+    """Class name out of the path of a sample.
+
+    Raises:
+        RecipeError: It lies in no folder.
+    """
     first, slash, _ = path.partition("/")
     if slash:
         return first
     raise RecipeError(
-        f"{folder / path} lies in no class folder, but labels come from folders",
-        f"Move it to {folder}/<class>/, or set dataset.labels to 'index' or 'none'.",
+        f"{source}/{path} lies in no class folder, but labels come from folders",
+        f"Move it to {source}/<class>/, or set dataset.labels to 'index' or 'none'.",
     )
 
 
@@ -172,20 +191,21 @@ def _match(index: Path, labels: dict[str, str], files: Sequence[SourceFile]) -> 
     if without_label:
         raise DataError(
             f"{len(without_label):,} of {len(paths):,} files have no label in {index}: "
-            f"{_shown(without_label)}",
+            f"{shown(without_label)}",
             "Add them to the index, or narrow dataset.include.",
         )
     without_file = sorted(labels.keys() - paths)
     if without_file:
         raise DataError(
             f"{len(without_file):,} of {len(labels):,} labels in {index} have no file: "
-            f"{_shown(without_file)}",
+            f"{shown(without_file)}",
             "Remove the lines, or check that the paths are relative to dataset.source and match "
             "dataset.include.",
         )
     return [labels[file.path] for file in files]
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str]) -> str:
+    """The first names of a list, for messages."""
     more = ", …" if len(names) > _NUM_SHOWN else ""
     return ", ".join(names[:_NUM_SHOWN]) + more

@@ -9,7 +9,13 @@ import pytest
 from PIL import Image
 
 from headrace.packing import decode
-from headrace.packing.decode import UnreadableError, check_image, decode_array, decode_image
+from headrace.packing.decode import (
+    UnreadableError,
+    check_image,
+    decode_array,
+    decode_arrays,
+    decode_image,
+)
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 
@@ -43,7 +49,7 @@ def test_modes(mode: str, shape: tuple[int, ...]) -> None:
 
 
 def test_pixels_are_kept() -> None:
-    for kind in ("PNG", "BMP"):
+    for kind in ("PNG", "BMP", "TIFF"):
         np.testing.assert_array_equal(decode_image(encoded(Image.fromarray(NOISE), kind)), NOISE)
     alpha = np.dstack([NOISE, NOISE[:, :, 0]])
     np.testing.assert_array_equal(decode_image(encoded(Image.fromarray(alpha), "PNG")), NOISE)
@@ -51,9 +57,26 @@ def test_pixels_are_kept() -> None:
     assert set(np.unique(decode_image(encoded(bits, "PNG")))) == {0, 255}
 
 
-@pytest.mark.parametrize(("kind", "name"), [("PNG", "png"), ("JPEG", "jpeg"), ("BMP", "bmp")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("PNG", "png"),
+        ("JPEG", "jpeg"),
+        ("BMP", "bmp"),
+        ("WEBP", "webp"),
+        ("GIF", "gif"),
+        ("TIFF", "tiff"),
+    ],
+)
 def test_encodings(kind: str, name: str) -> None:
     assert check_image(encoded(Image.fromarray(NOISE), kind)) == name
+
+
+def two_pages() -> bytes:
+    buffer = io.BytesIO()
+    page = Image.fromarray(NOISE)
+    page.save(buffer, format="TIFF", save_all=True, append_images=[page])
+    return buffer.getvalue()
 
 
 def png_of_size(width: int, height: int, depth: int = 8) -> bytes:
@@ -72,8 +95,9 @@ def png_of_size(width: int, height: int, depth: int = 8) -> bytes:
     ("content", "reason"),
     [
         (b"", "the file is empty"),
-        (b"hello", "neither PNG, JPEG nor BMP"),
-        (encoded(Image.fromarray(NOISE), "GIF"), "neither PNG, JPEG nor BMP"),
+        (b"hello", "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"),
+        (encoded(Image.fromarray(NOISE), "PPM"), "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"),
+        (two_pages(), "2 pages; save the images as .npy"),
         (encoded(Image.fromarray(NOISE), "JPEG")[:-100], "damaged image"),
         (png_of_size(10_000, 10_000), "pixels"),
         (png_of_size(100_000, 100_000), "pixels"),
@@ -86,7 +110,7 @@ def test_unreadable_images(content: bytes, reason: str) -> None:
         decode_image(content)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF"])
 def test_no_damage_raises_anything_else(kind: str) -> None:
     content = encoded(Image.fromarray(NOISE), kind)
     damaged = [content[:length] for length in range(0, len(content), 3)]
@@ -119,6 +143,37 @@ def test_arrays(array: np.ndarray) -> None:
     assert found.shape == np.shape(array)
     assert found.flags.c_contiguous
     assert found.dtype == np.asarray(array).dtype.newbyteorder("<")
+
+
+def test_arrays_of_an_archive() -> None:
+    arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(3, dtype=np.int8)}
+    for save in (np.savez, np.savez_compressed):
+        buffer = io.BytesIO()
+        save(buffer, **arrays)
+        content = buffer.getvalue()
+        for names in ((), ("b", "a")):
+            found = decode_arrays(content, names)
+            assert list(found) == list(names or arrays)
+            for name, array in found.items():
+                np.testing.assert_array_equal(array, arrays[name])
+        with pytest.raises(UnreadableError, match="arrays a, b in place of a, c"):
+            decode_arrays(content, ("a", "c"))
+        for length in range(0, len(content), 7):
+            with pytest.raises(UnreadableError):
+                decode_arrays(content[:length])
+        flipped = bytearray(content)
+        flipped[content.index(b"NUMPY") + 130 if save is np.savez else 60] ^= 0x55
+        with pytest.raises(UnreadableError, match=r"no .npz file"):
+            decode_arrays(bytes(flipped))
+
+
+def test_archive_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "MAX_ARCHIVE_BYTES", 2**20)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, a=np.zeros(2**18))
+    assert len(buffer.getvalue()) < 10_000
+    with pytest.raises(UnreadableError, match=r"2,097,280 bytes are more than 1,048,576"):
+        decode_arrays(buffer.getvalue())
 
 
 def npy_with_header(header: str) -> bytes:

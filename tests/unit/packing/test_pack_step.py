@@ -208,7 +208,7 @@ def test_too_many_bad_images_fail_with_the_first_reasons(
         pack(make_context(image_source, pack={"max_quarantined": 0.1}), in_process)
     message = str(caught.value)
     assert "7 of 40 samples cannot be read, more than the share of 0.1" in message
-    assert message.count("neither PNG, JPEG nor BMP") == 5
+    assert message.count("neither PNG, JPEG, BMP, WebP, GIF nor TIFF") == 5
     assert "and 2 more" in message
     assert not caught.value.failure_class.is_retried
     # a higher threshold takes the shards that are there

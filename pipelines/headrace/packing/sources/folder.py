@@ -1,0 +1,202 @@
+"""One file a sample, or several files of equal stem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.decode import decode_arrays
+from headrace.packing.labels import by_folders, folder_label
+from headrace.packing.samples import SampleRef, SourceField, Unreadable, Values
+from headrace.packing.sources.access import Access
+from headrace.packing.sources.contents import made_of, values_of
+from headrace.packing.sources.globs import any_of
+from headrace.packing.sources.index import Index
+from headrace.packing.sources.kinds import ARCHIVE, field_of, kind_of, plural, suffix_of
+from headrace.packing.sources.parts import Patterns, grouped, parts_of, patterns_of, values_of_parts
+from headrace.packing.sources.place import Place
+from headrace.recipe.dataset import DatasetSpec
+from headrace.storage.store import StoredFile
+
+
+class FolderSource:
+    """Files below a folder or prefix.
+
+    Args:
+        spec: Which files, and how they are labelled.
+        place: Where they lie.
+        fields: What the listing found, when the source is opened to read.
+        access: Unused.
+    """
+
+    classes: tuple[str, ...] = ()
+    sequential = False
+
+    def __init__(
+        self, spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+    ) -> None:
+        self.fields = fields
+        self._place = place
+        self._include = spec.include
+        self._index = Index(spec, place) if spec.index is not None else None
+        self._by_folders = by_folders(spec)
+        self._patterns = patterns_of(spec.fields)
+
+    def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+        """All samples, sorted by path, from one pass over the names."""
+        refs = self._several(check) if self._patterns else self._single(check)
+        refs.sort(key=lambda ref: ref.path)
+        if self._by_folders:
+            name = self._place.name
+            return [replace(ref, label=folder_label(name, ref.path)) for ref in refs]
+        if self._index is None:
+            return refs
+        refs = self._index.matched(refs)
+        self.fields = with_columns(self.fields, self._index)
+        return refs
+
+    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+        """Values of a batch of samples, in order."""
+        index, fields = self._index, self.fields
+        num_own = self._num_own(refs)
+        own = self._read_own(refs, fields[:num_own])
+        if index is None or len(fields) == num_own:
+            return own
+        return joined(own, index.values(fields[num_own:], refs))
+
+    def _num_own(self, refs: Sequence[SampleRef]) -> int:
+        if self._patterns:
+            return len(self._patterns)
+        if refs and suffix_of(refs[0].path) == ARCHIVE:
+            return sum(field.kind == "array" for field in self.fields)
+        return 1
+
+    def _read_own(
+        self, refs: Sequence[SampleRef], fields: tuple[SourceField, ...]
+    ) -> Iterator[Values | Unreadable]:
+        if self._patterns:
+            return values_of_parts(refs, self._place.read(parts_of(self._patterns, refs)), fields)
+        contents = self._place.read([_stored(ref) for ref in refs])
+        if refs and suffix_of(refs[0].path) == ARCHIVE:
+            return _archives(refs, contents, tuple(field.name for field in fields))
+        return values_of(refs, contents, fields[0])
+
+    def _single(self, check: Callable[[], None] | None) -> list[SampleRef]:
+        files, num_others = included(self._place, self._include, self._index, check)
+        if not files:
+            raise nothing_found(self._place.name, self._include, num_others)
+        self.fields = self._fields_of(files)
+        return [SampleRef(*file) for file in files]
+
+    def _fields_of(self, files: Sequence[StoredFile]) -> tuple[SourceField, ...]:
+        example = one_kind([file.path for file in files])
+        if suffix_of(example) != ARCHIVE:
+            return (field_of(kind_of(example), example),)
+        archives = [file for file in files if file.path == example]
+        (content,) = self._place.read(archives)
+        values = made_of(example, content, decode_arrays)
+        if isinstance(values, Unreadable):
+            raise DataError(
+                f"{self._place.name}/{example}, whose arrays name the fields, cannot be read: "
+                f"{values.reason}",
+                "Repair or remove it.",
+            )
+        return tuple(SourceField(name, "array") for name in values)
+
+    def _several(self, check: Callable[[], None] | None) -> list[SampleRef]:
+        found = grouped(self._patterns, self._place, check)
+        self.fields = pattern_fields(self._patterns)
+        return found
+
+
+def included(
+    place: Place, include: Sequence[str], index: Index | None, check: Callable[[], None] | None
+) -> tuple[list[StoredFile], int]:
+    """The files that match, sorted by path, and how many others there are."""
+    matches = any_of(include).fullmatch
+    skipped = index.path if index is not None else None
+    num_others = 0
+
+    def wanted(path: str) -> bool:
+        nonlocal num_others
+        if path != skipped and matches(path):
+            return True
+        num_others += 1
+        return False
+
+    files = sorted(place.walk(wanted, check))
+    return files, num_others
+
+
+def one_kind(paths: Sequence[str]) -> str:
+    """The first of the names, when all are of one kind.
+
+    Raises:
+        RecipeError: They are of several kinds.
+    """
+    firsts: dict[str, str] = {}
+    for path in paths:
+        firsts.setdefault(suffix_of(path), path)
+    first, *others = (firsts[suffix] for suffix in sorted(firsts))
+    kind = kind_of(first)
+    for other in others:
+        if kind_of(other) != kind or ARCHIVE in (suffix_of(first), suffix_of(other)):
+            raise RecipeError(
+                f"The source holds both {plural(kind)} ('{first}') and "
+                f"{plural(kind_of(other))} ('{other}')",
+                "Narrow dataset.include to one kind, or name the files of each field in "
+                "dataset.fields.",
+            )
+    return first
+
+
+def nothing_found(place: str, include: Sequence[str], num_others: int) -> RecipeError:
+    """The error for a source without a sample."""
+    patterns = ", ".join(include)
+    if num_others == 0:
+        return RecipeError(f"The source folder {place} is empty", f"Expected files: {patterns}.")
+    return RecipeError(
+        f"None of the {num_others:,} files in {place} matches dataset.include: {patterns}",
+        "Set dataset.include to patterns that match your samples.",
+    )
+
+
+def pattern_fields(patterns: Patterns) -> tuple[SourceField, ...]:
+    """Fields of file patterns, in the recipe's order."""
+    return tuple(field_of(name, pattern.path_of("x")) for name, pattern in patterns.items())
+
+
+def with_columns(fields: tuple[SourceField, ...], index: Index) -> tuple[SourceField, ...]:
+    """Fields of the files, and then those of the index.
+
+    Raises:
+        RecipeError: A field comes from both.
+    """
+    names = {field.name for field in fields}
+    both = [field.name for field in index.fields if field.name in names]
+    if both:
+        raise RecipeError(
+            f"Field '{both[0]}' comes from the files and from a column of {index.path}",
+            "Name the columns that count in dataset.fields, as in {text: 'column'}.",
+        )
+    return fields + index.fields
+
+
+def joined(
+    own: Iterator[Values | Unreadable], rows: Sequence[Values]
+) -> Iterator[Values | Unreadable]:
+    """Values of files together with those of their rows."""
+    for values, row in zip(own, rows, strict=True):
+        yield values if isinstance(values, Unreadable) else {**values, **row}
+
+
+def _archives(
+    refs: Sequence[SampleRef], contents: Iterator[bytes | Unreadable], names: tuple[str, ...]
+) -> Iterator[Values | Unreadable]:
+    for ref, content in zip(refs, contents, strict=True):
+        yield made_of(ref.path, content, lambda archive: decode_arrays(archive, names))
+
+
+def _stored(ref: SampleRef) -> StoredFile:
+    return StoredFile(ref.path, ref.num_bytes, ref.version)

@@ -1,0 +1,234 @@
+"""Index files of a source: one row a sample, with its label, group, split and further values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.labels import shown
+from headrace.packing.samples import SampleRef, SourceField, Value
+from headrace.packing.sources.columns import Columns, as_value
+from headrace.packing.sources.index_rows import SUFFIXES, IndexFile, open_index
+from headrace.packing.sources.place import Place
+from headrace.recipe.dataset import DatasetSpec
+
+_LABEL = "label"
+
+
+class _Row(NamedTuple):
+    line: int
+    label: str | None
+    group: str | None
+    split: str | None
+    where: tuple[int, ...]
+
+
+class Index:
+    """The index file that a recipe names.
+
+    Args:
+        spec: Names the file and the columns.
+        place: Where it lies.
+    """
+
+    def __init__(self, spec: DatasetSpec, place: Place) -> None:
+        self._file = _find(spec.index or "", place)
+        as_class = spec.labels != "none" and spec.label_kind == "class"
+        label = spec.label_field or _LABEL
+        self._roles = {"group": spec.group_field or "group", "split": spec.split_field or "split"}
+        if as_class:
+            self._roles["label"] = label
+        self._needed = {"path"} | {
+            name for name in (spec.label_field, spec.group_field, spec.split_field) if name
+        }
+        if spec.labels in ("index", "field"):
+            self._needed.add(label)
+        columns = {name: column for name, column in spec.fields.items() if "*" not in column}
+        if spec.label_kind == "value" and spec.labels != "none":
+            columns[_LABEL] = label
+            self._needed.add(label)
+        self._columns = Columns(columns, numbers=(_LABEL,), every=not columns_named(spec))
+        self._left_out = {"path", label, *self._roles.values()} - set(columns.values())
+        self._rows: dict[str, _Row] = {}
+
+    @property
+    def path(self) -> str:
+        """The file, below the source."""
+        return self._file.path
+
+    def matched(self, refs: Sequence[SampleRef]) -> list[SampleRef]:
+        """The samples with what their rows say.
+
+        Raises:
+            RecipeError: A column is missing.
+            DataError: Rows and samples do not match one to one, or a row cannot be used.
+        """
+        self._read()
+        self._check_match({ref.path for ref in refs})
+        rows = self._rows
+        return [_with(ref, rows[ref.path]) for ref in refs]
+
+    @property
+    def fields(self) -> tuple[SourceField, ...]:
+        """Fields that the rows hold; known after `matched`."""
+        return self._columns.fields(self._file.name)
+
+    def values(
+        self, fields: Sequence[SourceField], refs: Sequence[SampleRef]
+    ) -> list[dict[str, Value]]:
+        """Values of the rows of samples.
+
+        Args:
+            fields: Those of `fields`.
+            refs: The samples, as `matched` gave them.
+        """
+        if not fields:
+            return [{} for _ in refs]
+        num = self._file.num_where
+        rows = self._file.again([ref.where[-num:] for ref in refs])
+        names = [(field, self._columns.column_of(field.name)) for field in fields]
+        return [
+            {field.name: as_value(field, row[column]) for field, column in names} for row in rows
+        ]
+
+    def _read(self) -> None:
+        first = True
+        for line, row, where in self._file.rows():
+            if first:
+                self._start(row)
+                first = False
+            path = self._path(line, row)
+            self._columns.add(line, row)
+            before = self._rows.get(path)
+            found = self._row(path, line, row, where)
+            if before is not None:
+                raise self._twice(path, before, found)
+            self._rows[path] = found
+        if first:
+            self._start(dict.fromkeys(self._file.columns()))
+
+    def _start(self, row: Mapping[str, object]) -> None:
+        self._check_columns(row)
+        self._columns.start([name for name in row if name not in self._left_out])
+
+    def _check_columns(self, row: Mapping[str, object]) -> None:
+        needed = [*sorted(self._needed), *self._columns.wanted]
+        missing = [name for name in dict.fromkeys(needed) if name not in row]
+        if missing:
+            order = ["path", *(name for name in needed if name != "path")]
+            raise RecipeError(
+                f"{self._file.name} has no column "
+                f"{' and no column '.join(repr(name) for name in order if name in missing)}",
+                f"Columns found: {', '.join(row) or 'none'}. Needed, separated by commas: "
+                f"{', '.join(dict.fromkeys(order))}.",
+            )
+
+    def _path(self, line: int, row: Mapping[str, object]) -> str:
+        if "path" not in row:
+            self._check_columns(row)
+        text = str(row["path"]).strip()
+        path = PurePosixPath(text)
+        if not text or path.is_absolute() or ".." in path.parts:
+            raise DataError(
+                f"{self._file.name}, line {line}: the path '{text}' is not below the source folder",
+                "Write paths relative to dataset.source, as in images/0001.png.",
+            )
+        return str(path)
+
+    def _row(self, path: str, line: int, row: Mapping[str, object], where: tuple[int, ...]) -> _Row:
+        told = {
+            role: self._text(path, line, role, row[column])
+            for role, column in self._roles.items()
+            if column in row
+        }
+        if "label" not in told and self._roles.get("label") in self._needed:
+            self._check_columns(row)
+        return _Row(line, told.get("label"), told.get("group"), told.get("split"), where)
+
+    def _text(self, path: str, line: int, role: str, value: object) -> str:
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        if isinstance(value, int):
+            return str(value)
+        start = f"{self._file.name}, line {line}: the {role}"
+        if value is None or isinstance(value, str):
+            raise DataError(f"{start} of '{path}' is empty")
+        raise DataError(f"{start} {value!r} is neither text nor a whole number")
+
+    def _twice(self, path: str, before: _Row, found: _Row) -> DataError:
+        if found.label is None:
+            lines = f"lines {before.line} and {found.line}"
+            return DataError(f"{self._file.name} names '{path}' twice, in {lines}", _KEEP_ONE)
+        return DataError(
+            f"{self._file.name} labels '{path}' twice: '{before.label}' in line {before.line}, "
+            f"'{found.label}' in line {found.line}",
+            _KEEP_ONE,
+        )
+
+    def _check_match(self, paths: set[str]) -> None:
+        noun = "label" if any(row.label is not None for row in self._rows.values()) else "row"
+        without_row = sorted(paths - self._rows.keys())
+        if without_row:
+            raise DataError(
+                f"{len(without_row):,} of {len(paths):,} files have no {noun} in "
+                f"{self._file.name}: {shown(without_row)}",
+                "Add them to the index, or narrow dataset.include.",
+            )
+        without_file = sorted(self._rows.keys() - paths)
+        if without_file:
+            raise DataError(
+                f"{len(without_file):,} of {len(self._rows):,} {noun}s in {self._file.name} have "
+                f"no file: {shown(without_file)}",
+                "Remove the lines, or check that the paths are relative to dataset.source and "
+                "match dataset.include.",
+            )
+
+
+_KEEP_ONE = "Keep one of the lines."
+
+
+def columns_named(spec: DatasetSpec) -> bool:
+    """Whether `dataset.fields` names columns, not only file patterns."""
+    return any("*" not in column for column in spec.fields.values())
+
+
+def _with(ref: SampleRef, row: _Row) -> SampleRef:
+    where = ref.where + row.where
+    return replace(ref, label=row.label, group=row.group, split=row.split, where=where)
+
+
+def _find(name: str, place: Place) -> IndexFile:
+    path = PurePosixPath(name)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise RecipeError(f"dataset.index is '{name}'", "Valid: a .csv, .jsonl or .parquet file.")
+    if path.is_absolute() or ".." in path.parts:
+        raise RecipeError(
+            f"dataset.index is '{name}', which is not below the source folder",
+            "Put the index file into the source folder, and name it relative to that.",
+        )
+    found = place.stat(str(path))
+    if found is None:
+        there = ", ".join(sorted(_beside(place, path))) or "none"
+        raise RecipeError(
+            f"The index file {place.name}/{name} does not exist",
+            f"Index files in {place.name}: {there}.",
+        )
+    for other in (path.with_suffix(suffix) for suffix in SUFFIXES):
+        if other != path and place.stat(str(other)) is not None:
+            raise RecipeError(
+                f"There are two label files, {path.name} and {other.name}, in "
+                f"{place.name}/{path.parent}".removesuffix("/."),
+                "Remove or rename one, so that it is clear which labels count.",
+            )
+    return open_index(place, found)
+
+
+def _beside(place: Place, path: PurePosixPath) -> Iterator[str]:
+    for name in place.names():
+        other = PurePosixPath(name)
+        if other.parent == path.parent and other.suffix.lower() in SUFFIXES:
+            yield name

@@ -1,0 +1,163 @@
+"""Files of one stem that are one sample of several fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.labels import shown
+from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
+from headrace.packing.sources.contents import as_is, made_of
+from headrace.packing.sources.kinds import converter
+from headrace.packing.sources.place import Place
+from headrace.storage.store import StoredFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePattern:
+    """File names `<folder>**/<prefix>*<suffix>`; what the star stands for is the stem."""
+
+    folder: str
+    """Folder with its `/`; empty for any."""
+    prefix: str
+    """Begin of the name."""
+    suffix: str
+    """End of the name."""
+
+    @classmethod
+    def of(cls, field: str, glob: str) -> FilePattern:
+        """The pattern of a field in the recipe.
+
+        Raises:
+            RecipeError: It has not one star, in the file's name.
+        """
+        folder, slash, name = glob.removeprefix("**/").rpartition("/")
+        if name.count("*") != 1 or "*" in folder:
+            raise RecipeError(
+                f"dataset.fields.{field} is '{glob}'",
+                "Write a pattern with one star in the file's name, as in '*.jpg' or "
+                "'masks/*_mask.png'; files for which the star stands for the same are one sample.",
+            )
+        prefix, _, suffix = name.partition("*")
+        return cls(folder=folder + slash, prefix=prefix, suffix=suffix)
+
+    def stem_of(self, path: str) -> str | None:
+        """Folder below `folder` and stem of a file; None when it does not match."""
+        if not path.startswith(self.folder):
+            return None
+        folder, slash, name = path[len(self.folder) :].rpartition("/")
+        end = len(name) - len(self.suffix)
+        matches = name.startswith(self.prefix) and name.endswith(self.suffix)
+        if not matches or end <= len(self.prefix):
+            return None
+        return folder + slash + name[len(self.prefix) : end]
+
+    def path_of(self, stem: str) -> str:
+        """The file of a stem."""
+        folder, slash, name = stem.rpartition("/")
+        return f"{self.folder}{folder}{slash}{self.prefix}{name}{self.suffix}"
+
+    @property
+    def num_fixed(self) -> int:
+        """Characters that the pattern fixes; of several that match, the one with most counts."""
+        return len(self.folder) + len(self.prefix) + len(self.suffix)
+
+
+Patterns = Mapping[str, FilePattern]
+"""Pattern by field; that of the first names the sample."""
+
+
+def patterns_of(fields: Mapping[str, str]) -> Patterns:
+    """Patterns of `dataset.fields`; entries without a star are names of columns, not files.
+
+    Raises:
+        RecipeError: One cannot be used.
+    """
+    return {name: FilePattern.of(name, glob) for name, glob in fields.items() if "*" in glob}
+
+
+def grouped(
+    patterns: Patterns, place: Place, check: Callable[[], None] | None = None
+) -> list[SampleRef]:
+    """Samples of the files below a place; each is named by the file of its first field.
+
+    Raises:
+        RecipeError: No file matches.
+        DataError: A sample lacks the file of a field.
+    """
+    order = sorted(patterns.items(), key=lambda item: -item[1].num_fixed)
+    found: dict[str, dict[str, StoredFile]] = {}
+    for file in place.walk(lambda path: any(part.stem_of(path) for _, part in order), check):
+        name, stem = next((name, stem) for name, part in order if (stem := part.stem_of(file.path)))
+        found.setdefault(stem, {})[name] = file
+    if not found:
+        raise RecipeError(
+            f"No file in {place.name} matches a pattern of dataset.fields",
+            f"Patterns match names as they are written: {', '.join(map(str, patterns))}.",
+        )
+    _check_whole(patterns, place, found)
+    return [_sample([parts[name] for name in patterns]) for parts in found.values()]
+
+
+def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
+    """The files of samples, sample after sample, in the order of the fields."""
+    first = next(iter(patterns.values()))
+    files: list[StoredFile] = []
+    for ref in refs:
+        stem = first.stem_of(ref.path) or ""
+        versions = ref.version.split("+")
+        for pattern, size, version in zip(
+            patterns.values(), ref.where[: len(patterns)], versions, strict=True
+        ):
+            files.append(StoredFile(pattern.path_of(stem), size, version))
+    return files
+
+
+def values_of_parts(
+    refs: Sequence[SampleRef],
+    contents: Iterator[bytes | Unreadable],
+    fields: Sequence[SourceField],
+) -> Iterator[Values | Unreadable]:
+    """Values of samples of several parts each.
+
+    Args:
+        refs: The samples.
+        contents: Their parts, sample after sample, in the order of the fields.
+        fields: What each part is.
+    """
+    converters = {field.name: converter(field.kind) or as_is for field in fields}
+    for ref in refs:
+        values: dict[str, Value] = {}
+        bad: Unreadable | None = None
+        for name, convert in converters.items():
+            made = made_of(ref.path, next(contents), convert)
+            if isinstance(made, Unreadable):
+                bad = bad or Unreadable(ref.path, f"{name}: {made.reason}")
+            else:
+                values[name] = made
+        yield bad or values
+
+
+def _sample(parts: Sequence[StoredFile]) -> SampleRef:
+    sizes = tuple(part.num_bytes for part in parts)
+    version = "+".join(part.version for part in parts)
+    return SampleRef(parts[0].path, sum(sizes), version, where=sizes)
+
+
+def _check_whole(
+    patterns: Patterns, place: Place, found: Mapping[str, Mapping[str, StoredFile]]
+) -> None:
+    missing = [
+        pattern.path_of(stem)
+        for stem, parts in found.items()
+        if len(parts) < len(patterns)
+        for name, pattern in patterns.items()
+        if name not in parts
+    ]
+    if missing:
+        raise DataError(
+            f"{len(missing):,} files of {len(found):,} samples are missing in {place.name}: "
+            f"{shown(sorted(missing))}",
+            "Each sample needs a file for every field of dataset.fields.",
+        )

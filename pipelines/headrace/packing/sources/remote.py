@@ -1,0 +1,153 @@
+"""Files of a source below an S3 prefix."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from headrace.errors import DataError, StoreChangedError, StoreMissingError
+from headrace.packing.samples import Unreadable
+from headrace.packing.sources.place import Piece, Wanted, changed, check_name
+from headrace.storage.store import Store, StoredFile
+
+_BATCH_FILES = 256
+_BATCH_BYTES = 64 * 2**20
+_READ_AHEAD_BYTES = 4 * 2**20
+_NUM_THREADS = 16
+
+
+class RemotePlace:
+    """Files below an S3 prefix; small ones are read many at once.
+
+    Args:
+        store: The prefix.
+        only: The one file of it that counts; empty for all.
+    """
+
+    folder: Path | None = None
+
+    def __init__(self, store: Store, only: str = "") -> None:
+        self.store = store
+        self._only = only
+
+    @property
+    def name(self) -> str:
+        """The URL."""
+        return self.store.url
+
+    def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
+        """Paths of all files whose names begin with no dot, in any order."""
+        return (file.path for file in self._files(check))
+
+    def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
+        """The files of `names` that are wanted."""
+        for file in self._files(check):
+            if wanted(file.path):
+                check_name(self.name, file.path)
+                yield file
+
+    def stat(self, path: str) -> StoredFile | None:
+        """One file; None when there is no such file."""
+        return self.store.stat(path)
+
+    def read(self, files: Sequence[StoredFile]) -> Iterator[bytes | Unreadable]:
+        """Bytes of whole files, in order; at most 64 MiB or one file are held at once."""
+        for batch in batches(files):
+            contents = self.store.read_many(
+                [file.path for file in batch], [file.version for file in batch]
+            )
+            for file, content in zip(batch, contents, strict=True):
+                if isinstance(content, DataError):
+                    raise self._changed(file.path, content)
+                yield content
+
+    def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
+        """Bytes of parts of files, in order; 16 are under way at once."""
+        for path, version in dict.fromkeys((piece.path, piece.version) for piece in pieces):
+            self._check(path, version)
+        waiting = iter(pieces)
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            while group := list(islice(waiting, 4 * _NUM_THREADS)):
+                yield from pool.map(self._piece, group)
+
+    def open(self, path: str, version: str) -> BinaryIO:
+        """A file to read and seek in; pieces of 4 MiB are read ahead."""
+        file = self._check(path, version)
+        return io.BufferedReader(cast("io.RawIOBase", _Remote(self.store, file)), _READ_AHEAD_BYTES)
+
+    def _files(self, check: Callable[[], None] | None) -> Iterator[StoredFile]:
+        if not self._only:
+            yield from self.store.list_files(check)
+        elif file := self.store.stat(self._only):
+            yield file
+
+    def _piece(self, piece: Piece) -> bytes:
+        end = piece.start + piece.num_bytes
+        try:
+            content = self.store.read(piece.path, piece.start, end)
+        except StoreMissingError as error:
+            raise self._changed(piece.path, error) from error
+        if len(content) != piece.num_bytes:
+            raise changed(f"{self.name}/{piece.path}", "was cut")
+        return content
+
+    def _check(self, path: str, version: str) -> StoredFile:
+        found = self.stat(path)
+        if found is None:
+            raise changed(f"{self.name}/{path}", "is gone")
+        if found.version != version:
+            raise changed(f"{self.name}/{path}", "was written to")
+        return found
+
+    def _changed(self, path: str, error: DataError) -> DataError:
+        how = {StoreMissingError: "is gone", StoreChangedError: "was written to"}.get(type(error))
+        return changed(f"{self.name}/{path}", how) if how else error
+
+
+class _Remote(io.RawIOBase):
+    """A file of a store as a stream with a position."""
+
+    def __init__(self, store: Store, file: StoredFile) -> None:
+        self._store = store
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.num_bytes}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        end = min(self._at + len(buffer), self._file.num_bytes)
+        if end <= self._at:
+            return 0
+        content = self._store.read(self._file.path, self._at, end)
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+
+def batches(files: Sequence[StoredFile]) -> Iterator[Sequence[StoredFile]]:
+    """Consecutive files that may be read at once."""
+    start = num_bytes = 0
+    for index, file in enumerate(files):
+        full = index - start == _BATCH_FILES or num_bytes + file.num_bytes > _BATCH_BYTES
+        if full and index > start:
+            yield files[start:index]
+            start, num_bytes = index, 0
+        num_bytes += file.num_bytes
+    if files:
+        yield files[start:]

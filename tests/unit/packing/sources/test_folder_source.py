@@ -1,0 +1,263 @@
+"""Folders of files: which files are samples, several files a sample, values, what changed."""
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.samples import SampleRef, Source, Unreadable
+from headrace.packing.sources.access import NOTHING
+from headrace.packing.sources.folder import FolderSource
+from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources.remote import RemotePlace
+from headrace.recipe.dataset import DatasetSpec
+from headrace.storage.store import open_store
+
+
+def spec_of(folder: Path | str, **more: object) -> DatasetSpec:
+    return DatasetSpec.model_validate(
+        {"name": "x", "source": str(folder), "labels": "none", **more}
+    )
+
+
+def touch(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    return folder
+
+
+def found(folder: Path, *include: str) -> list[str]:
+    spec = spec_of(folder, **({"include": include} if include else {}))
+    return [ref.path for ref in open_source(spec).list_samples()]
+
+
+def read_all(spec: DatasetSpec) -> tuple[Source, list[object]]:
+    """Values as a worker reads them: the source opened again, with what the listing found."""
+    listed = open_source(spec)
+    refs = listed.list_samples()
+    worker = open_source(settled(spec), fields=listed.fields)
+    return listed, list(worker.read(refs))
+
+
+def test_sorted_whatever_the_case_without_hidden(tmp_path: Path) -> None:
+    touch(tmp_path, "b/2.PNG", "a/x/1.jpg", "3.png", ".hidden.png", "b/.git/4.png", "b/5.txt")
+    assert found(tmp_path) == ["3.png", "a/x/1.jpg", "b/2.PNG"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("*.png", ["1.png", "a+b.png"]),
+        ("*/*.png", ["a/2.png"]),
+        ("a/**", ["a/2.png", "a/b/3.png"]),
+        ("**/[23].png", ["a/2.png", "a/b/3.png"]),
+        ("**/[!2].png", ["1.png", "a/b/3.png"]),
+        ("?.png", ["1.png"]),
+        ("a+b.png", ["a+b.png"]),
+    ],
+)
+def test_globs(tmp_path: Path, glob: str, expected: list[str]) -> None:
+    touch(tmp_path, "1.png", "a/2.png", "a/b/3.png", "a+b.png")
+    assert found(tmp_path, glob) == expected
+
+
+def test_size_and_version(tmp_path: Path) -> None:
+    touch(tmp_path, "1.png")
+    os.utime(tmp_path / "1.png", ns=(5, 7))
+    assert open_source(spec_of(tmp_path)).list_samples() == [SampleRef("1.png", 5, "7")]
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"/no does not exist\n.*dataset\.source"):
+        open_source(spec_of(tmp_path / "no"))
+    with pytest.raises(RecipeError, match="is a file"):
+        open_source(spec_of(touch(tmp_path, "f") / "f"))
+
+
+def test_empty_folder_names_the_patterns(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"is empty\n.*\*\*/\*\.png, \*\*/\*\.jpg"):
+        found(tmp_path)
+
+
+def test_no_match_names_folder_and_patterns(tmp_path: Path) -> None:
+    touch(tmp_path, "a.txt", "b.doc")
+    with pytest.raises(RecipeError, match=r"None of the 2 files .*dataset\.include: \*\*/\*\.png"):
+        found(tmp_path)
+
+
+def test_links(tmp_path: Path) -> None:
+    source = touch(tmp_path / "real", "1.png")
+    (source / "2.png").symlink_to("1.png")
+    (tmp_path / "link").symlink_to(source)
+    assert found(tmp_path / "link") == ["1.png", "2.png"]
+    (source / "3.png").symlink_to("gone.png")
+    with pytest.raises(RecipeError, match="which is no file"):
+        found(source)
+    (source / "3.png").unlink()
+    (source / "3.png").symlink_to(touch(tmp_path, "outside.png") / "outside.png")
+    with pytest.raises(RecipeError, match=r"3\.png is a link that leaves .*outside\.png"):
+        found(source)
+    (source / "3.png").unlink()
+    (touch(source, "a/1.png") / "b").symlink_to(source / "a")
+    with pytest.raises(RecipeError, match="Links to folders are not followed"):
+        found(source)
+
+
+def test_check_may_stop_the_listing(tmp_path: Path) -> None:
+    touch(tmp_path, "1.png")
+
+    def stop() -> None:
+        raise RecipeError("stopped")
+
+    with pytest.raises(RecipeError, match="stopped"):
+        open_source(spec_of(tmp_path)).list_samples(stop)
+
+
+def test_name_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.png")).write_bytes(b"")
+    with pytest.raises(RecipeError, match="is not UTF-8"):
+        found(tmp_path)
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def wav(samples: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, 16_000, format="WAV")
+    return buffer.getvalue()
+
+
+SOUND = wav(np.zeros(100, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "value"),
+    [
+        ("a.jpg", b"any", "image", b"any"),
+        ("a.wav", SOUND, "audio", SOUND),
+        ("a.bin", b"any", "bytes", b"any"),
+        ("a.txt", "\ufeffhällo".encode(), "text", "hällo"),
+        ("a.json", b'{"a": 1}', "text", '{"a": 1}'),
+    ],
+)
+def test_values_by_ending(
+    tmp_path: Path, name: str, content: bytes, kind: str, value: object
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    source, values = read_all(spec_of(tmp_path, include=["*"]))
+    assert values == [{kind: value}]
+    (field,) = source.fields
+    assert (field.name, field.kind) == (kind, kind)
+    assert field.encoding == ("json" if name.endswith("json") else "")
+
+
+def test_arrays(tmp_path: Path) -> None:
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.full((2, 3), number, dtype=">f4"))
+    (tmp_path / "3.npy").write_bytes(b"no array")
+    (tmp_path / "4.npy").write_bytes(b"")
+    _, values = read_all(spec_of(tmp_path))
+    for number in range(3):
+        np.testing.assert_array_equal(values[number]["array"], np.full((2, 3), number))
+        assert values[number]["array"].dtype == np.dtype("<f4")
+    assert values[3].path == "3.npy"
+    assert "no .npy file" in values[3].reason
+    assert values[4] == Unreadable("4.npy", "the file is empty")
+
+
+def test_archives_give_a_field_for_every_array(tmp_path: Path) -> None:
+    for number in range(2):
+        content = npz(x=np.full(3, number), y=np.float32(number))
+        (tmp_path / f"{number}.npz").write_bytes(content)
+    (tmp_path / "2.npz").write_bytes(npz(x=np.zeros(3)))
+    (tmp_path / "3.npz").write_bytes(content[:100])
+    source, values = read_all(spec_of(tmp_path))
+    assert [(field.name, field.kind) for field in source.fields] == [("x", "array"), ("y", "array")]
+    np.testing.assert_array_equal(values[1]["x"], [1, 1, 1])
+    assert values[1]["y"] == 1
+    assert values[2] == Unreadable("2.npz", "arrays x in place of x, y")
+    assert "no .npz file" in values[3].reason
+
+
+def test_files_of_several_kinds_need_fields(tmp_path: Path) -> None:
+    touch(tmp_path, "1.png", "1.npy")
+    with pytest.raises(RecipeError, match=r"both arrays \('1.npy'\) and images \('1.png'\)"):
+        found(tmp_path)
+
+
+PAIRS = {"image": "*.jpg", "mask": "*_mask.png", "caption": "*.txt"}
+
+
+def test_several_files_a_sample(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"a/{n}{end}" for n in (1, 2) for end in (".jpg", "_mask.png", ".txt")))
+    source, values = read_all(spec_of(tmp_path, fields=PAIRS, labels="folders"))
+    assert [(f.name, f.kind) for f in source.fields] == [
+        ("image", "image"), ("mask", "image"), ("caption", "text"),
+    ]  # fmt: skip
+    refs = source.list_samples()
+    assert [(ref.path, ref.label, ref.num_bytes) for ref in refs] == [
+        ("a/1.jpg", "a", 7 + 12 + 7), ("a/2.jpg", "a", 7 + 12 + 7),
+    ]  # fmt: skip
+    assert values[1] == {"image": b"a/2.jpg", "mask": b"a/2_mask.png", "caption": "a/2.txt"}
+    (tmp_path / "a" / "2.txt").write_bytes(b"\xff")
+    assert "caption: not UTF-8" in read_all(spec_of(tmp_path, fields=PAIRS))[1][1].reason
+
+
+def test_several_files_in_folders_of_their_own(tmp_path: Path) -> None:
+    touch(tmp_path, "images/x/1.png", "masks/x/1.png")
+    fields = {"image": "images/*.png", "mask": "masks/*.png"}
+    _, values = read_all(spec_of(tmp_path, fields=fields))
+    assert values == [{"image": b"images/x/1.png", "mask": b"masks/x/1.png"}]
+
+
+def test_a_sample_that_lacks_a_file(tmp_path: Path) -> None:
+    touch(tmp_path, "1.jpg", "1.txt", "2.jpg")
+    fields = {"image": "*.jpg", "caption": "*.txt"}
+    with pytest.raises(DataError, match=r"1 files of 2 samples are missing in .*: 2\.txt"):
+        open_source(spec_of(tmp_path, fields=fields)).list_samples()
+
+
+@pytest.mark.parametrize("pattern", ["**.jpg", "a*b*.jpg", "*/x*.jpg"])
+def test_a_pattern_has_one_star(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(RecipeError, match=r"dataset\.fields\.image is .*\n.*one star"):
+        open_source(spec_of(tmp_path, fields={"image": pattern}))
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_files_that_vanish_or_change_while_packing(tmp_path: Path, remote: bool) -> None:
+    touch(tmp_path, "1.png", "2.png", "3.png")
+    spec = spec_of(tmp_path)
+    source: Source = open_source(spec)
+    if remote:
+        source = FolderSource(spec, RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+    refs = source.list_samples()
+    assert list(source.read(refs[:1])) == [{"image": b"1.png"}]
+    (tmp_path / "2.png").unlink()
+    with pytest.raises(DataError, match=r"2\.png is gone since the source folder was listed"):
+        list(source.read(refs))
+    touch(tmp_path, "2.png")
+    os.utime(tmp_path / "2.png", ns=(1, 1))
+    with pytest.raises(DataError, match=r"2\.png was written to since"):
+        list(source.read(refs))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_set_aside(tmp_path: Path) -> None:
+    touch(tmp_path, "1.png")
+    (tmp_path / "1.png").chmod(0)
+    assert "may not be read" in read_all(spec_of(tmp_path))[1][0].reason
+
+
+def test_an_image_is_given_as_it_is(tmp_path: Path) -> None:
+    Image.new("L", (3, 4), 9).save(tmp_path / "1.png")
+    assert read_all(spec_of(tmp_path))[1] == [{"image": (tmp_path / "1.png").read_bytes()}]
