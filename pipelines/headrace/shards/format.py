@@ -22,6 +22,12 @@ FIELDS_GROUP = "fields"
 SAMPLE_ID = "sample_id"
 """Dataset `(num_samples,) int64`: number of the sample, unique in the whole dataset."""
 
+CHECKSUM = "checksum"
+"""Dataset `(num_samples,) uint64`: XXH3 (64 bits) over the bytes of all fields of the sample."""
+
+SHAPES = "shapes"
+"""Dataset of a ragged group of arrays: shape of each sample, `(num_samples, ndim) int64`."""
+
 SOURCE = "source"
 """Ragged group of UTF-8 source paths."""
 

@@ -1,45 +1,26 @@
-"""Writes one shard: whole or not at all, and the same bytes for the same samples."""
+"""Writes one shard whose arrays are in memory: whole or not at all, same samples, same bytes."""
 
 from __future__ import annotations
 
-import io
-import os
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.shards import format as names
-from headrace.shards.format import Ragged
-from headrace.storage.atomic import fsync_folder
-from headrace.storage.room import told_when_full
+from headrace.shards.builder import TEMPORARY_SUFFIX, ShardBuilder, WrittenShard
+from headrace.shards.columns import Block, Expected
+from headrace.shards.streams import Buffer
+from headrace.storage.manifest import Codec, FieldInfo
 
-TEMPORARY_SUFFIX = ".tmp"
-"""Ending of files that are being written; they begin with a dot."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrittenShard:
-    """What is now on disk."""
-
-    num_bytes: int
-    """Size of the file."""
-    xxh3_128: str
-    """XXH3 checksum of the file, 128 bits, hexadecimal."""
+__all__ = ["ShardWriter", "WrittenShard", "remove_temporary"]
 
 
 class ShardWriter:
     """Collects the fields of a shard and publishes them as one HDF5 file.
-
-    The file is laid out in memory, so that HDF5 never meets a full disk half way; a shard must
-    fit there twice.
 
     Args:
         split: Split that all samples belong to.
@@ -50,18 +31,35 @@ class ShardWriter:
     def __init__(self, split: str, sample_ids: NDArray[np.int64], sources: Sequence[str]) -> None:
         self._split = split
         self._sample_ids = np.ascontiguousarray(sample_ids, dtype=np.int64)
-        self._sources = Ragged.of([source.encode() for source in sources])
-        self._fields: dict[str, NDArray[Any] | Ragged] = {}
+        self._sources = [source.encode() for source in sources]
+        self._fields: dict[str, FieldInfo] = {}
+        self._columns: dict[str, Sequence[Buffer]] = {}
+        self._shapes: dict[str, Sequence[tuple[int, ...]]] = {}
         self._check_length(names.SOURCE, len(sources))
 
-    def add_fixed(self, name: str, values: NDArray[Any]) -> None:
+    def add_fixed(
+        self, name: str, values: NDArray[Any], codec: Codec = "none", chunk_samples: int = 1
+    ) -> None:
         """Add a field of fixed shape, `(num_samples, *shape)`.
+
+        Args:
+            name: Its name.
+            values: Its samples.
+            codec: Compression.
+            chunk_samples: Samples in a chunk, when it is compressed.
 
         Raises:
             ShardError: The number of samples differs, or the name is taken.
         """
-        self._check_length(name, len(values))
-        self._fields[name] = np.ascontiguousarray(values)
+        info = FieldInfo(
+            name=name,
+            dtype=values.dtype.name,
+            shape=values.shape[1:],
+            layout="fixed",
+            codec=codec,
+            chunk_samples=0 if codec == "none" else chunk_samples,
+        )
+        self._add(info, [_as_bytes(row) for row in values])
 
     def add_ragged(self, name: str, items: Sequence[bytes]) -> None:
         """Add a field of varying length, one byte string a sample.
@@ -69,8 +67,21 @@ class ShardWriter:
         Raises:
             ShardError: The number of samples differs, or the name is taken.
         """
-        self._check_length(name, len(items))
-        self._fields[name] = Ragged.of(list(items))
+        self._add(FieldInfo(name=name, dtype="uint8", layout="ragged"), list(items))
+
+    def add_arrays(self, name: str, items: Sequence[NDArray[Any]]) -> None:
+        """Add a field of arrays of one dtype and number of axes, and of any shape.
+
+        Raises:
+            ShardError: The number of samples differs, or the name is taken.
+        """
+        ndim = items[0].ndim if items else 0
+        dtype = items[0].dtype.name if items else "uint8"
+        self._add(
+            FieldInfo(name=name, dtype=dtype, layout="ragged", ndim=ndim),
+            [_as_bytes(item) for item in items],
+        )
+        self._shapes[name] = [item.shape for item in items]
 
     def publish(self, path: Path) -> WrittenShard:
         """Write the shard under a temporary name, make it durable, give it its name.
@@ -78,11 +89,27 @@ class ShardWriter:
         Raises:
             StorageFullError: There is no room; nothing is left behind.
         """
-        image = self._image()
-        written = WrittenShard(num_bytes=image.nbytes, xxh3_128=xxhash.xxh3_128(image).hexdigest())
-        with told_when_full(path.parent, image.nbytes):
-            _publish(image, path)
-        return written
+        fields = tuple(self._fields.values())
+        first_bytes = sum(map(len, next(iter(self._columns.values()), ())))
+        expected = Expected(
+            num_samples=len(self._sample_ids),
+            source_bytes=sum(map(len, self._sources)),
+            first_bytes=first_bytes,
+        )
+        with ShardBuilder(path, self._split, fields, expected) as builder:
+            block = Block(
+                ids=self._sample_ids,
+                sources=self._sources,
+                columns=tuple(self._columns.values()),
+                shapes=self._shapes,
+            )
+            builder.add(block)
+            return builder.finish()
+
+    def _add(self, info: FieldInfo, items: Sequence[Buffer]) -> None:
+        self._check_length(info.name, len(items))
+        self._fields[info.name] = info
+        self._columns[info.name] = items
 
     def _check_length(self, name: str, num_samples: int) -> None:
         if num_samples != len(self._sample_ids):
@@ -91,51 +118,6 @@ class ShardWriter:
             )
         if name in self._fields:
             raise ShardError(f"Field '{name}' was added twice")
-
-    def _image(self) -> memoryview:
-        buffer = io.BytesIO()
-        with h5py.File(
-            buffer,
-            "w",
-            libver=("earliest", "v110"),
-            alignment_threshold=1,
-            alignment_interval=names.ALIGNMENT_BYTES,
-        ) as file:
-            file.attrs[names.FORMAT_ATTRIBUTE] = np.int64(names.SHARD_FORMAT)
-            file.attrs[names.SPLIT_ATTRIBUTE] = self._split
-            _write_fields(file.create_group(names.FIELDS_GROUP), self._fields)
-            _write_array(file, names.SAMPLE_ID, self._sample_ids)
-            _write_fields(file, {names.SOURCE: self._sources})
-        return buffer.getbuffer()
-
-
-def _write_fields(group: h5py.Group, fields: Mapping[str, NDArray[Any] | Ragged]) -> None:
-    for name, values in fields.items():
-        if isinstance(values, Ragged):
-            ragged = group.create_group(name)
-            _write_array(ragged, names.DATA, values.data)
-            _write_array(ragged, names.OFFSETS, values.offsets)
-        else:
-            _write_array(group, name, values)
-
-
-def _write_array(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
-    little_endian = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    group.create_dataset(name, data=little_endian, track_times=False)  # contiguous, uncompressed
-
-
-def _publish(image: memoryview, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(image)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        fsync_folder(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def remove_temporary(folder: Path) -> int:
@@ -150,3 +132,7 @@ def remove_temporary(folder: Path) -> int:
     for path in left:
         path.unlink(missing_ok=True)
     return len(left)
+
+
+def _as_bytes(values: NDArray[Any]) -> bytes:
+    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
