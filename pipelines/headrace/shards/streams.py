@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headrace.errors import ShardError
 
-Buffer: TypeAlias = "bytes | NDArray[np.uint8]"
-"""Bytes of one or more samples; arrays are one-dimensional."""
+Buffer: TypeAlias = "bytes | memoryview"
+"""Bytes of one or more samples; a view is one-dimensional and of bytes."""
 
 MEMORY_BYTES = 32 * 2**20
 """Bytes of an array that are kept in memory; beyond, all go to a file without a name."""
