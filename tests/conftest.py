@@ -13,10 +13,26 @@ from support.airflow_service import airflow_service
 from support.images import write_class_folders
 from support.leftovers import MARK, describe, started_by
 from support.ports import find_free_port
+from support.s3_servers import (
+    moto_bucket,
+    moto_server,
+    rclone_bucket,
+    rclone_server,
+    s3_credentials,
+)
 from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 from support.waiting import wait_until
 
-__all__ = ["airflow_service", "pytest_make_collect_report", "pytest_runtest_makereport"]
+__all__ = [
+    "airflow_service",
+    "moto_bucket",
+    "moto_server",
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+    "rclone_bucket",
+    "rclone_server",
+    "s3_credentials",
+]
 
 _ORDER = ("architecture", "unit", "contract", "dags", "benchmarks", "integration", "chaos", "docs")
 """Groups of tests, the quick ones first."""

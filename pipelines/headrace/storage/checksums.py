@@ -35,7 +35,9 @@ def file_xxh3_128(path: Path, tick: Callable[[int], None] | None = None) -> str:
     return state.hexdigest()
 
 
-def copy_verified(source: Path, target: Path) -> tuple[int, str]:
+def copy_verified(
+    source: Path, target: Path, tick: Callable[[int], None] | None = None
+) -> tuple[int, str]:
     """Copy a file and checksum the bytes on the way; `target` is durable on return.
 
     The caller compares the checksum with the one it expects and gives `target` its final name. A
@@ -44,6 +46,7 @@ def copy_verified(source: Path, target: Path) -> tuple[int, str]:
     Args:
         source: File to read.
         target: File to create or overwrite; its folder must exist.
+        tick: Called with the bytes of every chunk copied; may raise to stop.
 
     Returns:
         Bytes copied and their XXH3 checksum, 128 bits, hexadecimal.
@@ -59,6 +62,8 @@ def copy_verified(source: Path, target: Path) -> tuple[int, str]:
                 state.update(chunk)
                 _write_all(writer, chunk)
                 num_bytes += len(chunk)
+                if tick is not None:
+                    tick(len(chunk))
             os.fsync(writer.fileno())
     except BaseException:
         target.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ from headrace.errors import UserError
 from headrace.recipe.site import StoreOptions
 from headrace.storage.store_local import LocalStore
 from headrace.storage.store_protocol import Store, StoredFile
-from headrace.storage.store_s3 import S3Store
 
 __all__ = ["Store", "StoreOptions", "StoredFile", "below", "is_remote", "open_store"]
 
@@ -28,13 +27,20 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     Raises:
         UserError: The URL has another scheme or names no bucket.
     """
-    parts = urlsplit(url)
     if "://" not in url:
         return LocalStore(url)
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise UserError(
+            f"A URL of scheme {parts.scheme}:// holds credentials",
+            "Give them in the environment (AWS_ACCESS_KEY_ID, ...) or a profile, never in a URL.",
+        )
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return LocalStore(unquote(parts.path))
     if parts.scheme == "s3" and parts.netloc:
-        return S3Store(url, options or StoreOptions())  # type: ignore[return-value]
+        from headrace.storage.store_s3 import S3Store
+
+        return S3Store(url, options or StoreOptions())
     what = "names no bucket" if parts.scheme == "s3" else "cannot be opened as a store"
     raise UserError(f"'{url}' {what}", "Valid: s3://bucket/prefix, file:///folder, or a path.")
 

@@ -76,10 +76,7 @@ class LocalStore:
         source = self._path(path)
         if not source.is_file():
             raise _missing(source)
-        num_bytes, checksum = copy_verified(source, target)
-        if tick is not None:
-            tick(num_bytes)
-        return checksum
+        return copy_verified(source, target, tick)[1]
 
     def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
         """Copy a file into the folder; see `Store.upload`."""

@@ -1,0 +1,178 @@
+"""What goes wrong with S3: what is tried again, and what the reader is told."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ChecksumError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    SSLError,
+)
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.parsers import ResponseParserError
+
+from headrace.errors import HeadraceError, StoreAccessError, StoreError, StoreMissingError
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+FIRST_PAUSE_S = 0.1
+"""Longest pause before the second attempt; doubles with every further one."""
+LONGEST_PAUSE_S = 10.0
+"""No pause is longer."""
+
+_TRANSIENT_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
+_TRANSIENT_CODES = frozenset(
+    {
+        "BadDigest",
+        "IncompleteBody",
+        "InternalError",
+        "OperationAborted",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "XAmzContentSHA256Mismatch",
+    }
+)
+_TRANSIENT_ERRORS = (
+    HTTPClientError,
+    BotoConnectionError,
+    IncompleteReadError,
+    ChecksumError,
+    ResponseParserError,  # XML that was cut
+)
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_UNKNOWN_KEY = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"})
+_WRONG_REGION = frozenset(
+    {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a request is about, for its error message."""
+
+    url: str
+    """`s3://bucket/key`."""
+    endpoint: str
+    """The server's URL, or `AWS`."""
+    identity: str
+    """Whose credentials are used: `profile 'x'`, `no credentials` or the environment's."""
+
+
+def retried(call: Callable[[], Result], place: Place, max_attempts: int) -> Result:
+    """Result of a request; one that may succeed later is sent again after a random pause.
+
+    The pause is drawn from zero to a bound that doubles with every attempt ("full jitter"), so
+    that many workers which were throttled together do not come back together.
+
+    Args:
+        call: Sends the request and reads the whole answer.
+        place: What it is about.
+        max_attempts: Times to send it.
+
+    Raises:
+        StoreError: It still fails in a way that may pass.
+        StoreAccessError: The server refuses it, or there are no usable credentials.
+        StoreMissingError: There is no such file.
+    """
+    for attempt in range(1, max_attempts + 1):
+        try:
+            return call()
+        except (BotoCoreError, ClientError, ResponseParserError) as error:
+            if not is_transient(error):
+                raise explained(error, place) from error
+            if attempt == max_attempts:
+                raise _kept_failing(error, place, attempt) from error
+            logger.info("Attempt %d at %s failed: %s", attempt, place.url, _reason(error))
+        bound = min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S)
+        time.sleep(random.uniform(0, bound))
+    raise ValueError(f"max_attempts is {max_attempts}, but must be 1 or more")
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same request may succeed a moment later."""
+    if isinstance(error, SSLError):
+        return "CERTIFICATE_VERIFY_FAILED" not in str(error)
+    if isinstance(error, ClientError):
+        code, status = _code(error), _status(error)
+        return code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS
+    return isinstance(error, _TRANSIENT_ERRORS)
+
+
+def explained(error: Exception, place: Place) -> HeadraceError:
+    """The error to raise instead of one of botocore that no further attempt can mend."""
+    reason = _reason(error)
+    if isinstance(error, ClientError):
+        if _code(error) == "NoSuchBucket":
+            what = f"There is no bucket for {place.url} at {place.endpoint}"
+            return StoreAccessError(what, _ENDPOINT_HINT)
+        if _status(error) == 404:
+            return StoreMissingError(f"There is no file {place.url} at {place.endpoint}")
+    what = f"{place.endpoint} refuses access to {place.url} with {place.identity}: {reason}"
+    if not isinstance(error, ClientError):
+        what = f"{place.url} cannot be reached with {place.identity}: {reason}"
+    return StoreAccessError(what, _next_step(error))
+
+
+_ENDPOINT_HINT = (
+    "Check the bucket's name and the endpoint: `s3.endpoint_url` of the site, "
+    "else AWS_ENDPOINT_URL, else AWS."
+)
+_CREDENTIALS_HINT = (
+    "Credentials come from the environment (AWS_ACCESS_KEY_ID, ...), the profile named by "
+    "`s3.profile` of the site or AWS_PROFILE, or the machine's role; they must be there on every "
+    "node."
+)
+
+
+def _next_step(error: Exception) -> str:
+    code = _code(error) if isinstance(error, ClientError) else ""
+    if code in _EXPIRED:
+        return "Renew the credentials (`aws sso login`, new session keys) and run again."
+    if code in _WRONG_REGION or (code and _status(error) == 301):
+        return "Set `s3.region` of the site, or AWS_REGION, to the bucket's region."
+    if code == "RequestTimeTooSkewed":
+        return "Set the clock of this machine."
+    if code in _UNKNOWN_KEY or not code:
+        return _CREDENTIALS_HINT
+    return (
+        "Ask for s3:ListBucket and s3:GetObject on the bucket (to write also s3:PutObject, "
+        f"s3:DeleteObject, s3:AbortMultipartUpload). {_CREDENTIALS_HINT}"
+    )
+
+
+def _kept_failing(error: Exception, place: Place, num_attempts: int) -> StoreError:
+    return StoreError(
+        f"{place.url} at {place.endpoint} failed {num_attempts} times, last with: {_reason(error)}",
+        "Look at the server and the network between, then run again: finished work is kept. "
+        "`s3.max_attempts` and `s3.timeout` of the site bound the attempts.",
+    )
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, ClientError):
+        return f"{type(error).__name__}: {error}"
+    message = error.response.get("Error", {}).get("Message", "")
+    return " ".join(str(part) for part in (_status(error), _code(error), message) if part)
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _status(error: Exception) -> int:
+    response = getattr(error, "response", {})
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -1,0 +1,232 @@
+"""S3 that throttles, fails, cuts connections or refuses: tried again, or told clearly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from headrace.errors import StoreAccessError, StoreError, UserError
+from headrace.recipe.site import StoreOptions
+from headrace.states import FailureClass
+from headrace.storage import s3_errors
+from headrace.storage.store import Store, open_store
+from support.ports import find_free_port
+from support.s3_faults import Cut, Faults, Refuse, faulty
+from support.s3_servers import SECRET, S3Server
+
+MIB = 2**20
+CONTENT = bytes(range(256)) * (20 * MIB // 256)
+
+Fault = Refuse | Cut
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other quickly."""
+    monkeypatch.setattr(s3_errors, "FIRST_PAUSE_S", 0.001)
+
+
+@pytest.fixture
+def faults(moto_server: S3Server) -> Iterator[Faults]:
+    """A proxy before moto, without faults yet."""
+    with faulty(moto_server.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(faults: Faults, moto_bucket: str) -> Store:
+    """A store behind the proxy; five attempts."""
+    options = StoreOptions(endpoint_url=faults.endpoint_url, max_attempts=5)
+    store = open_store(f"{moto_bucket}/data", options)
+    store.write("small", b"0123456789")
+    return store
+
+
+PASSING: list[list[Fault]] = [
+    [Refuse(503, "SlowDown")] * 4,
+    [Refuse(500, "InternalError"), Refuse(502, ""), Refuse(429, "TooManyRequests")],
+    [Cut(3), Cut(0), Refuse(503, "SlowDown")],
+]
+
+
+@pytest.mark.parametrize("passing", PASSING, ids=["throttled", "failing", "cut"])
+def test_what_passes_is_tried_again(store: Store, faults: Faults, passing: list[Fault]) -> None:
+    faults.waiting.extend(passing)
+    assert store.read("small") == b"0123456789"
+    assert not faults.waiting
+    faults.waiting.extend(passing)
+    assert store.read_many(["small"] * 10) == [b"0123456789"] * 10
+    faults.waiting.extend(passing)
+    assert [file.path for file in store.list_files()] == ["small"]
+    faults.waiting.extend(passing)
+    store.write("other", b"x")
+    assert store.read("other") == b"x"
+    assert not faults.waiting
+
+
+def test_large_files_survive_cuts_and_throttling(
+    store: Store, faults: Faults, tmp_path: Path
+) -> None:
+    """A connection that is cut in the middle of a body costs that piece, not the transfer."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(CONTENT)
+    faults.concerns = lambda method, path: method == "PUT"
+    faults.waiting.extend([Refuse(503, "SlowDown"), Cut(0), Refuse(500, "InternalError")])
+    store.upload(source, "large")
+    assert not faults.waiting
+    faults.concerns = lambda method, path: method == "GET"
+    faults.waiting.extend([Cut(5 * MIB), Refuse(503, "SlowDown"), Cut(1)])
+    assert store.download("large", target) == xxhash.xxh3_128_hexdigest(CONTENT)
+    assert target.read_bytes() == CONTENT
+    assert not faults.waiting
+
+
+def test_a_server_that_keeps_failing_is_told(store: Store, faults: Faults, tmp_path: Path) -> None:
+    faults.always = Refuse(500, "InternalError")
+    before = len(faults.requests)
+    with pytest.raises(StoreError) as caught:
+        store.read("small")
+    assert len(faults.requests) - before == 5
+    assert caught.value.failure_class is FailureClass.INFRASTRUCTURE
+    for part in (f"{store.url}/small", faults.endpoint_url, "5 times", "500 InternalError"):
+        assert part in str(caught.value)
+    faults.always = Cut(2)
+    with pytest.raises(StoreError, match="5 times"):
+        store.read("small")
+
+
+def test_a_download_that_fails_leaves_nothing(store: Store, faults: Faults, tmp_path: Path) -> None:
+    faults.concerns = lambda method, path: method == "GET"
+    faults.always = Cut(2)
+    with pytest.raises(StoreError):
+        store.download("small", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_an_upload_that_fails_is_taken_back(store: Store, faults: Faults, tmp_path: Path) -> None:
+    """No invisible parts stay that somebody pays for."""
+    (tmp_path / "source").write_bytes(CONTENT)
+    faults.concerns = lambda method, path: method == "PUT" and "partNumber=2" in path
+    faults.always = Refuse(503, "SlowDown")
+    with pytest.raises(StoreError, match="SlowDown"):
+        store.upload(tmp_path / "source", "large")
+    assert any(request.startswith("DELETE") for request in faults.requests)
+    assert store.stat("large") is None
+
+
+REFUSED = {
+    "AccessDenied": (403, "s3:GetObject"),
+    "ExpiredToken": (400, "Renew the credentials"),
+    "InvalidAccessKeyId": (403, "AWS_ACCESS_KEY_ID"),
+    "SignatureDoesNotMatch": (403, "AWS_ACCESS_KEY_ID"),
+    "PermanentRedirect": (301, "s3.region"),
+    "RequestTimeTooSkewed": (403, "clock"),
+}
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_a_refusal_is_told_at_once(store: Store, faults: Faults, code: str) -> None:
+    status, step = REFUSED[code]
+    faults.concerns = lambda method, path: method == "GET"
+    faults.always = Refuse(status, code)
+    before = len(faults.requests)
+    with pytest.raises(StoreAccessError) as caught:
+        store.read("small")
+    got = [request for request in faults.requests[before:] if request.startswith("GET")]
+    assert len(got) == (2 if code == "PermanentRedirect" else 1)  # botocore asks for the region
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    for part in (f"{store.url}/small", faults.endpoint_url, "environment", code, step):
+        assert part in str(caught.value)
+    assert SECRET not in str(caught.value)
+    faults.always = None
+    assert store.read("small") == b"0123456789"
+
+
+def test_a_missing_bucket_is_told(moto_server: S3Server, s3_credentials: None) -> None:
+    store = open_store("s3://no-such-bucket-here/data", moto_server.options)
+    for action in (lambda: list(store.list_files()), lambda: store.read("a")):
+        with pytest.raises(StoreAccessError, match="no bucket for s3://no-such-bucket-here"):
+            action()
+
+
+def test_wrong_keys_are_told(
+    rclone_server: S3Server, rclone_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a server that checks signatures."""
+    store = open_store(rclone_bucket, rclone_server.options.model_copy(update={"max_attempts": 9}))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
+    with pytest.raises(StoreAccessError, match="environment's credentials") as caught:
+        list(store.list_files())
+    assert "another-secret" not in str(caught.value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    assert list(store.list_files()) == []
+
+
+def test_no_credentials_are_told(
+    moto_server: S3Server, moto_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    options = moto_server.options.model_copy(update={"max_attempts": 7})
+    with pytest.raises(StoreAccessError, match="AWS_ACCESS_KEY_ID"):
+        open_store(moto_bucket, options).read("a")
+
+
+def test_an_unknown_profile_is_told(moto_server: S3Server, moto_bucket: str) -> None:
+    options = moto_server.options.model_copy(update={"profile": "nobody"})
+    with pytest.raises(StoreAccessError, match="profile 'nobody'"):
+        open_store(moto_bucket, options).read("a")
+
+
+def test_a_profile_gives_the_credentials(
+    rclone_server: S3Server, rclone_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "credentials"
+    file.write_text(
+        f"[ours]\naws_access_key_id = headrace-test\naws_secret_access_key = {SECRET}\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    options = rclone_server.options.model_copy(update={"profile": "ours"})
+    assert list(open_store(rclone_bucket, options).list_files()) == []
+
+
+def test_the_endpoint_may_come_from_the_environment(
+    rclone_server: S3Server, rclone_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_server.endpoint_url)
+    store = open_store(rclone_bucket)
+    store.write("a", b"x")
+    assert store.read("a") == b"x"
+
+
+def test_a_server_that_is_away_is_told(s3_credentials: None) -> None:
+    endpoint = f"http://127.0.0.1:{find_free_port()}"
+    store = open_store("s3://bucket", StoreOptions(endpoint_url=endpoint, max_attempts=2))
+    with pytest.raises(StoreError, match="2 times") as caught:
+        store.stat("a")
+    assert endpoint in str(caught.value)
+
+
+def test_an_endpoint_with_a_password_is_not_shown(s3_credentials: None) -> None:
+    port = find_free_port()
+    options = StoreOptions(endpoint_url=f"http://me:hidden@127.0.0.1:{port}", max_attempts=1)
+    with pytest.raises((StoreError, StoreAccessError)) as caught:
+        open_store("s3://bucket", options).read("a")
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["s3://", "gs://bucket/a", "s3:///a"])
+def test_a_url_that_is_no_store_is_refused(url: str) -> None:
+    with pytest.raises(UserError, match="s3://bucket/prefix"):
+        open_store(url)
+
+
+def test_credentials_in_a_url_are_refused_without_showing_them() -> None:
+    with pytest.raises(UserError, match="holds credentials") as caught:
+        open_store("s3://key:hidden@bucket/a")
+    assert "hidden" not in str(caught.value)

@@ -1,0 +1,181 @@
+"""What every store promises, held to a folder and to S3 servers of two makes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from headrace.errors import DataError, StoreChangedError, StoreMissingError
+from headrace.storage.store import Store, StoredFile, open_store
+
+LARGE_BYTES = 40 * 2**20 + 12_345
+"""More than one part of an upload and several pieces of a download."""
+
+NAMES = ("a.txt", "b/c.txt", "b/d e+f&g=ü#?%41.txt", "b/c/deep.bin")
+
+
+@pytest.fixture(params=["folder", "moto", "rclone"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store."""
+    if request.param == "folder":
+        return open_store(str(tmp_path / "store"))
+    bucket = request.getfixturevalue(f"{request.param}_bucket")
+    server = request.getfixturevalue(f"{request.param}_server")
+    return open_store(f"{bucket}/some/prefix", server.options)
+
+
+def test_an_empty_store_lists_nothing(store: Store) -> None:
+    assert list(store.list_files()) == []
+    assert store.stat("a.txt") is None
+
+
+def test_what_was_written_is_listed_read_and_deleted(store: Store) -> None:
+    for name in NAMES:
+        store.write(name, name.encode() * 3)
+    store.write("empty", b"")
+    listed = {file.path: file for file in store.list_files()}
+    assert sorted(listed) == sorted([*NAMES, "empty"])
+    for name in NAMES:
+        assert listed[name] == store.stat(name)
+        assert listed[name].num_bytes == 3 * len(name.encode())
+        assert store.read(name) == name.encode() * 3
+    assert store.read("empty") == b""
+    for name in [*NAMES, "empty"]:
+        store.delete(name)
+        store.delete(name)
+    assert list(store.list_files()) == []
+
+
+def test_a_range_ends_with_the_file(store: Store) -> None:
+    store.write("a", b"0123456789")
+    assert store.read("a", 3) == b"3456789"
+    assert store.read("a", 0, 4) == b"0123"
+    assert store.read("a", 8, 50) == b"89"
+    assert store.read("a", 10, 50) == b""
+    assert store.read("a", 50) == b""
+    assert store.read("a", 4, 4) == b""
+
+
+def test_many_are_read_in_order_and_the_missing_one_is_named(store: Store) -> None:
+    names = [f"x/{index}" for index in range(40)]
+    for name in names:
+        store.write(name, name.encode())
+    found = store.read_many([*names, "x/none"])
+    assert found[:-1] == [name.encode() for name in names]
+    assert isinstance(found[-1], StoreMissingError)
+    assert "x/none" in str(found[-1])
+    assert store.read_many([]) == []
+
+
+def test_a_file_that_was_replaced_since_it_was_listed_is_told(store: Store) -> None:
+    store.write("a", b"old")
+    store.write("b", b"same")
+    versions = [version_of(store, name) for name in ("a", "b")]
+    store.write("a", b"new!")
+    changed, same = store.read_many(["a", "b"], versions)
+    assert isinstance(changed, StoreChangedError)
+    assert same == b"same"
+
+
+def test_a_missing_file_is_told(store: Store, tmp_path: Path) -> None:
+    store.write("there/file", b"x")
+    for path in ("none", "there", "there/none"):
+        with pytest.raises(StoreMissingError, match=path):
+            store.read(path)
+        with pytest.raises(StoreMissingError, match=path):
+            store.download(path, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_large_file_comes_back_the_same(store: Store, tmp_path: Path) -> None:
+    content = random.Random(1).randbytes(LARGE_BYTES)
+    source, target = tmp_path / "large", tmp_path / "back"
+    source.write_bytes(content)
+    sent: list[int] = []
+    got: list[int] = []
+    store.upload(source, "deep/large.h5", sent.append)
+    assert store.download("deep/large.h5", target, got.append) == xxhash.xxh3_128_hexdigest(content)
+    assert target.read_bytes() == content
+    assert sum(sent) == sum(got) == LARGE_BYTES
+    assert store.read("deep/large.h5", LARGE_BYTES - 100) == content[-100:]
+    assert [file.num_bytes for file in store.list_files()] == [LARGE_BYTES]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 5_000])
+def test_a_small_file_is_copied_both_ways(store: Store, tmp_path: Path, num_bytes: int) -> None:
+    content = bytes(range(256)) * 20
+    (tmp_path / "small").write_bytes(content[:num_bytes])
+    store.upload(tmp_path / "small", "small")
+    found = store.download("small", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == content[:num_bytes]
+    assert found == xxhash.xxh3_128_hexdigest(content[:num_bytes])
+
+
+def test_a_transfer_can_be_stopped(store: Store, tmp_path: Path) -> None:
+    """What was being written is taken back."""
+
+    def stop(num_bytes: int) -> None:
+        raise KeyboardInterrupt
+
+    source = tmp_path / "large"
+    source.write_bytes(bytes(LARGE_BYTES))
+    store.upload(source, "large")
+    with pytest.raises(KeyboardInterrupt):
+        store.download("large", tmp_path / "back", stop)
+    assert not (tmp_path / "back").exists()
+
+
+def test_the_listing_can_be_stopped(store: Store) -> None:
+    store.write("a", b"a")
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(store.list_files(stop))
+
+
+def test_hidden_names_are_not_listed(store: Store) -> None:
+    for name in (".hidden", "a/.b/c", "a/c"):
+        store.write(name, b"x")
+    assert [file.path for file in store.list_files()] == ["a/c"]
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../other", "a/../../b", "a\0b"])
+def test_a_path_out_of_the_store_is_refused(store: Store, path: str) -> None:
+    for action in (store.read, store.stat, store.delete):
+        with pytest.raises(DataError, match="no path inside"):
+            action(path)
+
+
+def test_threads_and_processes_may_share_a_store(store: Store) -> None:
+    """A forked process must not talk over its parent's connections."""
+    names = [str(index) for index in range(8)]
+    for name in names:
+        store.write(name, name.encode())
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(store.read, names)) == [name.encode() for name in names]
+    for method in ("fork", "spawn"):
+        context = multiprocessing.get_context(method)
+        with context.Pool(2) as processes:
+            assert processes.map(store.read, names) == [name.encode() for name in names]
+    assert pickle.loads(pickle.dumps(store)).read("1") == b"1"
+
+
+def version_of(store: Store, path: str) -> str:
+    """The version of a file that is there."""
+    found = store.stat(path)
+    assert isinstance(found, StoredFile)
+    return found.version
+
+
+def test_no_version_is_empty(store: Store) -> None:
+    store.write("a", os.urandom(10))
+    assert version_of(store, "a")

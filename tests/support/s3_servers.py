@@ -1,0 +1,112 @@
+"""Two S3 servers of independent make on the loopback interface, and buckets in them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from headrace.recipe.site import StoreOptions
+from support.ports import find_free_port
+from support.waiting import wait_until
+
+KEY = "headrace-test"
+SECRET = "a-secret-that-no-message-may-show"
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Server:
+    """A running server."""
+
+    name: str
+    endpoint_url: str
+
+    @property
+    def options(self) -> StoreOptions:
+        """How to reach it."""
+        return StoreOptions(endpoint_url=self.endpoint_url)
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[S3Server]:
+    """moto: keeps its buckets in the memory of this process."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield S3Server(name="moto", endpoint_url=f"http://{host}:{port}")
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """`rclone serve s3`: a folder; checks signatures."""
+    folder = tmp_path_factory.mktemp("rclone-s3")
+    port = find_free_port()
+    process = subprocess.Popen(
+        [rclone(), "serve", "s3", "--config", "", "--addr", f"127.0.0.1:{port}", str(folder)],
+        env={**os.environ, "RCLONE_AUTH_KEY": f'"{KEY},{SECRET}"'},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: process.poll() is None and _answers(port), 30.0, "rclone to serve")
+        yield S3Server(name="rclone", endpoint_url=f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def s3_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The test servers' keys in the environment, and nothing else of AWS."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-aws-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-aws-credentials"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def moto_bucket(moto_server: S3Server, s3_credentials: None) -> str:
+    """An empty bucket of moto's, as a URL."""
+    return new_bucket(moto_server)
+
+
+@pytest.fixture
+def rclone_bucket(rclone_server: S3Server, s3_credentials: None) -> str:
+    """An empty bucket of rclone's, as a URL."""
+    return new_bucket(rclone_server)
+
+
+def new_bucket(server: S3Server) -> str:
+    """Make a bucket; the credentials must be in the environment.
+
+    Returns:
+        `s3://bucket`.
+    """
+    from headrace.storage.s3_client import connection
+
+    name = f"test-{uuid.uuid4().hex}"
+    connection(server.options).client.create_bucket(Bucket=name)
+    return f"s3://{name}"
+
+
+def rclone() -> str:
+    """Path of the rclone program, next to this interpreter's."""
+    return str(Path(sys.executable).parent / "rclone")
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
