@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 from torch.utils.data import Dataset
 
-from headrace.data.decode import Decoder
-from headrace.data.loader import read_batch
+from headrace.data.reading import Reading, SampleReader
+from headrace.data.samples import Sample, SampleTransform
 from headrace.shards.dataset import ShardedDataset
 
 
-class SampleDataset(Dataset[dict[str, Tensor]]):
+class SampleDataset(Dataset[Sample]):
     """Samples of one split; works with any number of workers, forked or spawned.
+
+    A sample is a dict of its fields: tensors, text as `str`, and `sample_id`.
 
     Args:
         folder: Folder of a dataset, packed or staged.
         split: Name of the split.
+        fields: Names of the fields wanted; default is all.
+        transforms: Callables `sample -> sample`, applied in order. One that has a parameter
+            `generator` gets None: seed your own in the workers.
+
+    Raises:
+        ManifestError: No dataset there, or no such split or field.
     """
 
-    def __init__(self, folder: Path, split: str) -> None:
-        self._samples = ShardedDataset(folder, split)
-        self._fields = tuple(info.name for info in self._samples.manifest.fields)
+    def __init__(
+        self,
+        folder: str | Path,
+        split: str,
+        fields: Sequence[str] | None = None,
+        transforms: Sequence[SampleTransform] = (),
+    ) -> None:
+        dataset = ShardedDataset(Path(folder), split)
+        self.manifest = dataset.manifest
+        self._reader = SampleReader(dataset, Reading(transforms=tuple(transforms)), fields)
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self._reader.dataset)
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
+    def __getitem__(self, index: int) -> Sample:
+        """One sample; negative indices count from the end.
+
+        Raises:
+            IndexError: There is no such sample.
+        """
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tensor]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Several samples by one read a field; torch's DataLoader asks for whole batches."""
-        wanted = np.asarray(indices, dtype=np.int64)
-        batch = read_batch(self._samples, wanted, self._fields, Decoder())
-        return [{name: values[i] for name, values in batch.items()} for i in range(len(wanted))]
+        places = np.array([self._place(index) for index in indices], dtype=np.int64)
+        return self._reader.samples(places)
+
+    def _place(self, index: int) -> int:
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            split = self._reader.dataset.split
+            raise IndexError(f"Sample {place} of split '{split}', which has {len(self)}")
+        return place % len(self)

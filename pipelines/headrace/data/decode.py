@@ -42,10 +42,14 @@ def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
 
 
 class Decoder:
-    """Decodes batches of encoded samples; starts its threads when first used."""
+    """Decodes batches of encoded samples; starts its threads when first used, in each process."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
+        self._pid = 0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Decoder, ()
 
     def decode(self, dataset: ShardedDataset, info: FieldInfo, indices: Indices) -> list[Any]:
         """Read and decode samples of a ragged field.
@@ -70,7 +74,8 @@ class Decoder:
         return list(self._threads().map(lambda item: decode_one(item, info.encoding), items))
 
     def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None:
+        if self._pool is None or self._pid != os.getpid():  # threads do not survive a fork
             count = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
             self._pool = ThreadPoolExecutor(count, thread_name_prefix="headrace-decode")
+            self._pid = os.getpid()
         return self._pool

@@ -130,6 +130,8 @@ class BatchLoader:
             StepError: The position is not at a batch boundary of this order.
         """
         number, rest = divmod(state["global_index"], self.order.batch_span)
+        if number == self.order.num_batches + 1:  # a short last batch that other ranks could share
+            number = self.order.num_batches
         if rest or number > self.order.num_batches:
             raise StepError(
                 f"Position {state['global_index']} of epoch {state['epoch']} is no boundary of "

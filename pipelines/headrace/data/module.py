@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
+from headrace.data.epochs import choose_epochs
 from headrace.data.loader import Batch, BatchLoader
-from headrace.data.order import EachOnceOrder, TrainOrder
+from headrace.data.order import EachOnceOrder, Order, TrainOrder
+from headrace.data.reading import BatchReader, Reading, SampleReader
 from headrace.data.seeding import seed_at
 from headrace.data.transforms import Transform, apply
+from headrace.errors import StepError
 from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
 
@@ -40,6 +43,8 @@ class DataSettings:
     """Applied to every batch."""
     augment: tuple[Transform, ...] = ()
     """Applied to training batches, after `transforms`."""
+    reading: Reading = field(default_factory=Reading)
+    """How samples become batches."""
 
 
 class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
@@ -55,18 +60,18 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
     def __init__(self, settings: DataSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.train_loader = BatchLoader(
-            ShardedDataset(settings.folder, TRAIN),
-            TrainOrder(
-                num_samples=len(ShardedDataset(settings.folder, TRAIN)),
-                seed=settings.seed,
-                global_batch_size=settings.spec.global_batch_size,
-                rank=settings.rank,
-                world_size=settings.world_size,
-                shuffle=settings.spec.shuffle,
-                drop_last=settings.spec.drop_last,
-            ),
+        dataset = ShardedDataset(settings.folder, TRAIN)
+        self._epochs = choose_epochs(dataset, settings.spec, settings.seed)
+        order = TrainOrder(
+            num_samples=self._epochs.num_samples,
+            seed=settings.seed,
+            global_batch_size=settings.spec.global_batch_size,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            drop_last=settings.spec.drop_last,
+            epochs=self._epochs,
         )
+        self.train_loader = self._loader(dataset, order)
         self.manifest = self.train_loader.dataset.manifest
 
     @property
@@ -89,7 +94,12 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
             rank=self.settings.rank,
             world_size=self.settings.world_size,
         )
-        return BatchLoader(dataset, order)
+        return self._loader(dataset, order)
+
+    def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
+        reading, prefetch = self.settings.reading, self.settings.spec.prefetch > 0
+        read = BatchReader(SampleReader(dataset, reading), order) if reading.is_special else None
+        return BatchLoader(dataset, order, prefetch=prefetch, read=read)
 
     def state_dict(self) -> dict[str, Any]:
         """Position in training.
@@ -97,11 +107,23 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         Lightning keeps a loader's position too, but forgets to restore it when the model has
         asked for `estimated_stepping_batches`.
         """
-        return {"position": self.train_loader.state_dict()}
+        return {"position": self.train_loader.state_dict(), "order": self._epochs.kind}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the position of a checkpoint."""
-        self.train_loader.load_state_dict(state_dict["position"])
+        """Go to the position of a checkpoint.
+
+        Raises:
+            StepError: It lies in the middle of an epoch of another order.
+        """
+        position, kind = state_dict["position"], state_dict["order"]
+        if position["global_index"] and kind != self._epochs.kind:
+            raise StepError(
+                f"The checkpoint lies in the middle of an epoch of {kind}; this training takes "
+                f"{self._epochs.kind}",
+                "Resume with the dataset, seed, data.shuffle_window and data.sampling of the "
+                "checkpoint.",
+            )
+        self.train_loader.load_state_dict(position)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Transforms, and augmentation with random numbers of this place in training."""

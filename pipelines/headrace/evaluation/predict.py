@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from headrace.data.reading import reading_of
+from headrace.data.targets import Allowed
 from headrace.errors import StepError
 from headrace.evaluation.job import PredictJob
 from headrace.evaluation.merge import write_predictions
@@ -65,4 +67,5 @@ def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predic
         dataset=ShardedDataset(copy.folder, split),
         spec=recipe.evaluate,
         device=device,
+        reading=reading_of(recipe.data, Allowed.of(recipe, site)),
     )

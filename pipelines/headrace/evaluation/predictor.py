@@ -6,7 +6,7 @@ import logging
 import pickle
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 
-from headrace.data.decode import Decoder
-from headrace.data.loader import Batch, read_batch
+from headrace.data.loader import Batch
+from headrace.data.reading import Reading, SampleReader
 from headrace.data.targets import Allowed, instantiate
 from headrace.data.transforms import Transform, apply
 from headrace.errors import (
@@ -49,6 +49,8 @@ class Predictor:
     """The recipe's `evaluate`."""
     device: torch.device
     """Where the model runs."""
+    reading: Reading = field(default_factory=Reading)
+    """How samples become batches."""
 
     def predict(self, first: int, num_samples: int) -> Predictions:
         """Score consecutive samples of the split.
@@ -68,11 +70,10 @@ class Predictor:
         )
 
     def _batches(self, first: int, num_samples: int) -> Iterator[Batch]:
-        fields = [info.name for info in self.dataset.manifest.fields]
-        decoder = Decoder()
+        reader = SampleReader(self.dataset, self.reading)
         for start in range(first, first + num_samples, self.spec.batch_size):
             end = min(start + self.spec.batch_size, first + num_samples)
-            yield read_batch(self.dataset, np.arange(start, end), fields, decoder)
+            yield reader.read(np.arange(start, end))
 
     def _score(self, batch: Batch) -> Predictions:
         label, sample_id = batch["label"].numpy(), batch["sample_id"].numpy()

@@ -73,7 +73,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     manifest.shards_of(TRAIN)
     _check_staged(recipe, manifest)
     order = TrainOrder(
-        num_samples=manifest.splits[TRAIN],
+        num_samples=recipe.data.samples_per_epoch or manifest.splits[TRAIN],
         seed=recipe.seed,
         global_batch_size=recipe.data.global_batch_size,
         world_size=num_nodes * ranks_per_node,

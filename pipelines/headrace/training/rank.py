@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.reading import reading_of
 from headrace.data.seeding import seed_at
 from headrace.data.targets import Allowed, instantiate
 from headrace.errors import RecipeError, StepError
@@ -74,6 +75,7 @@ class RankTraining:
                 world_size=self._spec.world_size,
                 transforms=tuple(instantiate(t, self._allowed) for t in data.transforms),
                 augment=tuple(instantiate(t, self._allowed) for t in data.augment),
+                reading=reading_of(data, self._allowed),
             )
         )
 

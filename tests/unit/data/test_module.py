@@ -46,7 +46,9 @@ def test_augmentation_depends_on_the_place_only(folder):
     first = augmented(make_module(folder))
     torch.rand(100)
     module = make_module(folder)
-    module.load_state_dict({"position": {"epoch": 0, "global_index": 8}})
+    module.load_state_dict(
+        {"position": {"epoch": 0, "global_index": 8}, "order": "24 samples shuffled by seed 3"}
+    )
     second = augmented(module)
     assert len(second) == 2
     assert all(torch.equal(a, b) for a, b in zip(first[1:], second, strict=True))
@@ -81,4 +83,7 @@ def test_a_dataset_without_validation(tmp_path):
 def test_the_position_is_in_the_checkpoint(folder):
     module = make_module(folder)
     next(iter(module.train_loader))
-    assert module.state_dict() == {"position": {"epoch": 0, "global_index": 8}}
+    assert module.state_dict() == {
+        "position": {"epoch": 0, "global_index": 8},
+        "order": "24 samples shuffled by seed 3",
+    }

@@ -1,0 +1,251 @@
+"""What `data` of a recipe asks for reaches the batches, through the real loader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.reading import Reading, reading_of
+from headrace.data.targets import Allowed
+from headrace.errors import DataError, StepError, UserCodeError, UserError
+from headrace.recipe.base import Target
+from headrace.recipe.data import DataSpec
+from headrace.shards.writer import ShardWriter
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
+
+TRAIN, VAL, SHARD, BATCH, SEED = 47, 10, 6, 12, 5
+WORLD_SIZES = (1, 2, 3, 4, 6)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Samples with a label, a weight, an array of varying length, and text."""
+    folder = tmp_path_factory.mktemp("options") / "dataset"
+    (folder / "shards").mkdir(parents=True)
+    shards = [
+        write_shard(folder, split, ids)
+        for split, first, last in (("train", 0, TRAIN), ("val", TRAIN, TRAIN + VAL))
+        for ids in np.split(np.arange(first, last), range(SHARD, last - first, SHARD))
+    ]
+    ragged: dict[str, Any] = {"layout": "ragged"}
+    manifest = Manifest(
+        name="options",
+        fingerprint="0",
+        pack_key="0",
+        fields=(
+            FieldInfo(name="length", dtype="float32", **ragged),
+            FieldInfo(name="words", dtype="uint8", encoding="text", **ragged),
+            FieldInfo(name="weight", dtype="float32", layout="fixed"),
+            FieldInfo(name="label", dtype="int64", layout="fixed"),
+        ),
+        splits={"train": TRAIN, "val": VAL},
+        shards=tuple(shards),
+    )
+    write_manifest(folder, manifest)
+    return folder
+
+
+def write_shard(folder: Path, split: str, ids: np.ndarray) -> ShardInfo:
+    file = f"shards/{split}-{ids[0]:05d}.h5"
+    writer = ShardWriter(split, ids, [f"{i}" for i in ids])
+    writer.add_ragged("length", [np.full(i % 4 + 1, i, np.float32).tobytes() for i in ids])
+    writer.add_ragged("words", [f"sämple {i}".encode() for i in ids])
+    writer.add_fixed("weight", (ids < 4).astype(np.float32))
+    writer.add_fixed("label", (ids % 10 == 0).astype(np.int64))
+    written = writer.publish(folder / file)
+    return ShardInfo(file=file, split=split, num_samples=len(ids), **vars(written))
+
+
+def modules(
+    folder: Path, world_size: int = 1, reading: Reading | None = None, **data: Any
+) -> list[HeadraceDataModule]:
+    """The module of every rank."""
+    return [
+        HeadraceDataModule(
+            DataSettings(
+                folder=folder,
+                spec=DataSpec(global_batch_size=BATCH, **data),
+                seed=SEED,
+                rank=rank,
+                world_size=world_size,
+                reading=reading or Reading(pad=data.get("pad")),
+            )
+        )
+        for rank in range(world_size)
+    ]
+
+
+def epoch_of(ranks: list[HeadraceDataModule], epoch: int) -> Iterator[list[int]]:
+    """The samples of each global batch, from the position of the ranks on."""
+    for module in ranks:
+        module.train_dataloader().set_epoch(epoch)
+    for batches in zip(*(module.train_dataloader() for module in ranks), strict=True):
+        yield [sample for batch in batches for sample in batch["sample_id"].tolist()]
+
+
+KINDS = (
+    {},
+    {"shuffle": False},
+    {"shuffle_window": 1},
+    {"shuffle_window": 3},
+    {"sampling": "balanced"},
+    {"sampling": "weight", "samples_per_epoch": 31},
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    kind=st.sampled_from(KINDS),
+    drop_last=st.booleans(),
+    prefetch=st.integers(0, 2),
+    before=st.sampled_from(WORLD_SIZES),
+    after=st.sampled_from(WORLD_SIZES),
+    stop=st.integers(0, 4),
+)
+def test_a_training_goes_on_at_its_position(folder, kind, drop_last, prefetch, before, after, stop):
+    """Pains 30: any order, world sizes, break point."""
+    options = {"drop_last": drop_last, "prefetch": prefetch, **kind}
+    whole = list(epoch_of(modules(folder, **options), 1))
+    first = modules(folder, before, **options)
+    for module in first:
+        module.train_dataloader().set_epoch(1)
+    seen = list(islice(epoch_of(first, 1), stop))
+    states = [module.state_dict() for module in first]
+    assert states == states[:1] * before
+
+    second = modules(folder, after, **options)
+    for module in second:
+        module.load_state_dict(states[0])
+    seen += epoch_of(second, 1)
+    full = [batch for batch in whole if len(batch) == BATCH]
+    assert seen[: len(full)] == full
+    for batch, expected in zip(seen[len(full) :], whole[len(full) :], strict=False):
+        assert batch == expected[: len(batch)]
+        assert len(batch) > len(expected) - max(before, after)
+    assert [len(batch) for batch in epoch_of(second, 2)][:2] == [BATCH] * 2
+
+
+@settings(deadline=None, max_examples=15)
+@given(kind=st.sampled_from(KINDS), world_size=st.sampled_from(WORLD_SIZES))
+def test_validation_has_each_sample_once_whatever_the_training(folder, kind, world_size):
+    """Neither repeated nor filled up, on equally many batches."""
+    ranks = [list(module.val_dataloader()) for module in modules(folder, world_size, **kind)]
+    assert len({len(batches) for batches in ranks}) == 1
+    found = [i for batches in ranks for batch in batches for i in batch["sample_id"].tolist()]
+    assert sorted(found) == list(range(TRAIN, TRAIN + VAL))
+
+
+def test_a_window_keeps_to_its_shards(folder):
+    (module,) = modules(folder, shuffle_window=2, drop_last=False)
+    samples = [sample for batch in epoch_of([module], 0) for sample in batch]
+    assert sorted(samples) == list(range(TRAIN))
+    assert samples != sorted(samples)
+    window = {sample // SHARD for sample in samples[: BATCH - 1]}
+    assert len(window) == 2
+    size = sum(sample // SHARD in window for sample in range(TRAIN))
+    assert {sample // SHARD for sample in samples[size:]}.isdisjoint(window)
+
+
+def test_draws_by_class_and_by_weight(folder):
+    (balanced,) = modules(folder, sampling="balanced", samples_per_epoch=1200)
+    drawn = Counter(i % 10 == 0 for batch in epoch_of([balanced], 0) for i in batch)
+    assert drawn.total() == 1200
+    assert 540 < drawn[True] < 660
+    (weighted,) = modules(folder, sampling="weight", samples_per_epoch=240)
+    assert {i for batch in epoch_of([weighted], 0) for i in batch} == {0, 1, 2, 3}
+    with pytest.raises(UserError, match="needs the field 'wieght'"):
+        modules(folder, sampling="wieght")
+    with pytest.raises(UserError, match="needs the field 'words'"):
+        modules(folder, sampling="words")
+
+
+def test_a_position_of_another_order_is_refused(folder):
+    (module,) = modules(folder)
+    next(epoch_of([module], 0))
+    (other,) = modules(folder, shuffle_window=2)
+    with pytest.raises(StepError, match=r"47 samples shuffled by seed 5; .* windows of 2 of 8"):
+        other.load_state_dict(module.state_dict())
+
+
+@pytest.mark.parametrize("pad", [None, -1.0])
+def test_ragged_arrays_are_lists_or_filled_up(folder, pad):
+    (module,) = modules(folder, pad=pad)
+    for loader in (module.train_dataloader(), module.val_dataloader()):
+        batch = next(iter(loader))
+        ids = batch["sample_id"].tolist()
+        assert batch["words"] == [f"sämple {i}" for i in ids]
+        expected = [[float(i)] * (i % 4 + 1) for i in ids]
+        if pad is None:
+            assert [each.tolist() for each in batch["length"]] == expected
+        else:
+            assert batch["length"].shape == (len(ids), 4)
+            assert batch["length_shape"].tolist() == [[len(each)] for each in expected]
+            assert batch["length"].tolist() == [e + [-1] * (4 - len(e)) for e in expected]
+
+
+def jitter(sample, generator=None):
+    """Random in training only; makes one shape of what varies."""
+    noise = torch.rand((), generator=generator) if generator else torch.zeros(())
+    return {**sample, "length": sample["length"][:1], "noise": noise, "text": len(sample["words"])}
+
+
+def test_sample_transforms_depend_on_the_place_only(folder):
+    """The same noise for a place in the global order, whatever the world size."""
+    found = []
+    for world_size in (1, 2, 3):
+        ranks = modules(folder, world_size, reading=Reading(transforms=(jitter,)))
+        batches = [next(iter(module.train_dataloader())) for module in ranks]
+        found.append({name: torch.cat([b[name] for b in batches]) for name in ("length", "noise")})
+        assert batches[0]["text"].tolist() == [len(words) for words in batches[0]["words"]]
+    assert found[0]["length"].shape == (BATCH, 1)
+    assert len(set(found[0]["noise"].tolist())) == BATCH
+    assert all(torch.equal(each["noise"], found[0]["noise"]) for each in found)
+    (module,) = modules(folder, reading=Reading(transforms=(jitter,)))
+    list(module.train_dataloader())
+    module.train_dataloader().set_epoch(1)
+    assert not torch.equal(next(iter(module.train_dataloader()))["noise"], found[0]["noise"])
+    assert next(iter(module.val_dataloader()))["noise"].count_nonzero() == 0
+
+
+def test_faults_of_sample_transforms_are_named(folder):
+    def fails(sample):
+        return sample["wrods"]
+
+    def nothing(sample):
+        return None
+
+    def some(sample):
+        return {**sample, "extra": 1} if sample["label"] else sample
+
+    for transform, pad, error, text in (
+        (fails, 0, UserCodeError, "fails raised KeyError: 'wrods'"),
+        (nothing, 0, UserCodeError, "returned a NoneType"),
+        (some, 0, DataError, "differ in fields"),
+        (dict, None, DataError, "Field 'length' of one batch holds float32"),
+    ):
+        reading = Reading(transforms=(transform,), pad=pad)
+        (module,) = modules(folder, shuffle=False, reading=reading)
+        with pytest.raises(error, match=text):
+            list(module.train_dataloader())
+
+
+def test_reading_is_what_the_recipe_says():
+    """One place for training and evaluation."""
+    name = "headrace.data.transforms.ChannelsFirst"
+    target = Target.model_validate({"_target_": name, "field": "x"})
+    spec = DataSpec(pad=2.0, sample_transforms=(target,))
+    reading = reading_of(spec, Allowed(prefixes=("headrace.data.transforms",), code=()))
+    assert reading.pad == 2.0
+    assert [type(each).__name__ for each in reading.transforms] == ["ChannelsFirst"]
+    assert reading.is_special
+    assert not reading_of(DataSpec(), Allowed(prefixes=(), code=())).is_special
