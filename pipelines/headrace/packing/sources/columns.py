@@ -107,16 +107,24 @@ class Cell(str):
     __slots__ = ()
 
 
+def number_type(text: str) -> str:
+    """`int64` or `float64` for text that is a number, else empty."""
+    if _WHOLE.fullmatch(text):
+        return "int64"
+    return "float64" if _NUMBER.fullmatch(text) else ""
+
+
 def as_value(field: SourceField, raw: object) -> Value:
     """A cell as the value of its field."""
     if field.kind == "value":
-        return _number(field.dtype, raw)
+        return to_number(field.dtype, raw)
     if field.encoding == "json":
         return json.dumps(raw, ensure_ascii=False)
     return "" if raw is None else str(raw)
 
 
-def _number(dtype: str, raw: object) -> Value:
+def to_number(dtype: str, raw: object) -> Value:
+    """A cell as a number of a dtype."""
     if dtype == "bool":
         return bool(raw)
     return int(str(raw)) if dtype == "int64" else float(str(raw))
@@ -124,11 +132,7 @@ def _number(dtype: str, raw: object) -> Value:
 
 def _kind(raw: object) -> str:
     if isinstance(raw, Cell):
-        if not raw:
-            return "null"
-        if _WHOLE.fullmatch(raw):
-            return "int64"
-        return "float64" if _NUMBER.fullmatch(raw) else "cell"
+        return number_type(raw) or "cell" if raw else "null"
     if isinstance(raw, str):
         return "text"
     if raw is None:

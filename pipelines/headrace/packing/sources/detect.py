@@ -7,7 +7,10 @@ from headrace.packing.sources.globs import any_of
 from headrace.packing.sources.kinds import suffix_of
 from headrace.packing.sources.parts import patterns_of
 from headrace.packing.sources.place import Place
+from headrace.packing.sources.webdataset import is_webdataset
 from headrace.recipe.dataset import DatasetSpec, SourceFormat
+
+_FILES: SourceFormat = "files"
 
 CONTAINERS: dict[str, SourceFormat] = {
     ".tar": "tar",
@@ -32,21 +35,30 @@ def form_of(spec: DatasetSpec, place: Place) -> SourceFormat:
         return spec.format
     if spec.reader is not None:
         return "function"
-    if spec.index is not None:
-        return "files"
-    patterns = patterns_of(spec.fields)
-    matches = any_of(spec.include).fullmatch
-    found: dict[SourceFormat, str] = {}
-    for path in place.names():
-        form = CONTAINERS.get(suffix_of(path))
-        if form is not None:
-            found[form] = min(path, found.get(form, path))
-        elif any(pattern.stem_of(path) for pattern in patterns.values()) or matches(path):
-            return "files"
+    found = _found(spec, place)
     if len(found) > 1:
         first, second, *_ = sorted(found.values())
         raise RecipeError(
             f"{place.name} holds '{first}' and '{second}', files of different forms",
             f"Set dataset.format to one of {', '.join(sorted(found))}.",
         )
-    return next(iter(found), "files")
+    form = next(iter(found), _FILES)
+    if form == "tar" and spec.index is None and is_webdataset(spec, place, found["tar"]):
+        return "webdataset"
+    return form
+
+
+def _found(spec: DatasetSpec, place: Place) -> dict[SourceFormat, str]:
+    """The first container of every form; empty as soon as a file is a sample."""
+    patterns = patterns_of(spec.fields)
+    matches = any_of(spec.include).fullmatch
+    found: dict[SourceFormat, str] = {}
+    for path in place.names():
+        form = CONTAINERS.get(suffix_of(path))
+        if path == spec.index:
+            continue
+        if form is not None:
+            found[form] = min(path, found.get(form, path))
+        elif any(pattern.stem_of(path) for pattern in patterns.values()) or matches(path):
+            return {}
+    return found

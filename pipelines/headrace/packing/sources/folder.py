@@ -10,14 +10,23 @@ from headrace.packing.decode import decode_arrays
 from headrace.packing.labels import by_folders, folder_label
 from headrace.packing.samples import SampleRef, SourceField, Unreadable, Values
 from headrace.packing.sources.access import Access
+from headrace.packing.sources.containers import sorted_unique
 from headrace.packing.sources.contents import made_of, values_of
 from headrace.packing.sources.globs import any_of
 from headrace.packing.sources.index import Index
 from headrace.packing.sources.kinds import ARCHIVE, field_of, kind_of, plural, suffix_of
 from headrace.packing.sources.parts import Patterns, grouped, parts_of, patterns_of, values_of_parts
 from headrace.packing.sources.place import Place
+from headrace.packing.sources.tars import TarPlace
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import StoredFile
+
+
+def tar_source(
+    spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+) -> FolderSource:
+    """Files in tar files, as if these were folders."""
+    return FolderSource(spec, TarPlace(place), fields, access)
 
 
 class FolderSource:
@@ -46,10 +55,11 @@ class FolderSource:
     def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path, from one pass over the names."""
         refs = self._several(check) if self._patterns else self._single(check)
-        refs.sort(key=lambda ref: ref.path)
+        sorted_unique(refs)
         if self._by_folders:
             name = self._place.name
-            return [replace(ref, label=folder_label(name, ref.path)) for ref in refs]
+            inside = self._place.inside
+            return [replace(ref, label=folder_label(name, inside(ref.path))) for ref in refs]
         if self._index is None:
             return refs
         refs = self._index.matched(refs)

@@ -95,6 +95,7 @@ class Index:
         ]
 
     def _read(self) -> None:
+        self._rows = {}
         first = True
         for line, row, where in self._file.rows():
             if first:

@@ -18,6 +18,8 @@ from headrace.storage.store import is_remote, open_store
 
 _FORMS = {
     "files": "folder.FolderSource",
+    "tar": "folder.tar_source",
+    "webdataset": "webdataset.WebDatasetSource",
 }
 
 

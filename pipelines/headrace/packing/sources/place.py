@@ -44,6 +44,10 @@ class Place(Protocol):
         """The local folder; None for a URL."""
         ...
 
+    def inside(self, path: str) -> str:
+        """The path of a file without the container that holds it."""
+        ...
+
     def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
         """Paths of all files whose names begin with no dot, in any order.
 
@@ -106,6 +110,10 @@ class LocalPlace:
     def name(self) -> str:
         """The folder."""
         return str(self.folder)
+
+    def inside(self, path: str) -> str:
+        """The path itself."""
+        return path
 
     def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
         """Paths of all files whose names begin with no dot, in any order."""

@@ -39,6 +39,10 @@ class RemotePlace:
         """The URL."""
         return self.store.url
 
+    def inside(self, path: str) -> str:
+        """The path itself."""
+        return path
+
     def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
         """Paths of all files whose names begin with no dot, in any order."""
         return (file.path for file in self._files(check))

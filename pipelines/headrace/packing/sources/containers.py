@@ -1,0 +1,87 @@
+"""Files of a source that hold many samples each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.samples import SampleRef
+from headrace.packing.sources.kinds import suffix_of
+from headrace.packing.sources.place import Place
+from headrace.storage.store import StoredFile
+
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+
+def containers(
+    place: Place, form: str, suffixes: Sequence[str], check: Callable[[], None] | None = None
+) -> list[StoredFile]:
+    """The files of a form below a place, sorted by path.
+
+    Args:
+        place: Where to look.
+        form: What is looked for, for messages.
+        suffixes: Endings of the files in lower case.
+        check: Called often; may raise to stop.
+
+    Raises:
+        RecipeError: There is none.
+        DataError: One is empty.
+    """
+    others: list[str] = []
+
+    def wanted(path: str) -> bool:
+        if suffix_of(path) in suffixes:
+            return True
+        others.append(path)
+        return False
+
+    files = sorted(place.walk(wanted, check))
+    if not files:
+        packed = sorted(path for path in others if path.lower().endswith(_COMPRESSED))
+        if form in ("tar", "webdataset") and packed:
+            raise RecipeError(
+                f"{place.name}/{packed[0]} is a compressed tar file",
+                "Single files cannot be read out of it; decompress it first (gunzip).",
+            )
+        raise RecipeError(
+            f"There is no {form} file ({', '.join(suffixes)}) among the {len(others):,} files in "
+            f"{place.name}",
+            "Set dataset.source to the folder that holds them, or correct dataset.format.",
+        )
+    for file in files:
+        if not file.num_bytes:
+            raise damaged(f"{place.name}/{file.path}", form, "it is empty")
+    return files
+
+
+def damaged(name: str, form: str, why: object) -> DataError:
+    """The error for a container that cannot be read."""
+    return DataError(f"{name} cannot be read as a {form} file: {why}", "Write or copy it again.")
+
+
+def sorted_unique(refs: list[SampleRef]) -> list[SampleRef]:
+    """Samples by path.
+
+    Raises:
+        DataError: Two have the same path.
+    """
+    refs.sort(key=lambda ref: ref.path)
+    for one, other in pairwise(refs):
+        if one.path == other.path:
+            raise DataError(f"There are two samples '{one.path}'", "Rename or remove one of them.")
+    return refs
+
+
+def no_index(index: str | None, form: str) -> None:
+    """Refuse an index file where samples are no files.
+
+    Raises:
+        RecipeError: There is one.
+    """
+    if index is not None:
+        raise RecipeError(
+            f"dataset.index is '{index}', but samples of format '{form}' are not told by paths",
+            "Name their own columns in dataset.label_field, group_field and split_field.",
+        )

@@ -1,0 +1,224 @@
+"""Tar files and WebDataset shards: members are read where they lie, and nothing leads out."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.errors import DataError, HeadraceError, RecipeError
+from headrace.packing.samples import Source, Unreadable
+from headrace.packing.sources.access import NOTHING
+from headrace.packing.sources.folder import tar_source
+from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources.remote import RemotePlace
+from headrace.packing.sources.webdataset import WebDatasetSource
+from headrace.recipe.dataset import DatasetSpec
+from headrace.storage.store import open_store
+
+
+def spec_of(source: Path | str, **more: object) -> DatasetSpec:
+    return DatasetSpec.model_validate({"name": "x", "source": str(source), **more})
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def read_all(spec: DatasetSpec) -> tuple[Source, list[object]]:
+    listed = open_source(spec)
+    refs = listed.list_samples()
+    return listed, list(open_source(settled(spec), fields=listed.fields).read(refs))
+
+
+LONG = "d" * 120 + "/"
+
+
+def test_members_of_tar_files_are_files(tmp_path: Path) -> None:
+    write_tar(tmp_path / "b.tar", {"dog/1.png": b"b1", "note.txt": b"", ".x/2.png": b"no"})
+    write_tar(tmp_path / "in" / "a.TAR", {"cat/1.png": b"a1" * 999, f"dog/{LONG}2.png": b"a2"})
+    spec = spec_of(tmp_path, include=["**/*.png"])
+    source, values = read_all(spec)
+    assert settled(spec).format == "tar"
+    refs = source.list_samples()
+    assert [(ref.path, ref.label, ref.num_bytes) for ref in refs] == [
+        ("b.tar/dog/1.png", "dog", 2),
+        ("in/a.TAR/cat/1.png", "cat", 1998),
+        (f"in/a.TAR/dog/{LONG}2.png", "dog", 2),
+    ]
+    assert values == [{"image": b"b1"}, {"image": b"a1" * 999}, {"image": b"a2"}]
+    assert next(iter(source.read(refs[::-1]))) == {"image": b"a2"}
+
+
+def test_one_tar_file_as_the_source(tmp_path: Path) -> None:
+    write_tar(tmp_path / "other.tar", {"cat/0.png": b"x"})
+    path = write_tar(tmp_path / "a.tar", {"cat/1.png": b"a1"})
+    assert [ref.path for ref in open_source(spec_of(path)).list_samples()] == ["a.tar/cat/1.png"]
+
+
+def test_an_index_and_several_files_a_sample(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.jpg": b"j", "1.txt": b"one", "2.txt": b"two", "2.jpg": b"k"})
+    (tmp_path / "l.csv").write_text("path,label,n\na.tar/2.jpg,x,2\na.tar/1.jpg,y,1\n")
+    fields = {"image": "*.jpg", "caption": "*.txt", "number": "n"}
+    source, values = read_all(spec_of(tmp_path, fields=fields, index="l.csv"))
+    assert [ref.label for ref in source.list_samples()] == ["y", "x"]
+    assert values[1] == {"image": b"k", "caption": "two", "number": 2}
+
+
+def with_link(kind: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        info = tarfile.TarInfo("a/1.png")
+        info.type, info.linkname = kind, "/etc/hostname"
+        archive.addfile(info)
+    return buffer.getvalue()
+
+
+def content_of(tmp_path: Path, names: tuple[str, ...]) -> bytes:
+    return write_tar(tmp_path / "made", {name: bytes(600) for name in names}).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: content_of(p, ("a/../../1.png",)), r"holds 'a/../../1\.png', a path that leads"),
+        (lambda p: content_of(p, ("/a/1.png",)), "a path that leads out of it"),
+        (lambda _: with_link(tarfile.SYMTYPE), r"holds 'a/1\.png', which is a link\n.*dereference"),
+        (lambda _: with_link(tarfile.LNKTYPE), "which is a link"),
+        (lambda _: with_link(tarfile.FIFOTYPE), "which is no plain file"),
+        (lambda p: content_of(p, ("a/1.png", "b/1.png"))[:1000], "cannot be read as a tar file"),
+        (lambda p: content_of(p, ("a/1.png", "b/1.png"))[:1536], "it is cut"),
+        (lambda p: content_of(p, ("a/1.png", "b/1.png"))[:1700], "it is cut"),
+        (lambda p: content_of(p, ("a/1.png", "b/1.png"))[:2600], "cannot be read as a tar file"),
+        (
+            lambda p: (c := content_of(p, ("a/1.png", "b/1.png")))[:1540] + b"#" + c[1541:],
+            "broken header",
+        ),
+        (lambda p: content_of(p, ("a/1.png", "./a/1.png")), r"two samples 'x\.tar/a/1\.png'"),
+        (lambda _: b"no tar at all" * 100, "cannot be read as a tar file"),
+        (lambda _: b"", "it is empty"),
+    ],
+)
+def test_wrong_tar_files(tmp_path: Path, make, message: str) -> None:  # type: ignore[no-untyped-def]
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "x.tar").write_bytes(make(tmp_path))
+    with pytest.raises(DataError, match=message):
+        open_source(spec_of(source, format="tar")).list_samples()
+
+
+def test_compressed_tar_files_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(b"x")
+    with pytest.raises(RecipeError, match=r"a\.tar\.gz is a compressed tar file\n.*decompress"):
+        open_source(spec_of(tmp_path, format="tar")).list_samples()
+
+
+def test_a_tar_file_that_changes_while_packing(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", {"cat/1.png": b"a1"})
+    source = open_source(spec_of(tmp_path))
+    refs = source.list_samples()
+    write_tar(path, {"cat/1.png": b"a2", "cat/2.png": b"b"})
+    with pytest.raises(DataError, match=r"a\.tar was written to since"):
+        list(source.read(refs))
+    path.unlink()
+    with pytest.raises(DataError, match=r"a\.tar is gone since"):
+        list(source.read(refs))
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def shard(*numbers: int, image: str = "jpg") -> dict[str, bytes]:
+    files = {}
+    for n in numbers:
+        files[f"s/{n:04d}.cls"] = str(n % 2).encode()
+        files[f"s/{n:04d}.{image}"] = f"image {n}".encode()
+        files[f"s/{n:04d}.seg.png"] = b"mask"
+        files[f"s/{n:04d}.npy"] = npy(np.arange(n))
+        files[f"s/{n:04d}.json"] = b'{"n": 1}'
+    return files
+
+
+def test_webdataset(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", shard(0, 1))
+    write_tar(tmp_path / "1.tar", shard(2))
+    spec = spec_of(tmp_path)
+    assert settled(spec).format == "webdataset"
+    source, values = read_all(spec)
+    assert [(f.name, f.kind, f.encoding) for f in source.fields] == [
+        ("jpg", "image", ""), ("seg.png", "image", ""), ("npy", "array", ""),
+        ("json", "text", "json"),
+    ]  # fmt: skip
+    refs = source.list_samples()
+    assert [(ref.path, ref.label) for ref in refs] == [
+        ("0.tar/s/0000", "0"), ("0.tar/s/0001", "1"), ("1.tar/s/0002", "0"),
+    ]  # fmt: skip
+    assert (values[2]["jpg"], values[2]["json"]) == (b"image 2", '{"n": 1}')
+    np.testing.assert_array_equal(values[2]["npy"], [0, 1])
+
+
+def test_webdataset_with_chosen_keys(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", shard(3))
+    write_tar(tmp_path / "1.tar", shard(4, image="jpeg"))
+    fields = {"image": "jpg;jpeg", "mask": "seg.png"}
+    source, values = read_all(spec_of(tmp_path, fields=fields, label_kind="value"))
+    assert values[1] == {"image": b"image 4", "mask": b"mask", "label": 0}
+    assert source.list_samples()[1].label is None
+    with pytest.raises(DataError, match=r"Sample 's/0004' of .*1\.tar has no 'jpg'\n.*jpeg"):
+        read_all(spec_of(tmp_path))
+    with pytest.raises(DataError, match=r"has no 'clas'\n.*Did you mean 'cls'"):
+        read_all(spec_of(tmp_path, label_field="clas"))
+    with pytest.raises(DataError, match=r"label of 's/0003' .* is 'image 3', no number"):
+        read_all(spec_of(tmp_path, label_field="jpg", label_kind="value"))
+
+
+def test_webdataset_with_groups_and_splits(tmp_path: Path) -> None:
+    files = {"1.txt": b"a", "1.who": b"ann\n", "1.fold": b"val", "1.bin": b"x"}
+    write_tar(tmp_path / "0.tar", files)
+    source, values = read_all(spec_of(tmp_path, group_field="who", split_field="fold"))
+    (ref,) = source.list_samples()
+    assert (ref.label, ref.group, ref.split) == (None, "ann", "val")
+    assert values == [{"txt": "a", "bin": b"x"}]
+
+
+def test_damaged_parts_and_copies(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", {"1.npy": b"no", "1.txt": b"a", "2.npy": b"", "2.txt": b"b"})
+    values = read_all(spec_of(tmp_path))[1]
+    assert isinstance(values[0], Unreadable)
+    assert "npy: no .npy file" in values[0].reason
+    assert values[1] == Unreadable("0.tar/2", "npy: the file is empty")
+    with tarfile.open(tmp_path / "0.tar", "w") as archive:
+        for _ in range(2):
+            archive.addfile(tarfile.TarInfo("1.txt"))
+    with pytest.raises(DataError, match=r"holds '1\.txt' twice"):
+        open_source(spec_of(tmp_path, format="webdataset")).list_samples()
+
+
+@pytest.mark.parametrize("more", [{"labels": "folders"}, {"labels": "index", "index": "a.csv"}])
+def test_what_webdataset_has_not(tmp_path: Path, more: dict[str, str]) -> None:
+    with pytest.raises(HeadraceError, match=r"label_field"):
+        open_source(spec_of(tmp_path, format="webdataset", **more))
+
+
+@pytest.mark.parametrize("make", [tar_source, WebDatasetSource])
+def test_tar_files_through_a_store(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+    write_tar(tmp_path / "0.tar", shard(*range(30)))
+    spec = spec_of(tmp_path, include=["**/*.jpg"])
+    source = make(spec, RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+    refs = source.list_samples()
+    assert len(refs) == 30
+    values = list(source.read(refs[::-1]))
+    assert next(iter(values[0].values())) == b"image 29"
+    write_tar(tmp_path / "0.tar", shard(*range(31)))
+    with pytest.raises(DataError, match=r"0\.tar was written to since"):
+        list(source.read(refs))
