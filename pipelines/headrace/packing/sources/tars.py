@@ -45,7 +45,7 @@ def members(place: Place, file: StoredFile, stream: BinaryIO) -> Iterator[Member
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             while (info := archive.next()) is not None:
-                archive.members.clear()  # else all are kept in memory
+                archive.members.clear()  # type: ignore[attr-defined]  # all would stay in memory
                 found = _member(name, info)
                 if found is not None:
                     yield found
