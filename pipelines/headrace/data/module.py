@@ -13,10 +13,12 @@ from headrace.data.loader import Batch, BatchLoader
 from headrace.data.order import EachOnceOrder, Order, TrainOrder
 from headrace.data.reading import BatchReader, Reading, SampleReader
 from headrace.data.seeding import seed_at
+from headrace.data.streaming import ReadAhead, check_streamable
 from headrace.data.transforms import Transform, apply
 from headrace.errors import StepError
 from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.places import ShardSource
 
 TRAIN = "train"
 """Split to train on."""
@@ -45,6 +47,8 @@ class DataSettings:
     """Applied to training batches, after `transforms`."""
     reading: Reading = field(default_factory=Reading)
     """How samples become batches."""
+    source: ShardSource | None = None
+    """Where shards come from that are not in `folder`."""
 
 
 class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
@@ -60,8 +64,9 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
     def __init__(self, settings: DataSettings) -> None:
         super().__init__()
         self.settings = settings
-        dataset = ShardedDataset(settings.folder, TRAIN)
+        dataset = self._split(TRAIN)
         self._epochs = choose_epochs(dataset, settings.spec, settings.seed)
+        check_streamable(dataset, settings.spec)
         order = TrainOrder(
             num_samples=self._epochs.num_samples,
             seed=settings.seed,
@@ -87,7 +92,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         """Batches to validate on; an empty list when the dataset has none."""
         if not self.has_validation:
             return []
-        dataset = ShardedDataset(self.settings.folder, VALIDATION)
+        dataset = self._split(VALIDATION)
         order = EachOnceOrder(
             num_samples=len(dataset),
             global_batch_size=self.settings.spec.global_batch_size,
@@ -96,9 +101,15 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         )
         return self._loader(dataset, order)
 
+    def _split(self, name: str) -> ShardedDataset:
+        return ShardedDataset(self.settings.folder, name, self.settings.source)
+
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
         reading, prefetch = self.settings.reading, self.settings.spec.prefetch > 0
-        read = BatchReader(SampleReader(dataset, reading), order) if reading.is_special else None
+        ahead = ReadAhead(dataset, order) if dataset.places.far else None
+        read = None
+        if reading.is_special or ahead is not None:
+            read = BatchReader(SampleReader(dataset, reading), order, ahead)
         return BatchLoader(dataset, order, prefetch=prefetch, read=read)
 
     def state_dict(self) -> dict[str, Any]:

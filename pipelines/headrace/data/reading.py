@@ -14,6 +14,7 @@ from headrace.data.loader import Batch, read_batch
 from headrace.data.order import Indices, Order, TrainOrder
 from headrace.data.samples import Sample, SampleChain, SampleTransform
 from headrace.data.seeding import position_seed
+from headrace.data.streaming import ReadAhead
 from headrace.data.targets import Allowed, instantiate
 from headrace.errors import DataError
 from headrace.recipe.data import DataSpec
@@ -139,14 +140,18 @@ class BatchReader:
         reader: Reads samples.
         order: Which samples make up which batch; those of a `TrainOrder` get random numbers that
             depend on seed, epoch and place in the global order only, so on no world size.
+        ahead: Fetches shards that are not on this node; None when all are.
     """
 
-    def __init__(self, reader: SampleReader, order: Order) -> None:
+    def __init__(self, reader: SampleReader, order: Order, ahead: ReadAhead | None = None) -> None:
         self._reader = reader
         self._order = order
+        self._ahead = ahead
 
     def __call__(self, epoch: int, number: int) -> Batch:
         """Batch `number` of an epoch."""
+        if self._ahead is not None:
+            self._ahead.at(epoch, number)
         indices = self._order.batch(epoch, number)
         return self._reader.read(indices, self._seeds(epoch, number, len(indices)))
 

@@ -18,6 +18,7 @@ from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.places import ShardSource
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import RunFolder
 from headrace.storage.staged import ensure_staged
@@ -64,7 +65,7 @@ def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predic
     return Predictor(
         model=model.to(device),
         transforms=transforms,
-        dataset=ShardedDataset(copy.folder, split),
+        dataset=ShardedDataset(copy.folder, split, ShardSource.at(dataset, site.s3)),
         spec=recipe.evaluate,
         device=device,
         reading=reading_of(recipe.data, Allowed.of(recipe, site)),

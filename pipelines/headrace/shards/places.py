@@ -7,11 +7,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from headrace.errors import ShardError
+from headrace.recipe.site import StoreOptions
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.scratch import Downloads, ShardScratch
+from headrace.storage.store import is_remote, open_store
 
 SCRATCH = "stream"
 """Folder in a dataset's folder for shards that are fetched and removed again."""
@@ -35,6 +38,19 @@ class ShardSource:
     """Folder for what is fetched; default is `stream` in the dataset's folder."""
     room: int = DEFAULT_ROOM
     """Shards held at once by each process, at most."""
+
+    @classmethod
+    def at(
+        cls, url: str, options: StoreOptions | None = None, room: int = DEFAULT_ROOM
+    ) -> ShardSource:
+        """The source at a location: a folder is mapped, an S3 prefix is fetched from.
+
+        Raises:
+            UserError: It is neither.
+        """
+        if is_remote(url):
+            return cls(open=partial(open_store, url, options), room=room)
+        return cls(folder=Path(open_store(url).url))
 
 
 class ShardPlaces:

@@ -143,10 +143,10 @@ class ShardScratch:
         self._unpin([number])
         return True
 
-    def wait_for_change(self, timeout_s: float) -> None:
-        """Wait until needs changed or a shard was let go, not longer than `timeout_s`."""
+    def holds(self, number: int) -> bool:
+        """Whether a shard is there, or on its way."""
         with self._changed:
-            self._changed.wait(timeout_s)
+            return number in self._held
 
     def _pin_ready(self, numbers: Sequence[int]) -> bool:
         """Pin shards when all are there; so who holds them already never waits for others."""

@@ -33,6 +33,7 @@ def rank_spec(launch: NodeLaunch, rank: int, dataset: str, fingerprint: str) -> 
         launch_folder=str(launch.folder.path),
         token=f"{Path(launch.step_folder).name}-{launch.number}-{launch.master_port}",
         dataset=dataset,
+        source=launch.dataset,
         fingerprint=fingerprint,
         rank=rank,
         world_size=launch.world_size,

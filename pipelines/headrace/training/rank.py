@@ -14,11 +14,13 @@ from lightning.pytorch import LightningModule, Trainer
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.reading import reading_of
 from headrace.data.seeding import seed_at
+from headrace.data.streaming import shards_held
 from headrace.data.targets import Allowed, instantiate
 from headrace.errors import RecipeError, StepError
 from headrace.processes import die_with_parent
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.shards.places import ShardSource
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder
 from headrace.training import checkpoints
@@ -76,6 +78,7 @@ class RankTraining:
                 transforms=tuple(instantiate(t, self._allowed) for t in data.transforms),
                 augment=tuple(instantiate(t, self._allowed) for t in data.augment),
                 reading=reading_of(data, self._allowed),
+                source=ShardSource.at(self._spec.source, self._site.s3, shards_held(data)),
             )
         )
 

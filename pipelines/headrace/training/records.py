@@ -96,6 +96,8 @@ class RankSpec(Record):
     """Unique to the launch; part of the names of temporary files."""
     dataset: str
     """Folder of the dataset on this node."""
+    source: str
+    """Folder or URL of the packed dataset, for shards that are not on this node."""
     fingerprint: str
     """Hash of recipe and dataset, kept with the outcome."""
     rank: int

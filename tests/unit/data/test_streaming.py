@@ -1,0 +1,191 @@
+"""Splits that are not on the node: each sample once, in bounded room, fetched ahead."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.order import EachOnceOrder
+from headrace.data.streaming import Needs, ReadAhead, shards_held
+from headrace.errors import ShardError, UserError
+from headrace.recipe.data import DataSpec
+from headrace.shards.dataset import ShardedDataset
+from headrace.shards.places import ShardSource
+from headrace.storage.store_local import LocalStore
+from support.shards import write_dataset
+
+NUM_SAMPLES, SHARD, BATCH = 60, 5, 6
+
+
+def shards_in(scratch: Path) -> list[Path]:
+    """Shards that lie there, also those that are still coming."""
+    return [path for path in scratch.rglob("*.h5*") if path.suffix != ".lock"]
+
+
+class WatchedStore(LocalStore):
+    """A folder that notes how many shards lie in the scratch whenever one is fetched."""
+
+    def __init__(self, folder: Path, scratch: Path) -> None:
+        super().__init__(str(folder))
+        self.scratch = scratch
+        self.fetched: list[str] = []
+        self.most_files = 0
+
+    def download(self, path, target, tick=None):
+        checksum = super().download(path, target, tick)
+        self.fetched.append(path)
+        self.most_files = max(self.most_files, len(shards_in(self.scratch)))
+        return checksum
+
+
+@pytest.fixture
+def afar(tmp_path) -> Path:
+    fields = {
+        "image": np.arange(NUM_SAMPLES * 2, dtype=np.uint8).reshape(NUM_SAMPLES, 2),
+        "label": np.arange(NUM_SAMPLES, dtype=np.int64) % 3,
+    }
+    splits = {"train": 50, "val": 10}
+    write_dataset(tmp_path / "afar", fields, splits=splits, shard_samples=SHARD)
+    return tmp_path / "afar"
+
+
+def near_part(afar: Path, name: str, shards: int = 0) -> Path:
+    """A folder with the manifest and the first shards."""
+    folder = afar.with_name(name)
+    (folder / "shards").mkdir(parents=True)
+    shutil.copy(afar / "manifest.json", folder)
+    for path in sorted((afar / "shards").iterdir())[:shards]:
+        shutil.copy(path, folder / "shards")
+    return folder
+
+
+def module(folder: Path, source: ShardSource, rank=0, world_size=1, **data: Any):
+    return HeadraceDataModule(
+        DataSettings(
+            folder=folder,
+            spec=DataSpec(global_batch_size=BATCH, drop_last=False, **data),
+            seed=1,
+            rank=rank,
+            world_size=world_size,
+            source=source,
+        )
+    )
+
+
+def ids(batches) -> list[int]:
+    return [sample for batch in batches for sample in batch["sample_id"].tolist()]
+
+
+@pytest.mark.parametrize("near", [0, 3])
+@pytest.mark.parametrize("options", [{"shuffle": False}, {"shuffle_window": 2, "read_ahead": 3}])
+def test_each_sample_once_in_bounded_room(afar, near, options):
+    """The split has ten shards, the node room for a few of them."""
+    folder = near_part(afar, "near", near)
+    room = shards_held(DataSpec(**options))
+    assert room < 6
+    found = []
+    for rank in range(2):
+        store = WatchedStore(afar, folder / "stream")
+        source = ShardSource(open=lambda store=store: store, room=room)
+        data = module(folder, source, rank, 2, **options)
+        for epoch in range(2):
+            data.train_dataloader().set_epoch(epoch)
+            batches = list(data.train_dataloader())
+            for batch in batches:
+                assert torch.equal(batch["image"][:, 0], (batch["sample_id"] * 2).to(torch.uint8))
+            found += ids(batches)
+        assert len(store.fetched) >= 2 * (10 - near) - room
+        assert store.most_files <= room
+        scratch = data.train_dataloader().dataset.places.scratch()
+        assert scratch.max_held <= room
+        scratch.close()
+        assert not shards_in(folder / "stream")
+    assert sorted(found) == sorted(list(range(50)) * 2)
+
+
+def test_the_order_is_that_of_a_dataset_that_is_whole(afar):
+    """Where shards lie does not change the training."""
+    folder = near_part(afar, "near")
+    source = ShardSource(open=partial(LocalStore, str(afar)), room=4)
+    streamed = module(folder, source, shuffle_window=2)
+    whole = module(afar, None, shuffle_window=2)
+    assert ids(streamed.train_dataloader()) == ids(whole.train_dataloader())
+    assert ids(streamed.val_dataloader()) == ids(whole.val_dataloader()) == list(range(50, 60))
+
+
+def test_each_shard_is_fetched_once_an_epoch_and_before_it_is_needed(afar):
+    folder = near_part(afar, "near")
+    store = WatchedStore(afar, folder / "stream")
+    dataset = ShardedDataset(folder, "train", ShardSource(open=lambda: store, room=3))
+    order = EachOnceOrder(num_samples=50, global_batch_size=5)
+    ahead = ReadAhead(dataset, order)
+    ahead.at(0, 0)
+    ahead.wait()
+    assert [path[-5:-3] for path in store.fetched] == ["00", "01", "02"]
+    for number in range(order.num_batches):
+        ahead.at(0, number)
+        dataset.gather("label", order.batch(0, number))
+    ahead.wait()
+    assert len(store.fetched) == len(set(store.fetched)) == 10
+
+
+def test_when_shards_are_needed():
+    class Far:
+        far = frozenset({0, 1, 3})
+
+    class Dataset:
+        places = Far()
+
+        def shards_with(self, indices):
+            return np.unique(indices // 10)
+
+    order = EachOnceOrder(num_samples=40, global_batch_size=5)
+    needs = Needs(Dataset(), order, 0)
+    assert needs.after(0) == {0: 0, 1: 2, 3: 6}
+    assert list(needs.after(1)) == [0, 1, 3]
+    assert needs.after(2) == {1: 2, 3: 6}
+    assert needs.after(7) == {3: 7}
+    assert needs.after(8) == {}
+
+
+def test_a_folder_as_source_is_mapped_not_copied(afar):
+    folder = near_part(afar, "near", shards=2)
+    data = module(folder, ShardSource.at(str(afar)))
+    assert sorted(ids(data.train_dataloader())) == list(range(50))
+    assert not (folder / "stream").exists()
+
+
+def test_a_whole_shuffle_of_what_is_far_is_refused(afar):
+    folder = near_part(afar, "near")
+    source = ShardSource(open=partial(LocalStore, str(afar)), room=3)
+    with pytest.raises(UserError, match=r"10 of 10 shards .* holds 3 .*\n.*shuffle_window"):
+        module(folder, source)
+    with pytest.raises(UserError, match="draws from the whole split, but 10 of 10"):
+        module(folder, source, sampling="balanced")
+
+
+def test_a_batch_of_too_many_shards_is_refused(afar):
+    folder = near_part(afar, "near")
+    source = ShardSource(open=partial(LocalStore, str(afar)), room=2)
+    dataset = ShardedDataset(folder, "train", source)
+    with pytest.raises(ShardError, match="samples of 3 shards, more than the 2"):
+        dataset.gather("label", np.array([0, 10, 20]))
+
+
+def test_a_shard_that_comes_damaged_is_named(afar):
+    folder = near_part(afar, "near")
+    with (afar / "shards" / "train-00003.h5").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"?")
+    source = ShardSource(open=partial(LocalStore, str(afar)), room=3)
+    data = module(folder, source, shuffle=False)
+    with pytest.raises(ShardError, match=r"train-00003\.h5 came with .* 5 samples of split"):
+        list(data.train_dataloader())
+    assert not [path for path in shards_in(folder / "stream") if "00003" in path.name]
