@@ -40,3 +40,26 @@ def test_failed_copy_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match="No space left"):
         checksums.copy_verified(source, target)
     assert not target.exists()
+
+
+def test_progress_of_a_copy_can_stop_it(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(bytes(3 * checksums.CHUNK_BYTES))
+    ticks: list[int] = []
+
+    def stop(num_bytes: int) -> None:
+        ticks.append(num_bytes)
+        if len(ticks) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checksums.copy_verified(source, target, stop)
+    assert ticks == [checksums.CHUNK_BYTES] * 2
+    assert not target.exists()
+
+
+def test_copy_into_memory_is_not_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "source").write_bytes(b"x" * 100)
+    monkeypatch.setattr(os, "fsync", None)
+    checksums.copy_verified(tmp_path / "source", tmp_path / "target", durable=False)
+    assert (tmp_path / "target").read_bytes() == b"x" * 100
