@@ -41,7 +41,15 @@ def dataset(tmp_path_factory) -> Path:
     return folder
 
 
-def start(folder: Path, *, nodes: int = 1, ranks: int = 2, restarts: int = 3, **options: Any):
+def start(
+    folder: Path,
+    *,
+    nodes: int = 1,
+    ranks: int = 2,
+    restarts: int = 3,
+    data: dict[str, Any] | None = None,
+    **options: Any,
+):
     """A step in `folder`; another call is another attempt of the same run."""
     notes = folder / "notes"
     notes.mkdir(parents=True, exist_ok=True)
@@ -49,7 +57,7 @@ def start(folder: Path, *, nodes: int = 1, ranks: int = 2, restarts: int = 3, **
         {
             "seed": 5,
             "code": [str(CODE)],
-            "data": {"global_batch_size": 8},
+            "data": {"global_batch_size": 8, **(data or {})},
             "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
             "trainer": {
                 "accelerator": "cpu",
@@ -142,6 +150,24 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
     assert_each_once(tmp_path)
     kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
     assert kept == ["final.ckpt", "final.json", "step-000000036.ckpt", "step-000000039.ckpt"]
+
+
+def test_orders_and_random_samples_are_repeated_by_a_resume(
+    dataset, tmp_path, no_leftover_processes
+):
+    """Pains 30: windows of shards, batches read ahead, noise that depends on the place only."""
+    data = {
+        "shuffle_window": 1,
+        "prefetch": 3,
+        "sample_transforms": [{"_target_": "blob_samples.Jitter", "std": 0.1}],
+    }
+    whole = train_here(start(tmp_path / "whole", data=data), dataset)
+    broken = train_here(start(tmp_path / "broken", data=data, dies=[[1, 17]]), dataset)
+    assert broken["restarts"] >= 1
+    assert broken["weights_xxh3"] == whole["weights_xxh3"]
+    assert_each_once(tmp_path / "broken")
+    first = [trained(tmp_path / "whole")[f"rank-{rank}.jsonl", 1] for rank in range(2)]
+    assert len({sample // 50 for samples in first for sample in samples}) == 1
 
 
 def test_training_goes_on_with_fewer_ranks(dataset, tmp_path, no_leftover_processes):

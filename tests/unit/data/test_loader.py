@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -17,7 +17,7 @@ from headrace.data.dataset import SampleDataset
 from headrace.data.decode import Decoder, decode_one
 from headrace.data.loader import BatchLoader, read_batch
 from headrace.data.order import TrainOrder
-from headrace.errors import DataError, StepError
+from headrace.errors import DataError, ManifestError, StepError
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.writer import ShardWriter
 from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
@@ -67,7 +67,7 @@ def test_batches_hold_the_fields_of_the_samples_in_order(folder, prefetch):
     assert loader.wait_s > 0
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(epoch=st.integers(0, 3), stop=st.integers(0, 7), before=st.sampled_from([1, 2, 3, 6]))
 def test_a_loader_goes_on_where_another_stopped(folder, epoch, stop, before):
     """Pains 30: at any break point, in any epoch, with another world size."""
@@ -108,13 +108,13 @@ def test_a_position_off_the_batches_is_refused(folder):
 
 
 @pytest.mark.parametrize(
-    ("workers", "context"), [(0, None), (2, "fork"), pytest.param(1, "spawn", id="spawn")]
+    ("workers", "context"), [(0, None), (2, "fork"), (1, "forkserver"), (1, "spawn")]
 )
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_map_style_dataset_gives_right_data_in_workers(folder, workers, context):
     """Pains 24: whatever was opened before the workers started."""
     dataset = SampleDataset(folder, "train")
-    assert dataset[5]["sample_id"].item() == 5
+    assert dataset[5]["sample_id"].item() == dataset[5 - NUM_SAMPLES]["sample_id"].item() == 5
     loader = DataLoader(
         dataset, batch_size=10, num_workers=workers, multiprocessing_context=context
     )
@@ -123,6 +123,21 @@ def test_map_style_dataset_gives_right_data_in_workers(folder, workers, context)
     assert torch.cat([b["image"][:, 0, 0] for b in batches]).tolist() == [
         i * 4 % 256 for i in range(NUM_SAMPLES)
     ]
+
+
+def test_map_style_dataset_with_fields_and_transforms(folder):
+    def doubled(sample):
+        return {**sample, "label": sample["label"] * 2}
+
+    dataset = SampleDataset(folder, "train", fields=["label"], transforms=[doubled])
+    assert len(dataset) == NUM_SAMPLES
+    assert [int(sample["label"]) for sample in dataset] == [i % 3 * 2 for i in range(NUM_SAMPLES)]
+    assert set(dataset[0]) == {"label", "sample_id"}
+    for index in (NUM_SAMPLES, -NUM_SAMPLES - 1):
+        with pytest.raises(IndexError, match="which has 47"):
+            dataset[index]
+    with pytest.raises(ManifestError, match="no field 'lable'"):
+        SampleDataset(folder, "train", fields=["lable"])
 
 
 def png(shade: int, size: tuple[int, int] = (3, 2), mode: str = "L") -> bytes:

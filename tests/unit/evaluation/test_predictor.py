@@ -1,6 +1,7 @@
 """The model's side: weights, shapes, errors of user code."""
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
+from headrace.data.reading import Reading
 from headrace.errors import (
     MemoryExhaustedError,
     RecipeError,
@@ -115,6 +117,16 @@ def test_scores_a_range_in_batches(tmp_path):
     np.testing.assert_array_equal(found.sample_id, np.arange(10, 20))
     np.testing.assert_array_equal(found.scores[:, 0], np.arange(11, 21))
     assert found.scores.dtype == np.float32
+
+
+def test_samples_are_transformed_as_in_training_without_random_numbers(tmp_path):
+    def tenfold(sample, generator):
+        assert generator is None
+        return {**sample, "array": sample["array"] * 10}
+
+    plain = predictor(tmp_path, two_scores)
+    found = replace(plain, reading=Reading(transforms=(tenfold,))).predict(0, 5)
+    np.testing.assert_array_equal(found.scores[:, 0], np.arange(5) * 10 + 1)
 
 
 def test_regression_takes_one_value_a_sample(tmp_path):

@@ -40,6 +40,11 @@ def recipe(batch: int = 64, *, trainer=None, train=None, **data):
 ROLE = Role(nodes=2, ranks_per_node=4)
 
 
+def test_draws_by_weight_may_make_an_epoch_of_another_length():
+    drawn = recipe(sampling="balanced", samples_per_epoch=6400)
+    assert plan_training(drawn, ROLE, manifest(train=1258)).batches_per_epoch == 100
+
+
 def test_counts_of_a_training():
     plan = plan_training(recipe(), ROLE, manifest(train=1258, val=180))
     assert plan.world_size == 8
