@@ -6,7 +6,6 @@ NumPy versions. None depends on ranks, so the global order is the same for any w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -213,61 +212,4 @@ def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]
         )
     if not values.any():
         raise DataError(f"All weights in '{field_name}' are 0", "No sample can be drawn.")
-    return values
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """Samples that are left out from a position of the training on."""
-
-    start: int
-    """First place in the split."""
-    stop: int
-    """Place behind the last."""
-    epoch: int = 0
-    """Epoch from which on they are left out."""
-    global_index: int = 0
-    """Position in that epoch from which on they are left out."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Without:
-    """An order that leaves samples out; what came before they were left out stays as it was.
-
-    So a training that leaves out a shard found damaged in the middle of an epoch goes on from its
-    position there and repeats no sample.
-    """
-
-    epochs: Epochs
-    """The order with all samples, each once an epoch."""
-    left_out: tuple[LeftOut, ...]
-    """What is left out, in the order of the positions."""
-
-    @property
-    def num_samples(self) -> int:
-        """Samples that every epoch has."""
-        return self.epochs.num_samples - sum(part.stop - part.start for part in self.left_out)
-
-    @property
-    def kind(self) -> str:
-        """What a position rests on: the same as without leaving out, up to each position."""
-        return self.epochs.kind
-
-    def order(self, epoch: int) -> Indices:
-        """Places in the split, `(num_samples,) int64`."""
-        order = self.epochs.order(epoch)
-        for part in self.left_out:
-            if part.epoch <= epoch:
-                done = part.global_index if part.epoch == epoch else 0
-                rest = order[done:]
-                kept = rest[(rest < part.start) | (rest >= part.stop)]
-                order = np.concatenate([order[:done], kept])
-        return order[: self.num_samples]
-
-
-def without(weights: NDArray[np.float64], left_out: Sequence[LeftOut]) -> NDArray[np.float64]:
-    """Weights with which samples left out are not drawn."""
-    values = weights.copy()
-    for part in left_out:
-        values[part.start : part.stop] = 0.0
     return values

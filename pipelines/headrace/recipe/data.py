@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
 from headrace.recipe.base import Name, Part, Target
@@ -38,13 +36,11 @@ class DataSpec(Part):
     pad: float | None = None
     """Ragged arrays are filled up with this to the longest of the batch; null gives lists."""
     read_ahead: int | None = Field(default=None, ge=1)
-    """Shards fetched ahead of the window when they are not on the node; null: one window."""
-    on_bad_shard: Literal["stop", "skip"] = "stop"
-    """Damaged shard: end the step, or leave out its samples, on all ranks alike."""
+    """Shards fetched ahead when they are not on the node; null: one window, at least 2."""
     verify_samples: bool = False
     """Compare the checksum of each sample that is read; costs reading speed."""
     sample_transforms: tuple[Target, ...] = ()
-    """Callables `sample -> sample`, before batches are formed; may take a `generator`."""
+    """Callables `sample -> sample` before batches are formed; `generator` is None in evaluation."""
     transforms: tuple[Target, ...] = ()
     """Callables `batch -> batch`, applied in order in training and evaluation."""
     augment: tuple[Target, ...] = ()

@@ -11,13 +11,10 @@ from headrace.data.order import TrainOrder
 from headrace.data.sampling import (
     Blocks,
     Epochs,
-    LeftOut,
     Weighted,
     Whole,
-    Without,
     check_weights,
     class_weights,
-    without,
 )
 from headrace.errors import DataError, UserError
 from headrace.recipe.data import DataSpec
@@ -30,16 +27,13 @@ BATCH = 12
 def epochs_of_any_kind(draw) -> Epochs:
     sizes = tuple(draw(st.lists(st.integers(1, 20), min_size=3, max_size=8)))
     seed, total = draw(st.integers(0, 2**32 - 1)), sum(sizes)
-    kind = draw(st.sampled_from(["whole", "in turn", "blocks", "weighted", "without"]))
+    kind = draw(st.sampled_from(["whole", "in turn", "blocks", "weighted"]))
     blocks = Blocks(shard_samples=sizes, seed=seed, window=draw(st.integers(1, 4)))
     if kind == "blocks":
         return blocks
     if kind == "weighted":
         weights = np.random.default_rng(seed).random(total)
         return Weighted(weights=weights, seed=seed, num_samples=draw(st.integers(BATCH, 90)))
-    if kind == "without":
-        part = LeftOut(start=sizes[0], stop=sizes[0] + sizes[1], epoch=1, global_index=BATCH)
-        return Without(epochs=blocks, left_out=(part,))
     return Whole(num_samples=total, seed=seed, shuffle=kind == "whole")
 
 
@@ -138,7 +132,7 @@ def test_balanced_sampling_draws_classes_alike():
 
 
 def test_draws_follow_the_weights_and_never_take_weight_zero():
-    weights = without(np.array([0.0, 1.0, 3.0, 0.0, 7.0, 0.0]), [LeftOut(start=4, stop=5)])
+    weights = np.array([0.0, 1.0, 3.0, 0.0, 0.0, 0.0])
     order = Weighted(weights=weights, seed=1, num_samples=4000).order(2)
     counts = np.bincount(order, minlength=6)
     assert counts[[0, 3, 4, 5]].tolist() == [0, 0, 0, 0]
@@ -152,18 +146,6 @@ def test_weights_that_cannot_be_drawn_by_are_named():
         check_weights(np.zeros(3), "importance")
     with pytest.raises(UserError, match=r"float32 \(2,\) a sample"):
         check_weights(np.zeros((3, 2), dtype=np.float32), "importance")
-
-
-def test_leaving_out_changes_nothing_before_its_position():
-    """What was trained on before a shard was found damaged stays as it was."""
-    whole = Whole(num_samples=40, seed=2)
-    shorter = Without(epochs=whole, left_out=(LeftOut(start=10, stop=20, epoch=1, global_index=8),))
-    assert shorter.num_samples == 30
-    assert shorter.order(0).tolist() == whole.order(0)[:30].tolist()
-    first = shorter.order(1)
-    assert first[:8].tolist() == whole.order(1)[:8].tolist()
-    assert not set(first[8:].tolist()) & set(range(10, 20))
-    assert sorted(shorter.order(2).tolist()) == [*range(10), *range(20, 40)]
 
 
 @pytest.mark.parametrize(
