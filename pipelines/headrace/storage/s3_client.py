@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError
 from headrace.errors import StoreAccessError
 from headrace.recipe.site import StoreOptions
 from headrace.storage.s3_errors import Place, explained
+from headrace.storage.s3_get import QuickGet
 
 _DEFAULT_REGION = "us-east-1"
 _CONNECT_TIMEOUT_S = 10.0
@@ -30,6 +31,8 @@ class S3Connection:
 
     client: Any
     """botocore's S3 client, without retries of its own."""
+    quick: QuickGet
+    """Gets objects with less work than the client, where nothing is special."""
     pool: ThreadPoolExecutor
     """Runs the requests that are under way at once; tasks in it must not submit further ones."""
 
@@ -92,7 +95,7 @@ def _connect(options: StoreOptions) -> S3Connection:
             "Give credentials in the environment (AWS_ACCESS_KEY_ID, ...) or in a profile.",
         )
     pool = ThreadPoolExecutor(options.connections, thread_name_prefix="headrace-s3")
-    return S3Connection(client=client, pool=pool)
+    return S3Connection(client=client, quick=QuickGet(session, client, options), pool=pool)
 
 
 def _config(options: StoreOptions) -> Config:

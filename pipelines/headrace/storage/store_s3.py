@@ -23,6 +23,7 @@ from headrace.errors import (
 from headrace.recipe.site import StoreOptions
 from headrace.storage.s3_client import S3Connection, connection, forget, place
 from headrace.storage.s3_errors import retried
+from headrace.storage.s3_get import Answer
 from headrace.storage.s3_multipart import PART_BYTES, upload_parts
 from headrace.storage.s3_parallel import in_order
 from headrace.storage.store_protocol import StoredFile, Tick, checked_path
@@ -104,9 +105,14 @@ class S3Store:
         self, paths: Sequence[str], versions: Sequence[str] | None = None
     ) -> list[bytes | DataError]:
         """Whole files; see `Store.read_many`."""
-        wanted = versions or [""] * len(paths)
-        pairs = list(zip(paths, wanted, strict=True))
-        return list(in_order(self._connection().pool, self._read_one, pairs, len(pairs) + 1))
+        wanted = list(zip(paths, versions or [""] * len(paths), strict=True))
+        step = self._options.connections  # each takes every step-th file: less to hand about
+        groups = [wanted[start::step] for start in range(min(step, len(wanted)))]
+        found: list[bytes | DataError] = [b""] * len(wanted)
+        parts = in_order(self._connection().pool, self._read_some, groups, step + 1)
+        for start, part in enumerate(parts):
+            found[start::step] = part
+        return found
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
         """Copy a file out of the bucket; see `Store.download`."""
@@ -165,6 +171,9 @@ class S3Store:
         look = None if tick is None else partial(tick, 0)
         return in_order(self._connection().pool, read, starts, _PIECES_AHEAD, look)
 
+    def _read_some(self, wanted: Sequence[tuple[str, str]]) -> list[bytes | DataError]:
+        return [self._read_one(each) for each in wanted]
+
     def _read_one(self, wanted: tuple[str, str]) -> bytes | DataError:
         path, version = wanted
         try:
@@ -177,22 +186,25 @@ class S3Store:
         return StoreChangedError(f"{self._url}/{path} has changed since it was listed")
 
     def _get(self, path: str, start: int = 0, end: int | None = None) -> _Piece:
-        span = {} if start == 0 and end is None else {"Range": _range(start, end)}
+        span = "" if start == 0 and end is None else _range(start, end)
+        answer = self._connection().quick.get(self._bucket, self._key(path), span)
+        if answer is None:
+            answer = self._retried(f"{self._url}/{path}", partial(self._careful_get, path, span))
+        content = answer.content
+        if span and not answer.ranged:  # a server that does not know ranges
+            content = content[start:end]
+        return _Piece(content, _bare(answer.etag))
 
-        def get(found: S3Connection) -> _Piece:
-            try:
-                answer = found.client.get_object(Bucket=self._bucket, Key=self._key(path), **span)
-            except ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 416:
-                    return _Piece(b"", "")  # starts behind the end
-                raise
-            with closing(answer["Body"]) as body:
-                content = body.read()
-            if span and "ContentRange" not in answer:  # a server that does not know ranges
-                content = content[start:end]
-            return _Piece(content, _bare(answer["ETag"]))
-
-        return self._retried(f"{self._url}/{path}", get)
+    def _careful_get(self, path: str, span: str, found: S3Connection) -> Answer:
+        request = {"Range": span} if span else {}
+        try:
+            answer = found.client.get_object(Bucket=self._bucket, Key=self._key(path), **request)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 416:
+                return Answer(b"", "", ranged=True)  # starts behind the end
+            raise
+        with closing(answer["Body"]) as body:
+            return Answer(body.read(), answer["ETag"], "ContentRange" in answer)
 
     def _about(self, path: str, operation: str, **request: Any) -> dict[str, Any]:
         """Send a request about one file."""
