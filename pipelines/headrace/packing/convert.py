@@ -119,7 +119,7 @@ def as_buffer(array: NDArray[Any]) -> Buffer:
     if not array.size:
         return b""
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return memoryview(np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8).data
 
 
 def as_dtype(array: NDArray[Any], dtype: str | None) -> NDArray[Any]:
