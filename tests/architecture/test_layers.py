@@ -21,9 +21,9 @@ CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlin
 
 HOMES = {
     "dask": {"leases"},
-    "h5py": {"shards"},
+    "h5py": {"shards", "bench"},
     "sqlalchemy": {"ledger"},
-    "torch": {"data", "training", "evaluation", "examples"},
+    "torch": {"data", "training", "evaluation", "examples", "bench"},
     "boto3": {"leases", "storage"},
 }
 """The only modules of headrace that may import a package by themselves."""

@@ -9,20 +9,13 @@ from pydantic import JsonValue
 
 from headrace.errors import DataError
 from headrace.packing import statistics
-from headrace.packing.division import TRAIN
 from headrace.packing.packed import PackedShard
 from headrace.packing.plan import PackPlan
 from headrace.storage.fingerprint import content_fingerprint
-from headrace.storage.manifest import (
-    FieldInfo,
-    FieldStatistics,
-    LengthStatistics,
-    Manifest,
-    Quarantined,
-    ShardInfo,
-)
+from headrace.storage.manifest import FieldInfo, FieldStatistics, Manifest, Quarantined
 
 _NUM_SHOWN = 5
+_TRAINING = "train"
 
 
 def merge(
@@ -46,7 +39,7 @@ def merge(
     quarantined = tuple(sample for part in packed for sample in part.quarantined)
     planned = Counter[str]()
     for shard in plan.shards:
-        planned[shard.split] += shard.num_samples
+        planned[shard.split] += len(shard.samples)
     for split, num_samples in splits.items():
         if planned[split] and not num_samples:
             raise DataError(
@@ -61,10 +54,8 @@ def merge(
         fields=fields,
         classes=plan.classes,
         splits=splits,
-        folds=_folds(shards),
         shards=shards,
         statistics=_statistics(plan, packed),
-        lengths=_lengths(plan, packed),
         class_counts=_class_counts(plan, packed),
         quarantined=quarantined,
         provenance=provenance,
@@ -99,47 +90,24 @@ def describe(quarantined: Sequence[Quarantined]) -> str:
 
 
 def _with_encoding(info: FieldInfo, packed: Sequence[PackedShard]) -> FieldInfo:
-    met = {encoding for part in packed for encoding in part.encodings.get(info.name, ())}
-    if len(met) != 1:
+    if info.layout == "fixed":
         return info
-    return FieldInfo.model_validate({**info.model_dump(), "encoding": met.pop()})
-
-
-def _folds(shards: Sequence[ShardInfo]) -> dict[str, tuple[int, ...]]:
-    counts: dict[str, Counter[int]] = {}
-    for shard in shards:
-        if shard.fold is not None:
-            counts.setdefault(shard.split, Counter())[shard.fold] += shard.num_samples
-    return {
-        split: tuple(counted[fold] for fold in range(max(counted) + 1))
-        for split, counted in counts.items()
-    }
-
-
-def _training(plan: PackPlan, packed: Sequence[PackedShard]) -> list[PackedShard]:
-    """Shards of the training split, or all when there is none."""
-    pairs = zip(plan.shards, packed, strict=True)
-    return [part for shard, part in pairs if shard.split == TRAIN] or list(packed)
+    met = sorted({encoding for part in packed for encoding in part.encodings})
+    return FieldInfo.model_validate(
+        {**info.model_dump(), "encoding": met[0] if len(met) == 1 else "image"}
+    )
 
 
 def _statistics(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, FieldStatistics]:
-    training = _training(plan, packed)
+    """Over the training split, or over all when there is none."""
+    pairs = list(zip(plan.shards, packed, strict=True))
+    training = [part for shard, part in pairs if shard.split == _TRAINING] or list(packed)
     found: dict[str, FieldStatistics] = {}
     for info in plan.fields:
         parts = [part.statistics[info.name] for part in training if info.name in part.statistics]
         merged = statistics.merge(parts)
         if merged is not None:
             found[info.name] = statistics.finish(merged)
-    return found
-
-
-def _lengths(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, LengthStatistics]:
-    training = _training(plan, packed)
-    found: dict[str, LengthStatistics] = {}
-    for info in plan.fields:
-        parts = [part.lengths[info.name] for part in training if info.name in part.lengths]
-        if parts:
-            found[info.name] = statistics.merge_lengths(parts)
     return found
 
 

@@ -1,0 +1,1 @@
+"""Speed of reading, packing and staging, against the machine's limit and against peers."""

@@ -1,0 +1,94 @@
+"""Seeded samples of random bytes, the same for every variant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SEED = 20_240_501
+_CHANNELS = 3
+_BATCH_BYTES = 16 * 2**20
+_MIN_BATCH, _MAX_BATCH = 16, 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How many samples, and how large."""
+
+    side: int
+    """Height and width of a sample, `(side, side, 3) uint8`."""
+    num_samples: int
+    """Samples, a multiple of the batch."""
+    batch_size: int
+    """Samples a batch."""
+
+    @property
+    def sample_shape(self) -> tuple[int, int, int]:
+        """Shape of a sample."""
+        return self.side, self.side, _CHANNELS
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of a sample."""
+        return self.side * self.side * _CHANNELS
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all samples."""
+        return self.num_samples * self.sample_bytes
+
+
+def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 65_536) -> Shape:
+    """Pictures of about `sample_bytes`, together about `total_bytes`.
+
+    Batches hold about 16 MiB, but at least 16 and at most 512 samples; there are at least two.
+
+    Args:
+        sample_bytes: Size of a sample.
+        total_bytes: Size of all.
+        max_samples: Samples at most: peers need many microseconds for each, and the user waits.
+    """
+    side = max(round((sample_bytes / _CHANNELS) ** 0.5), 2)
+    size = side * side * _CHANNELS
+    count = min(max(total_bytes // size, 2), max_samples)
+    batch = 2 ** round(np.log2(min(max(_BATCH_BYTES / size, _MIN_BATCH), _MAX_BATCH)))
+    batch = int(min(batch, count // 2))
+    return Shape(side=side, num_samples=count // batch * batch, batch_size=batch)
+
+
+def random_samples(shape: Shape) -> NDArray[np.uint8]:
+    """Samples of random bytes, `(num_samples, side, side, 3) uint8`; the same at each call."""
+    random = np.random.Generator(np.random.SFC64(_SEED))
+    words = random.integers(0, 2**64, size=-(-shape.num_bytes // 8), dtype=np.uint64)
+    flat = words.view(np.uint8)[: shape.num_bytes]
+    return flat.reshape(shape.num_samples, *shape.sample_shape)
+
+
+def write_files(samples: NDArray[np.uint8], folder: Path, num_classes: int = 10) -> list[Path]:
+    """Write each sample as a `.npy` file into one of the class folders `c0`, `c1`, ….
+
+    Args:
+        samples: `(num_samples, …)`.
+        folder: Where to; made when it is not there.
+        num_classes: Number of class folders.
+    """
+    for number in range(num_classes):
+        (folder / f"c{number}").mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"c{i % num_classes}" / f"{i:08d}.npy" for i in range(len(samples))]
+    for path, sample in zip(paths, samples, strict=True):
+        np.save(path, sample)
+    return paths
+
+
+def file_bytes(paths: Sequence[Path]) -> int:
+    """Bytes of files together."""
+    return sum(path.stat().st_size for path in paths)
+
+
+def label_of(path: Path) -> int:
+    """Number of the class folder that a file of `write_files` lies in."""
+    return int(path.parent.name[1:])

@@ -1,0 +1,75 @@
+"""Samples as a dataset of headrace, without a pack step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.shards.writer import ShardWriter
+from headrace.storage.fingerprint import content_fingerprint
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
+
+SPLIT = "train"
+SAMPLE = "image"
+SHARD_BYTES = 64 * 2**20
+"""Size of a shard, the default of recipes."""
+
+
+def write_dataset(
+    folder: Path, samples: NDArray[np.uint8] | Sequence[bytes], sample_bytes: int
+) -> Manifest:
+    """Write samples with their numbers as `label`.
+
+    Args:
+        folder: Made when it is not there.
+        samples: Arrays `(num_samples, *shape)`, or JPEG files.
+        sample_bytes: Size of a sample, about.
+    """
+    (folder / "shards").mkdir(parents=True)
+    span = max(SHARD_BYTES // sample_bytes, 1)
+    starts = range(0, len(samples), span)
+    shards = tuple(
+        _write_shard(folder, number, start, samples[start : start + span])
+        for number, start in enumerate(starts)
+    )
+    fields = (_field(samples), FieldInfo(name="label", dtype="int64", layout="fixed"))
+    manifest = Manifest(
+        name="benchmark",
+        fingerprint=content_fingerprint(fields, (), shards),
+        pack_key="",
+        fields=fields,
+        splits={SPLIT: len(samples)},
+        shards=shards,
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def _field(samples: NDArray[np.uint8] | Sequence[bytes]) -> FieldInfo:
+    if isinstance(samples, np.ndarray):
+        return FieldInfo(name=SAMPLE, dtype="uint8", shape=samples.shape[1:], layout="fixed")
+    return FieldInfo(name=SAMPLE, dtype="uint8", layout="ragged", encoding="jpeg")
+
+
+def _write_shard(
+    folder: Path, number: int, start: int, samples: NDArray[np.uint8] | Sequence[bytes]
+) -> ShardInfo:
+    name = f"shards/{SPLIT}-{number:05d}.h5"
+    ids = np.arange(start, start + len(samples), dtype=np.int64)
+    writer = ShardWriter(SPLIT, ids, [f"{index:08d}" for index in ids])
+    if isinstance(samples, np.ndarray):
+        writer.add_fixed(SAMPLE, samples)
+    else:
+        writer.add_ragged(SAMPLE, samples)
+    writer.add_fixed("label", ids)
+    written = writer.publish(folder / name)
+    return ShardInfo(
+        file=name,
+        split=SPLIT,
+        num_samples=len(ids),
+        num_bytes=written.num_bytes,
+        xxh3_128=written.xxh3_128,
+    )

@@ -1,0 +1,56 @@
+"""The folder that a benchmark works in: with room, of its own, and gone afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.errors import StorageFullError, UserError
+from headrace.storage.memory import available_memory_bytes
+from headrace.storage.room import free_bytes
+from headrace.storage.tiers import file_system
+
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+@contextmanager
+def workspace(folder: Path, needed_bytes: int) -> Iterator[Path]:
+    """A fresh folder, removed at the end, also after Ctrl-C.
+
+    Args:
+        folder: Where to make it; must exist.
+        needed_bytes: Most bytes that the benchmark will have there at once.
+
+    Raises:
+        UserError: `folder` is none.
+        StorageFullError: There is not so much room.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder", "Name one that exists with --folder.")
+    _require_room(folder, needed_bytes)
+    made = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=folder))
+    try:
+        yield made
+    finally:
+        remove(made)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder of the benchmark with all that it holds."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_room(folder: Path, needed_bytes: int) -> None:
+    mounts = Path("/proc/self/mounts")
+    kind = file_system(mounts.read_text(), folder.resolve()) if mounts.exists() else ""
+    free = free_bytes(folder)
+    room = min(free, available_memory_bytes()) if kind in _IN_MEMORY else free
+    if room < needed_bytes:
+        raise StorageFullError(
+            f"No room in {folder}: the benchmark needs {needed_bytes:,} bytes there, "
+            f"{room:,} are available",
+            "Lower --total, or name another folder with --folder.",
+        )

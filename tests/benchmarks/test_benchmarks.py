@@ -1,0 +1,98 @@
+"""A small size of every benchmark: all rows are there, and what each delivers is compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.bench.decode import bench_decode
+from headrace.bench.pack import PackOptions, bench_pack
+from headrace.bench.read import ReadOptions, bench_read
+from headrace.bench.records import Report, Table
+from headrace.bench.report import all_peers
+from headrace.bench.stage import StageOptions, bench_stage
+from headrace.cli.app import build
+
+
+def read_options(folder: Path, **changes) -> ReadOptions:
+    options = {
+        "sizes": (3072, 110_592),
+        "total_bytes": 2**21,
+        "rounds": 1,
+        "lap_s": 0.01,
+        "folder": folder,
+    }
+    return ReadOptions(**{**options, **changes})
+
+
+def check_rows(table: Table, names: set[str]) -> None:
+    """Each row has laps, or says that its library is not installed."""
+    assert {row.name for row in table.rows} == names
+    for row in table.rows:
+        assert row.laps or row.problem.startswith("not installed"), row
+        assert bool(row.laps) == (row.name in table.of_limit)
+    for kind in ("limit", "headrace"):
+        assert table.yardstick(kind) is not None
+
+
+def test_reading_with_all_peers(tmp_path):
+    ticks: list[str] = []
+    tables = bench_read(read_options(tmp_path, peers=all_peers()), ticks.append)
+    peers = {peer.name for peer in all_peers()}
+    for table in tables:
+        limits = {row.name for row in table.rows if row.kind == "limit"}
+        assert limits
+        check_rows(table, {*limits, "headrace", "headrace, prefetch off", *peers})
+        assert table.headrace_over["DataLoader over files"] > 0
+        assert table.headrace_over["h5py, a read a sample"] > 0
+    assert [table.title.split()[3] for table in tables] == ["3,072", "110,592"]
+    assert "headrace, round 1 of 1" in ticks
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_jpeg_images(tmp_path):
+    (table,) = bench_decode(read_options(tmp_path, total_bytes=4 * 2**20), lambda _: None)
+    check_rows(table, {"limit", "headrace", "DataLoader over files"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_packing_with_all_peers(tmp_path):
+    options = PackOptions(
+        sizes=(3072,), total_bytes=2**19, rounds=1, folder=tmp_path, peers=all_peers()
+    )
+    (table,) = bench_pack(options, lambda _: None)
+    peers = {peer.name for peer in all_peers() if peer.packs}
+    check_rows(table, {"limit", "headrace", "headrace, no statistics", *peers})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_staging(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    options = StageOptions(total_bytes=2**21, rounds=1, source=source, folder=target, peers=True)
+    (table,) = bench_stage(options, lambda _: None)
+    check_rows(table, {"limit", "headrace", "cp -r", "rsync -aW"})
+    assert [*source.iterdir(), *target.iterdir()] == []
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_command_tells_figures_machine_and_load(tmp_path, as_json):
+    arguments = ["bench", "stage", "--total", "1MiB", "--source", str(tmp_path)]
+    arguments += ["--folder", str(tmp_path), *(["--json"] if as_json else [])]
+    done = CliRunner().invoke(build(), arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    if as_json:
+        computed = {"gb_per_s", "median_gb_per_s", "samples_per_s", "spread"}
+        report = json.loads(done.stdout)
+        assert report["tables"][0]["of_limit"]["headrace"] > 0
+        assert computed < set(report["tables"][0]["rows"][0])
+        assert report["machine"]["num_cores"] > 0
+        assert report["machine"]["versions"]["headrace"]
+        assert set(Report.model_fields) == set(report)
+    else:
+        for word in ("limit", "headrace", "cp -r", "cores", "load", "numpy"):
+            assert word in done.stdout

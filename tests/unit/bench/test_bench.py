@@ -1,0 +1,195 @@
+"""Benchmarks tell the truth: wrong data, missing libraries and full disks show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from headrace.bench.contest import Variant, compete
+from headrace.bench.laps import Reader, read_lap
+from headrace.bench.machine import busy_warnings, machine
+from headrace.bench.peers.peer import MODULES, load, missing
+from headrace.bench.records import Lap, Row, Table
+from headrace.bench.samples import plan_shape, random_samples, write_files
+from headrace.bench.tuned import Tuned
+from headrace.bench.workspace import workspace
+from headrace.cli.bench import read
+from headrace.errors import StorageFullError, UserError
+
+
+def lap(seconds: float) -> Lap:
+    return Lap(num_samples=10, num_bytes=1_000_000_000, seconds=seconds)
+
+
+def row(name: str, kind: str, *seconds: float, is_yardstick: bool = False) -> Row:
+    laps = tuple(map(lap, seconds))
+    return Row(name=name, kind=kind, laps=laps, is_yardstick=is_yardstick)
+
+
+def test_ratios_are_of_the_best_laps():
+    table = Table(
+        title="t",
+        rows=(
+            row("limit, 1 thread", "limit", 1.0, is_yardstick=True),
+            row("limit, 2 threads", "limit", 0.9, 0.5, is_yardstick=True),
+            row("headrace", "headrace", 2.0, 1.0, 4.0, is_yardstick=True),
+            row("headrace, fast", "headrace", 0.1),
+            row("peer", "peer", 5.0),
+            Row(name="absent", kind="peer", problem="not installed"),
+        ),
+    )
+    assert table.of_limit == pytest.approx(
+        {
+            "limit, 1 thread": 0.5,
+            "limit, 2 threads": 1.0,
+            "headrace": 0.5,
+            "headrace, fast": 5.0,
+            "peer": 0.1,
+        }
+    )
+    assert table.headrace_over == pytest.approx({"peer": 5.0})
+    headrace = table.rows[2]
+    assert (headrace.gb_per_s, headrace.median_gb_per_s) == (1.0, 0.5)
+    assert (headrace.samples_per_s, headrace.spread) == (10.0, 0.75)
+
+
+def test_variants_take_turns_and_warm_up_laps_do_not_count():
+    order: list[tuple[str, bool]] = []
+
+    def variant(name: str) -> Variant:
+        def run(is_warm_up: bool) -> Lap:
+            order.append((name, is_warm_up))
+            return lap(1.0)
+
+        return Variant(name=name, kind="headrace", lap=run)
+
+    rows = compete([variant("a"), variant("b")], 2, lambda _: None)
+    assert order == [("a", True), ("b", True)] + 2 * [("a", False), ("b", False)]
+    assert [len(each.laps) for each in rows] == [2, 2]
+
+
+def test_a_peer_that_fails_gets_a_row_and_headrace_that_fails_stops_the_run():
+    def broken(is_warm_up: bool) -> Lap:
+        raise OSError("no such tar")
+
+    (found,) = compete([Variant(name="p", kind="peer", lap=broken)], 3, lambda _: None)
+    assert (found.laps, found.problem) == ((), "failed here: OSError: no such tar")
+    with pytest.raises(OSError, match="no such tar"):
+        compete([Variant(name="h", kind="headrace", lap=broken)], 3, lambda _: None)
+
+
+def reader(*batches: list[int], **changes) -> Reader:
+    samples = torch.arange(10)
+
+    def epoch() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for batch in batches:
+            yield samples[batch], torch.tensor(batch)
+
+    found = {
+        "epoch": epoch,
+        "lap_s": 0.001,
+        "num_samples": 4,
+        "check": lambda batch, numbers: torch.equal(batch, numbers),
+    }
+    return Reader(**{**found, **changes})
+
+
+def test_a_lap_repeats_epochs_until_its_time_is_over():
+    found = read_lap(reader([1, 2], [3, 4]), is_warm_up=True)
+    assert found.seconds >= 0.001
+    assert found.num_bytes == 8 * found.num_samples > 0
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (reader([1, 2], [2, 3]), "4 samples came, 4 were written"),
+        (reader([1, 2]), "2 samples came, 4 were written"),
+        (reader([1, 2], [3, 4], check=lambda *_: False), "does not hold what was written"),
+    ],
+)
+def test_wrong_samples_are_found_in_the_warm_up(broken, problem):
+    with pytest.raises(ValueError, match=problem):
+        read_lap(broken, is_warm_up=True)
+
+
+def test_a_peer_runs_with_the_workers_that_serve_it_best():
+    def drip() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        torch.sort(torch.rand(1_000_000))
+        yield torch.arange(1), torch.arange(1)
+
+    slow, fast = reader(epoch=drip, num_samples=0), reader(*[[1, 2]] * 5000, num_samples=0)
+    readers = {0: slow, 2: fast}
+    tuned = Tuned((0, 2), lambda num_workers: readers[num_workers], "as usual")
+    tuned.lap(True)
+    assert tuned.settings() == "as usual; best of 0 and 2 workers: 2"
+    assert tuned.lap(False).num_samples % 2 == 0
+
+
+def test_the_workspace_is_gone_after_an_error(tmp_path):
+    def fail() -> None:
+        with workspace(tmp_path, 1000) as folder:
+            (folder / "file").write_text("x")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_and_no_folder_are_told_before_anything_is_written(tmp_path):
+    with pytest.raises(StorageFullError, match="Lower --total"), workspace(tmp_path, 2**60):
+        pass
+    with pytest.raises(UserError, match="is no folder"), workspace(tmp_path / "no", 1):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_peer_that_is_not_installed_says_what_to_install(module, monkeypatch):
+    peer = load(module)
+    monkeypatch.setattr(type(peer), "module", "surely_not_installed")
+    assert missing(peer) == "not installed (pip install headrace[bench])"
+
+
+def test_peers_have_names_and_folders_of_their_own():
+    peers = [load(module) for module in MODULES]
+    assert [peer.folder for peer in peers] == list(MODULES)
+    assert len({peer.name for peer in peers}) == len(MODULES)
+
+
+@pytest.mark.parametrize("size", [3072, 110_592, 1_400_000])
+def test_batches_fill_the_samples_evenly(size):
+    shape = plan_shape(size, 64 * 2**20)
+    assert shape.num_samples % shape.batch_size == 0
+    assert shape.num_samples >= 2 * shape.batch_size
+    assert shape.sample_bytes == pytest.approx(size, rel=0.01)
+
+
+def test_samples_are_the_same_each_time_and_files_hold_them(tmp_path):
+    shape = plan_shape(300, 3000)
+    samples = random_samples(shape)
+    assert (samples == random_samples(shape)).all()
+    paths = write_files(samples, tmp_path, num_classes=3)
+    assert {path.parent.name for path in paths} == {"c0", "c1", "c2"}
+    assert paths[4].read_bytes()[-shape.sample_bytes :] == samples[4].tobytes()
+
+
+def test_a_busy_machine_is_told():
+    assert busy_warnings(0.1, 2) == ()
+    assert "load 1.50 on 2 cores" in busy_warnings(1.5, 2)[0]
+
+
+def test_versions_of_what_is_absent_are_left_out():
+    found = machine(["surely-not-installed"])
+    assert "surely-not-installed" not in found.versions
+    assert {"python", "headrace", "torch", "numpy"} <= set(found.versions)
+
+
+def test_options_that_make_no_sense_are_refused():
+    with pytest.raises(UserError, match="Valid: jpeg"):
+        read(decode="bmp")
+    with pytest.raises(UserError, match="'much' is no number of bytes"):
+        read(total="much")
