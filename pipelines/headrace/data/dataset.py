@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from headrace.data.reading import Reading, SampleReader
 from headrace.data.samples import Sample, SampleTransform
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.places import ShardSource
 
 
 class SampleDataset(Dataset[Sample]):
@@ -25,6 +26,7 @@ class SampleDataset(Dataset[Sample]):
         fields: Names of the fields wanted; default is all.
         transforms: Callables `sample -> sample`, applied in order. One that has a parameter
             `generator` gets None: seed your own in the workers.
+        source: Folder or S3 prefix of the dataset, for shards that are not in `folder`.
 
     Raises:
         ManifestError: No dataset there, or no such split or field.
@@ -36,8 +38,10 @@ class SampleDataset(Dataset[Sample]):
         split: str,
         fields: Sequence[str] | None = None,
         transforms: Sequence[SampleTransform] = (),
+        source: str | None = None,
     ) -> None:
-        dataset = ShardedDataset(Path(folder), split)
+        places = None if source is None else ShardSource.at(source)
+        dataset = ShardedDataset(Path(folder), split, places)
         self.manifest = dataset.manifest
         self._reader = SampleReader(dataset, Reading(transforms=tuple(transforms)), fields)
 

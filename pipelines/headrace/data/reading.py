@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -150,10 +151,9 @@ class BatchReader:
 
     def __call__(self, epoch: int, number: int) -> Batch:
         """Batch `number` of an epoch."""
-        if self._ahead is not None:
-            self._ahead.at(epoch, number)
-        indices = self._order.batch(epoch, number)
-        return self._reader.read(indices, self._seeds(epoch, number, len(indices)))
+        with self._ahead.reading(epoch, number) if self._ahead is not None else nullcontext():
+            indices = self._order.batch(epoch, number)
+            return self._reader.read(indices, self._seeds(epoch, number, len(indices)))
 
     def _seeds(self, epoch: int, number: int, share: int) -> list[int] | None:
         order = self._order

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -58,33 +60,43 @@ class ReadAhead:
         self._order = order
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-stream")
         self._task: Future[None] | None = None
-        self._position = (0, 0)
+        self._reading: dict[int, tuple[int, int]] = {}
+        self._last = (0, 0)
         self._needs: Needs | None = None
         self._lock = threading.Lock()
 
-    def at(self, epoch: int, number: int) -> None:
-        """Tell which batch is read now.
+    @contextmanager
+    def reading(self, epoch: int, number: int) -> Iterator[None]:
+        """Read a batch in the block; several threads may do so at once.
 
         Raises:
             StoreError: A shard could not be fetched ahead.
             ShardError: A shard is damaged.
         """
+        key = threading.get_ident()
         with self._lock:
-            self._position = (epoch, number)
-            if self._task is None or self._task.done():
-                if self._task is not None:
-                    self._task.result()
+            idle = self._task is None or self._task.done()
+            if idle:
+                self.wait()
+            self._reading[key] = self._last = (epoch, number)
+            if idle:
                 self._task = self._pool.submit(self._fetch)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._reading[key]
 
     def wait(self) -> None:
-        """Wait until there is nothing to fetch ahead at the moment; errors as `at`."""
+        """Wait until there is nothing to fetch ahead at the moment; errors as `reading`."""
         if self._task is not None:
             self._task.result()
 
     def _fetch(self) -> None:
         scratch = self._dataset.places.scratch()
         while True:
-            epoch, number = self._position
+            with self._lock:
+                epoch, number = min(self._reading.values(), default=self._last)
             if self._needs is None or self._needs.epoch != epoch:
                 self._needs = Needs(self._dataset, self._order, epoch)
             needs = self._needs.after(number)

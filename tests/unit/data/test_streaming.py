@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.dataset import SampleDataset
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.order import EachOnceOrder
 from headrace.data.streaming import Needs, ReadAhead, shards_held
@@ -126,12 +127,12 @@ def test_each_shard_is_fetched_once_an_epoch_and_before_it_is_needed(afar):
     dataset = ShardedDataset(folder, "train", ShardSource(open=lambda: store, room=3))
     order = EachOnceOrder(num_samples=50, global_batch_size=5)
     ahead = ReadAhead(dataset, order)
-    ahead.at(0, 0)
-    ahead.wait()
+    with ahead.reading(0, 0):
+        ahead.wait()
     assert [path[-5:-3] for path in store.fetched] == ["00", "01", "02"]
     for number in range(order.num_batches):
-        ahead.at(0, number)
-        dataset.gather("label", order.batch(0, number))
+        with ahead.reading(0, number):
+            dataset.gather("label", order.batch(0, number))
     ahead.wait()
     assert len(store.fetched) == len(set(store.fetched)) == 10
 
@@ -160,6 +161,11 @@ def test_a_folder_as_source_is_mapped_not_copied(afar):
     data = module(folder, ShardSource.at(str(afar)))
     assert sorted(ids(data.train_dataloader())) == list(range(50))
     assert not (folder / "stream").exists()
+
+
+def test_a_map_style_dataset_takes_what_is_missing_from_its_source(afar):
+    samples = SampleDataset(near_part(afar, "near", shards=2), "train", source=str(afar))
+    assert [int(sample["sample_id"]) for sample in samples] == list(range(50))
 
 
 def test_a_whole_shuffle_of_what_is_far_is_refused(afar):
