@@ -28,7 +28,9 @@ IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".we
 ARRAY_SUFFIXES = (".npy",)
 """Endings, in lower case, of files that are arrays."""
 
-_MAGIC = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
+IMAGE_MAGIC = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
+"""What images begin with; `RIFF` is that of WebP and of WAV."""
+
 _PNG_DEPTH = 24  # byte of a PNG file that tells the bits a channel
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
 _ENCODINGS = {"MPO": "jpeg"} | {name: name.lower() for name in _FORMATS}
@@ -147,7 +149,7 @@ def _open_image(content: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content), formats=_FORMATS)
     except UnidentifiedImageError:
-        known = content.startswith(_MAGIC)
+        known = content.startswith(IMAGE_MAGIC)
         reason = "damaged image: cut or broken header" if known else _UNKNOWN
         raise UnreadableError(reason) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -32,9 +32,10 @@ class Index:
     Args:
         spec: Names the file and the columns.
         place: Where it lies.
+        every: Whether columns that have no other meaning are fields.
     """
 
-    def __init__(self, spec: DatasetSpec, place: Place) -> None:
+    def __init__(self, spec: DatasetSpec, place: Place, *, every: bool = True) -> None:
         self._file = _find(spec.index or "", place)
         as_class = spec.labels != "none" and spec.label_kind == "class"
         label = spec.label_field or _LABEL
@@ -50,7 +51,7 @@ class Index:
         if spec.label_kind == "value" and spec.labels != "none":
             columns[_LABEL] = label
             self._needed.add(label)
-        self._columns = Columns(columns, numbers=(_LABEL,), every=not columns_named(spec))
+        self._columns = Columns(columns, numbers=(_LABEL,), every=every and not columns_named(spec))
         self._left_out = {"path", label, *self._roles.values()} - set(columns.values())
         self._rows: dict[str, _Row] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
-from headrace.packing.decode import UnreadableError, decode_array
+from headrace.packing.decode import IMAGE_MAGIC, UnreadableError, decode_array
 from headrace.packing.samples import FieldKind, SourceField, Value
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -67,3 +67,12 @@ def decode_text(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UnreadableError(f"not UTF-8: {error}") from None
+
+
+def kind_of_bytes(content: bytes) -> FieldKind:
+    """Kind of a file, told by its first bytes; `bytes` when they say nothing."""
+    if content[:4] == b"fLaC" or (content[:4] == b"RIFF" and content[8:12] == b"WAVE"):
+        return "audio"
+    if content[:4] == b"RIFF" and content[8:12] != b"WEBP":
+        return "bytes"
+    return "image" if content.startswith(IMAGE_MAGIC) else "bytes"

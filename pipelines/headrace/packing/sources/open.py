@@ -20,6 +20,10 @@ _FORMS = {
     "files": "folder.FolderSource",
     "tar": "folder.tar_source",
     "webdataset": "webdataset.WebDatasetSource",
+    "parquet": "parquet.ParquetSource",
+    "hdf5": "hdf5.Hdf5Source",
+    "function": "function.FunctionSource",
+    "huggingface": "huggingface.HuggingFaceSource",
 }
 
 

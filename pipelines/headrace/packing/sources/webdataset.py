@@ -11,7 +11,7 @@ from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, 
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.columns import number_type, to_number
 from headrace.packing.sources.containers import containers, no_index, sorted_unique
-from headrace.packing.sources.kinds import field_of
+from headrace.packing.sources.kinds import field_of, kind_of
 from headrace.packing.sources.parts import values_of_parts
 from headrace.packing.sources.place import Piece, Place
 from headrace.packing.sources.tars import SUFFIXES, Member, members
@@ -95,7 +95,8 @@ class WebDatasetSource:
             told = {name for name in self._roles.values() if name}
             if self._labels != "none":
                 told.add(self._label_key)
-            self._keys = {name: name for name in parts if name not in told}
+            names = sorted((name for name in parts if name not in told), key=_is_text)
+            self._keys = {name: name for name in names}
         example = {name: self._member(file, key, parts, keys) for name, keys in self._keys.items()}
         if not example:
             raise DataError(f"{self._place.name}/{file.path}: sample '{key}' holds no field")
@@ -152,6 +153,11 @@ class WebDatasetSource:
             f"The label of '{key}' in {self._place.name}/{file.path} is '{label}', no number",
             "Correct it, or set dataset.label_kind to 'class'.",
         )
+
+
+def _is_text(ending: str) -> bool:
+    """Whether a key holds text: images, sounds and arrays come before it."""
+    return kind_of(f".{ending}") == "text"
 
 
 def _grouped(name: str, found: Sequence[Member]) -> Iterator[tuple[str, dict[str, Member]]]:

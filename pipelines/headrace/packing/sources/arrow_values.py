@@ -1,0 +1,146 @@
+"""Columns of Arrow tables as fields: of which kind each is, and its values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import RecipeError
+from headrace.packing.decode import UnreadableError
+from headrace.packing.samples import SourceField, Unreadable, Value
+from headrace.packing.sources.kinds import kind_of_bytes
+
+_GONE = Unreadable("", "it has no value")
+
+
+def is_stored_file(kind: Any) -> bool:
+    """Whether a column holds files as Hugging Face writes them: `bytes` and `path`."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_struct(kind)) and {field.name for field in kind} == {"bytes", "path"}
+
+
+def arrow_field(name: str, column: str, kind: Any, first: Any) -> SourceField:
+    """The field of a column.
+
+    Args:
+        name: Name of the field.
+        column: Name of the column.
+        kind: Its Arrow type.
+        first: Gives the first value of a column of bytes.
+
+    Raises:
+        RecipeError: The type cannot be packed.
+    """
+    import pyarrow as pa
+
+    types = pa.types
+    if is_stored_file(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        return SourceField(name, kind_of_bytes(_file_bytes(first())))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
+        return SourceField(name, "text")
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return SourceField(name, "value", dtype=_dtype(kind))
+    if _is_numbers(kind):
+        return SourceField(name, "array")
+    if types.is_nested(kind):
+        return SourceField(name, "text", encoding="json")
+    raise RecipeError(
+        f"Column '{column}' holds {kind}, which cannot be packed",
+        "Name the columns that count in dataset.fields, or write it as text or numbers.",
+    )
+
+
+def arrow_values(field: SourceField, column: Any) -> list[Value | Unreadable]:
+    """Values of the cells of a column, an Arrow array."""
+    if field.kind == "array":
+        return [_array(cell) for cell in column]
+    cells = column.to_pylist()
+    if field.kind in ("image", "audio", "bytes"):
+        return [_bytes(cell) for cell in cells]
+    if field.encoding == "json":
+        return [json.dumps(cell, ensure_ascii=False, default=str) for cell in cells]
+    if field.kind == "text":
+        return ["" if cell is None else str(cell) for cell in cells]
+    return [_GONE if cell is None else cell for cell in cells]
+
+
+def huggingface_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Class names by column, from the features that Hugging Face writes beside a schema."""
+    text = (metadata or {}).get(b"huggingface")
+    features = json.loads(text).get("info", {}).get("features", {}) if text else {}
+    return {
+        column: list(feature["names"])
+        for column, feature in features.items()
+        if isinstance(feature, dict)
+        and feature.get("_type") == "ClassLabel"
+        and feature.get("names")
+    }
+
+
+def _dtype(kind: Any) -> str:
+    return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(
+        str(kind), str(kind)
+    )
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def _is_numbers(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if not _is_list(kind):
+        return False
+    while _is_list(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    )
+
+
+def _file_bytes(cell: object) -> bytes:
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    return content if isinstance(content, bytes) else b""
+
+
+def _bytes(cell: object) -> Value | Unreadable:
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    if isinstance(content, bytes) and content:
+        return content
+    if isinstance(cell, dict) and cell.get("path"):
+        return Unreadable("", f"its bytes are not stored, only the path {cell['path']}")
+    return _GONE if content is None else Unreadable("", "it is empty")
+
+
+def _array(cell: Any) -> Value | Unreadable:
+    values = cell.values
+    if values is None:
+        return _GONE
+    try:
+        return _numbers(values)
+    except UnreadableError as error:
+        return Unreadable("", str(error))
+
+
+def _numbers(values: Any) -> NDArray[Any]:
+    """Nested lists of equal length as one array."""
+    if values.null_count:
+        raise UnreadableError("some of its elements have no value")
+    if not _is_list(values.type):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    lengths = {len(item) for item in values}
+    if len(lengths) > 1:
+        raise UnreadableError(f"its lists are of different lengths: {sorted(lengths)}")
+    inner = _numbers(values.flatten())
+    return inner.reshape(len(values), lengths.pop() if lengths else 0, *inner.shape[1:])

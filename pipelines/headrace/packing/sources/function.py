@@ -1,0 +1,172 @@
+"""Samples that a function of the user's makes out of files."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from headrace.errors import HeadraceError, RecipeError, UserCodeError
+from headrace.packing.labels import folder_label
+from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
+from headrace.packing.sources.access import Access
+from headrace.packing.sources.containers import sorted_unique
+from headrace.packing.sources.folder import included, joined, nothing_found, with_columns
+from headrace.packing.sources.index import Index
+from headrace.packing.sources.kinds import kind_of_bytes
+from headrace.packing.sources.place import Place, changed
+from headrace.recipe.dataset import DatasetSpec
+
+Types = tuple[type, ...]
+
+_TYPES: dict[str, Types] = {
+    "text": (str,), "array": (np.ndarray,), "value": (bool, int, float, np.generic),
+}  # fmt: skip
+_DTYPES = {bool: "bool", int: "int64", float: "float64"}
+
+
+class FunctionSource:
+    """Files of a local folder, each read by `dataset.reader`.
+
+    Args:
+        spec: Which files, the function, and how samples are labelled.
+        place: Where they lie.
+        fields: What the listing found, when the source is opened to read.
+        access: What the site allows.
+    """
+
+    classes: tuple[str, ...] = ()
+    sequential = False
+
+    def __init__(
+        self, spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+    ) -> None:
+        if place.folder is None:
+            raise RecipeError(
+                f"dataset.reader is given, but {place.name} is no local folder",
+                "The function takes paths: copy the files to a folder.",
+            )
+        if spec.fields:
+            raise RecipeError(
+                "Both dataset.reader and dataset.fields are given",
+                "The names in the dict that the function returns are the fields; keep one.",
+            )
+        self.fields = fields
+        self._folder: Path = place.folder
+        self._place = place
+        self._spec = spec
+        self._access = access
+        self._index = Index(spec, place, every=False) if spec.index is not None else None
+
+    def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+        """All samples, sorted by path; the first file is read to know the fields."""
+        files, num_others = included(self._place, self._spec.include, self._index, check)
+        if not files:
+            raise nothing_found(self._place.name, self._spec.include, num_others)
+        refs = sorted_unique([SampleRef(*file) for file in files])
+        self.fields = self._fields_of(refs[0])
+        if self._spec.labels == "folders":
+            name = self._place.name
+            return [replace(ref, label=folder_label(name, ref.path)) for ref in refs]
+        if self._index is None:
+            return refs
+        refs = self._index.matched(refs)
+        self.fields = with_columns(self.fields, self._index)
+        return refs
+
+    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+        """Values of a batch of samples, in order; a sample the function fails for is set aside."""
+        if self._index is None or self._spec.label_kind == "class":
+            return self._read_own(refs, self.fields)
+        return joined(
+            self._read_own(refs, self.fields[:-1]), self._index.values(self.fields[-1:], refs)
+        )
+
+    def _read_own(
+        self, refs: Sequence[SampleRef], fields: Sequence[SourceField]
+    ) -> Iterator[Values | Unreadable]:
+        kinds = {field.name: _TYPES.get(field.kind, (bytes,)) for field in fields}
+        for ref in refs:
+            self._check(ref)
+            try:
+                made = self._function(str(self._folder / ref.path))
+            except HeadraceError:
+                raise
+            except Exception as error:  # noqa: BLE001 the user's code may raise anything
+                yield Unreadable(ref.path, f"the reader raised {type(error).__name__}: {error}")
+                continue
+            yield _checked(ref.path, made, kinds)
+
+    def _check(self, ref: SampleRef) -> None:
+        found = self._place.stat(ref.path)
+        if found is None:
+            raise changed(f"{self._place.name}/{ref.path}", "is gone")
+        if (found.num_bytes, found.version) != (ref.num_bytes, ref.version):
+            raise changed(f"{self._place.name}/{ref.path}", "was written to")
+
+    def _fields_of(self, ref: SampleRef) -> tuple[SourceField, ...]:
+        name = f"{self._place.name}/{ref.path}"
+        try:
+            made = self._function(str(self._folder / ref.path))
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"The reader of dataset.reader raised {type(error).__name__} for {name}: {error}",
+                "Correct the function, or narrow dataset.include.",
+                trace="".join(traceback.format_exception(error)),
+            ) from error
+        if not isinstance(made, Mapping) or not made:
+            raise RecipeError(
+                f"The reader of dataset.reader returned {type(made).__name__} for {name}",
+                "Return a dict of fields: bytes, str, numbers or numpy arrays by name.",
+            )
+        return tuple(_field(name, str(key), value) for key, value in made.items())
+
+    @cached_property
+    def _function(self) -> Callable[[str], Any]:
+        from headrace.data.targets import Allowed, instantiate
+
+        recipe, site, reader = self._access.recipe, self._access.site, self._spec.reader
+        if reader is None or recipe is None or site is None:
+            raise RecipeError("dataset.format 'function' needs dataset.reader, and a site for it")
+        function = instantiate(reader, Allowed.of(recipe, site), partial=True)
+        return cast("Callable[[str], Any]", function)
+
+
+def _field(name: str, key: str, value: object) -> SourceField:
+    if isinstance(value, bytes):
+        return SourceField(key, kind_of_bytes(value))
+    if isinstance(value, str):
+        return SourceField(key, "text")
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) in _DTYPES:
+        return SourceField(key, "value", dtype=_DTYPES[type(value)])
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return SourceField(key, "array")
+    raise RecipeError(
+        f"The reader of dataset.reader returned {type(value).__name__} as '{key}' for {name}",
+        "Valid: bytes, str, numbers and numpy arrays of numbers.",
+    )
+
+
+def _checked(path: str, made: object, kinds: Mapping[str, Types]) -> Values | Unreadable:
+    if not isinstance(made, Mapping) or made.keys() != kinds.keys():
+        found = ", ".join(sorted(map(str, made))) if isinstance(made, Mapping) else made
+        return Unreadable(path, f"the reader returned {found} in place of {', '.join(kinds)}")
+    values: dict[str, Value] = {}
+    for name, value in made.items():
+        if not isinstance(value, kinds[name]):
+            return Unreadable(path, f"the reader returned {type(value).__name__} as '{name}'")
+        if isinstance(value, np.ndarray):
+            order = value.dtype.newbyteorder("<")
+            values[name] = np.ascontiguousarray(value, dtype=order).reshape(value.shape)
+        else:
+            values[name] = cast("Value", value.item() if isinstance(value, np.generic) else value)
+    return values

@@ -1,0 +1,110 @@
+"""HDF5 files that others wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+
+import numpy as np
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.samples import SourceField, Unreadable, Value
+from headrace.packing.sources.kinds import kind_of_bytes
+from headrace.packing.sources.rows import RowSource
+from headrace.shards.foreign import ForeignColumn, ForeignFile
+
+
+class Hdf5Source(RowSource):
+    """Rows of the datasets of HDF5 files."""
+
+    form = "hdf5"
+    suffixes = (".h5", ".hdf5")
+
+    @contextmanager
+    def open_rows(self, path: str, version: str) -> Iterator[Hdf5Rows]:
+        """Open an HDF5 file."""
+        name = f"{self._place.name}/{path}"
+        with self._place.open(path, version) as stream:
+            folder = self._place.folder
+            with ForeignFile(folder / path if folder else stream, name) as file:
+                yield Hdf5Rows(file, name, list(self.told))
+
+
+class Hdf5Rows:
+    """Rows of one HDF5 file.
+
+    Args:
+        file: The file.
+        name: Its name, for messages.
+        told: Datasets that the recipe names; empty for all.
+    """
+
+    def __init__(self, file: ForeignFile, name: str, told: Sequence[str]) -> None:
+        self._file = file
+        self._name = name
+        self._told = told
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """All rows in one part.
+
+        Raises:
+            DataError: The datasets that count are of different lengths.
+        """
+        wanted = [name for name in self._told if name in self._columns] or list(self._columns)
+        sizes = {name: self._columns[name].num_rows for name in wanted}
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{name} {size:,}" for name, size in sorted(sizes.items()))
+            raise DataError(
+                f"The datasets of {self._name} have different numbers of rows: {listed}",
+                "Name those that count in dataset.fields.",
+            )
+        return [next(iter(sizes.values()))] if sizes else []
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """Kind, dtype and axes of every dataset."""
+        return {
+            name: f"{column.kind} of {column.dtype} with {column.ndim} axes a sample"
+            for name, column in self._columns.items()
+        }
+
+    def field(self, name: str, column: str) -> SourceField:
+        """What a dataset holds."""
+        found = self._columns[column]
+        if found.kind == "unknown":
+            raise RecipeError(
+                f"Dataset '{column}' of {self._name} is of type {found.dtype}, which cannot be "
+                "packed",
+                "Name the datasets that count in dataset.fields.",
+            )
+        if found.kind == "bytes":
+            first = _as_bytes(self._file.rows(column, [0])[0]) if found.num_rows else b""
+            return SourceField(name, kind_of_bytes(first))
+        return SourceField(name, found.kind, dtype=found.dtype if found.kind == "value" else "")
+
+    def cells(self, column: str) -> Sequence[object]:
+        """All rows of a dataset."""
+        return self._file.rows(column, range(self._columns[column].num_rows))
+
+    def values(
+        self, field: SourceField, column: str, part: int, rows: Sequence[int]
+    ) -> list[Value | Unreadable]:
+        """Values of some rows."""
+        cells = self._file.rows(column, rows)
+        if field.kind in ("value", "array", "text"):
+            return list(cells)
+        return [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
+
+    def class_names(self, column: str) -> Sequence[str]:
+        """None: HDF5 files tell no classes."""
+        return ()
+
+    @cached_property
+    def _columns(self) -> Mapping[str, ForeignColumn]:
+        return self._file.columns()
+
+
+def _as_bytes(cell: object) -> bytes:
+    return cell.tobytes() if isinstance(cell, np.ndarray) else b""

@@ -1,0 +1,257 @@
+"""Containers of rows and columns: one row is one sample. Formats are in modules of their own."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias
+
+from headrace.errors import DataError, RecipeError, nearest
+from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
+from headrace.packing.sources.access import Access
+from headrace.packing.sources.containers import containers, no_index, sorted_unique
+from headrace.packing.sources.place import Place
+from headrace.recipe.dataset import DatasetSpec
+from headrace.storage.store import StoredFile
+
+_ROWS_AT_ONCE = 256
+_LABEL = "label"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+Cell: TypeAlias = "Value | Unreadable"
+"""A value, or why it is none; the path of the sample is not known yet."""
+
+
+class Rows(Protocol):
+    """An opened container."""
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """Rows in each of the parts that are read at once."""
+        ...
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """Type of every column, as the format writes it."""
+        ...
+
+    def field(self, name: str, column: str) -> SourceField:
+        """What a column holds; may look at its first value.
+
+        Raises:
+            RecipeError: Its type cannot be packed.
+        """
+        ...
+
+    def cells(self, column: str) -> Sequence[object]:
+        """All cells of a column, as Python values."""
+        ...
+
+    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
+        """Values of some rows of a part."""
+        ...
+
+    def class_names(self, column: str) -> Sequence[str]:
+        """Names of the classes that the whole numbers in a column stand for; empty for none."""
+        ...
+
+
+class RowSource(ABC):
+    """Rows of the containers below a place.
+
+    Args:
+        spec: Which columns are fields, label, group and split.
+        place: Where the containers lie.
+        fields: What the listing found, when the source is opened to read.
+        access: Unused.
+    """
+
+    form: str
+    suffixes: tuple[str, ...]
+    sequential = True
+
+    def __init__(
+        self, spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+    ) -> None:
+        no_index(spec.index, self.form)
+        if spec.labels == "folders":
+            raise RecipeError(
+                f"dataset.labels is 'folders', but samples of format '{self.form}' lie in none",
+                "Set dataset.label_field to the column that holds the label.",
+            )
+        self.fields = fields
+        self.classes: tuple[str, ...] = ()
+        self._place = place
+        self._columns = dict(spec.fields)
+        self._every = not spec.fields
+        self._labels = spec.labels
+        self._label = spec.label_field if spec.labels != "none" else None
+        self._as_value = spec.label_kind == "value"
+        self._roles = {"group": spec.group_field, "split": spec.split_field}
+        if self._as_value and self._label:
+            self._columns[_LABEL] = self._label
+
+    @abstractmethod
+    def open_rows(self, path: str, version: str) -> AbstractContextManager[Rows]:
+        """Open a container."""
+
+    def files(self, check: Callable[[], None] | None) -> Sequence[StoredFile]:
+        """The containers, sorted by path."""
+        return containers(self._place, self.form, self.suffixes, check)
+
+    @property
+    def told(self) -> list[str]:
+        """Columns that the recipe names as fields, label, group and split; empty for all."""
+        roles = (self._label, *self._roles.values())
+        return [*self._columns.values(), *filter(None, roles)] if not self._every else []
+
+    def split_of(self, path: str) -> str | None:
+        """Split that the place of a container tells."""
+        return None
+
+    def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+        """All samples, sorted by path."""
+        refs: list[SampleRef] = []
+        types: dict[str, str] = {}
+        for number, file in enumerate(self.files(check)):
+            with self.open_rows(file.path, file.version) as rows:
+                if number == 0:
+                    self._start(file, rows)
+                    types = dict(rows.types)
+                self._check_same(file, rows.types, types)
+                refs.extend(self._refs(file, rows))
+            if check is not None:
+                check()
+        if not refs:
+            raise DataError(f"The {self.form} files in {self._place.name} hold no row")
+        return sorted_unique(refs)
+
+    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+        """Values of a batch of samples, in order; parts of containers are read once for 256."""
+        for start in range(0, len(refs), _ROWS_AT_ONCE):
+            yield from self._read(refs[start : start + _ROWS_AT_ONCE])
+
+    def _read(self, refs: Sequence[SampleRef]) -> list[Values | Unreadable]:
+        wanted: dict[tuple[str, str], dict[int, list[int]]] = {}
+        for index, ref in enumerate(refs):
+            file = (ref.path[: ref.where[0]], ref.version)
+            wanted.setdefault(file, {}).setdefault(ref.where[1], []).append(index)
+        found: list[Values | Unreadable] = [{}] * len(refs)
+        for (path, version), parts in wanted.items():
+            with self.open_rows(path, version) as rows:
+                names = [self._column(field.name, rows.types) for field in self.fields]
+                for part, indices in parts.items():
+                    numbers = [refs[index].where[2] for index in indices]
+                    columns = {
+                        field.name: rows.values(field, column, part, numbers)
+                        for field, column in zip(self.fields, names, strict=True)
+                    }
+                    for at, index in enumerate(indices):
+                        found[index] = _sample(refs[index].path, columns, at)
+        return found
+
+    def _start(self, file: StoredFile, rows: Rows) -> None:
+        """Let the first container decide which columns count, and what they are."""
+        name = f"{self._place.name}/{file.path}"
+        if self._label is None and self._labels == "auto" and not self._as_value:
+            named = [column for column in rows.types if rows.class_names(column)]
+            self._label = named[0] if len(named) == 1 else None
+        told = [column for column in (self._label, *self._roles.values()) if column]
+        for column in (*self._columns.values(), *told):
+            if column not in rows.types:
+                raise RecipeError(f"{name} has no column '{column}'", nearest(column, rows.types))
+        if self._every:
+            every = {_field_name(column): column for column in rows.types if column not in told}
+            self._columns = every | self._columns
+        self.classes = tuple(rows.class_names(self._label)) if self._label else ()
+        self.fields = tuple(rows.field(name, column) for name, column in self._columns.items())
+        self._check_value()
+
+    def _check_value(self) -> None:
+        label = next((field for field in self.fields if field.name == _LABEL), None)
+        if self._as_value and label is not None and label.kind == "text":
+            raise RecipeError(
+                f"Column '{self._label}' holds text, but dataset.label_kind is 'value'",
+                "Set dataset.label_kind to 'class', or name a column of numbers.",
+            )
+
+    def _column(self, field: str, types: Mapping[str, str]) -> str:
+        return self._columns.get(field, field if field in types else field.replace(".", "/"))
+
+    def _check_same(
+        self, file: StoredFile, found: Mapping[str, str], types: Mapping[str, str]
+    ) -> None:
+        columns = [*self._columns.values(), self._label, *self._roles.values()]
+        for column in filter(None, columns):
+            if found.get(column) != types[column]:
+                raise DataError(
+                    f"Column '{column}' of {self._place.name}/{file.path} is "
+                    f"{found.get(column, 'missing')}, in others it is {types[column]}",
+                    "Make the files equal, or name the columns that count in dataset.fields.",
+                )
+
+    def _refs(self, file: StoredFile, rows: Rows) -> Iterator[SampleRef]:
+        name = f"{self._place.name}/{file.path}"
+        told = {
+            role: _texts(name, role, rows.cells(column), rows.class_names(column))
+            for role, column in {"label": self._label, **self._roles}.items()
+            if column and not (role == "label" and self._as_value)
+        }
+        num_rows = sum(rows.parts)
+        num_bytes = file.num_bytes // max(num_rows, 1)
+        width = len(str(max(num_rows - 1, 0)))
+        split = self.split_of(file.path)
+        labels, groups, splits = (told.get(role) for role in ("label", "group", "split"))
+        row = 0
+        for part, size in enumerate(rows.parts):
+            for at in range(size):
+                yield SampleRef(
+                    f"{file.path}#{row:0{width}d}",
+                    num_bytes,
+                    file.version,
+                    labels[row] if labels else None,
+                    groups[row] if groups else None,
+                    splits[row] if splits else split,
+                    (len(file.path), part, at),
+                )
+                row += 1
+
+
+def _field_name(column: str) -> str:
+    """Name of the field of a column; datasets in groups of HDF5 files become `group.name`."""
+    name = column.replace("/", ".")
+    if not _NAME.fullmatch(name):
+        raise RecipeError(
+            f"Column '{column}' cannot be a field: its name is not of letters, digits, dots, "
+            "hyphens and underscores",
+            "Name the columns that count in dataset.fields, as in {text: 'My column'}.",
+        )
+    return name
+
+
+def _texts(name: str, role: str, cells: Sequence[object], names: Sequence[str]) -> list[str]:
+    texts: list[str] = []
+    for row, cell in enumerate(cells):
+        if names and isinstance(cell, int) and 0 <= cell < len(names):
+            texts.append(names[cell])
+        elif not names and isinstance(cell, str | int) and str(cell).strip():
+            texts.append(str(cell).strip())
+        else:
+            raise DataError(
+                f"{name}, row {row}: the {role} is {cell!r}, which is "
+                f"{'none of the classes' if names else 'neither text nor a whole number'}",
+                "Correct it; numbers to predict need dataset.label_kind 'value'.",
+            )
+    return texts
+
+
+def _sample(path: str, columns: Mapping[str, list[Cell]], at: int) -> Values | Unreadable:
+    values: dict[str, Value] = {}
+    for name, cells in columns.items():
+        cell = cells[at]
+        if isinstance(cell, Unreadable):
+            return Unreadable(path, f"{name}: {cell.reason}")
+        values[name] = cell
+    return values

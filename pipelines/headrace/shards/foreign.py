@@ -1,0 +1,147 @@
+"""HDF5 files that others wrote: their datasets as columns, one row a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TypeAlias
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DataError
+from headrace.shards.format import FORMAT_ATTRIBUTE
+
+Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
+
+_GAP_ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignColumn:
+    """A dataset of an HDF5 file whose first axis is the samples'."""
+
+    kind: Literal["value", "array", "bytes", "text", "unknown"]
+    """Numbers `(num_rows,)`, arrays `(num_rows, ...)` or of varying length, bytes of varying
+    length, text, or what is none of these."""
+    dtype: str
+    """numpy name of the elements' dtype."""
+    ndim: int
+    """Axes of one sample."""
+    num_rows: int
+    """Samples."""
+
+
+class ForeignFile:
+    """An HDF5 file, opened to read; a context manager.
+
+    Args:
+        source: Its path, or a stream of its bytes.
+        name: Name for messages.
+
+    Raises:
+        DataError: It is damaged, is a shard of headrace, or keeps values in other files.
+    """
+
+    def __init__(self, source: Path | BinaryIO, name: str) -> None:
+        self._name = name
+        try:
+            self._file = h5py.File(source, "r")
+        except OSError as error:
+            raise self._damaged(error) from error
+        if FORMAT_ATTRIBUTE in self._file.attrs:
+            self._file.close()
+            raise DataError(
+                f"{name} is a shard that headrace packed",
+                "Set dataset.path to the folder of its manifest.json, in place of dataset.source.",
+            )
+
+    def __enter__(self) -> ForeignFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def columns(self) -> Mapping[str, ForeignColumn]:
+        """Datasets by path, those in groups as `group/name`; scalars and links are left out."""
+        found: dict[str, ForeignColumn] = {}
+
+        def visit(path: str, item: object) -> None:
+            if isinstance(item, h5py.Dataset) and item.ndim > 0:
+                self._check_inside(path, item)
+                found[path] = _column(item)
+
+        try:
+            self._file.visititems(visit)
+        except (OSError, RuntimeError, KeyError) as error:
+            raise self._damaged(error) from error
+        return found
+
+    def rows(self, path: str, rows: Sequence[int]) -> list[Cell]:
+        """Some rows of a dataset, in the order asked for; neighbours are read at once.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+        dataset = self._file[path]
+        is_text = h5py.check_string_dtype(dataset.dtype) is not None
+        gap = dataset.chunks[0] if dataset.chunks else _GAP_ROWS
+        found: dict[int, Cell] = {}
+        try:
+            for run in _runs(sorted(set(rows)), gap):
+                block = (dataset.asstr() if is_text else dataset)[run[0] : run[-1] + 1]
+                for row in run:
+                    found[row] = _cell(block[row - run[0]])
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._damaged(error) from error
+        return [found[row] for row in rows]
+
+    def _check_inside(self, path: str, dataset: h5py.Dataset) -> None:
+        if dataset.external or dataset.is_virtual:
+            raise DataError(
+                f"'{path}' of {self._name} keeps its values in other files",
+                "Copy it into one file (h5repack), or pack those files.",
+            )
+
+    def _damaged(self, error: Exception) -> DataError:
+        return DataError(
+            f"{self._name} cannot be read as an HDF5 file: {error}", "Write or copy it again."
+        )
+
+
+def _column(dataset: h5py.Dataset) -> ForeignColumn:
+    dtype = dataset.dtype
+    ndim = dataset.ndim - 1
+    inner = h5py.check_vlen_dtype(dtype)
+    kind: Literal["value", "array", "bytes", "text", "unknown"] = "unknown"
+    if h5py.check_string_dtype(dtype) is not None:
+        kind = "text" if ndim == 0 else "unknown"
+    elif inner is not None:
+        dtype = np.dtype(inner)
+        if ndim == 0 and dtype.kind in "biuf":
+            kind = "bytes" if dtype == np.uint8 else "array"
+        ndim = 1
+    elif dtype.kind in "biuf" and dtype.itemsize <= 8:
+        kind = "array" if ndim else "value"
+    return ForeignColumn(kind=kind, dtype=dtype.name, ndim=ndim, num_rows=dataset.shape[0])
+
+
+def _runs(rows: Sequence[int], gap: int) -> Iterator[list[int]]:
+    run: list[int] = []
+    for row in rows:
+        if run and row - run[-1] > gap:
+            yield run
+            run = []
+        run.append(row)
+    if run:
+        yield run
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, np.ndarray):
+        order = value.dtype.newbyteorder("<")
+        return np.ascontiguousarray(value, dtype=order).reshape(value.shape)
+    cell: Cell = value.item() if isinstance(value, np.generic) else value
+    return cell

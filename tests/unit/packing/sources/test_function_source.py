@@ -1,0 +1,108 @@
+"""Samples made by a function of the user's, which the site must allow."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.errors import DataError, RecipeError, TargetError, UserCodeError
+from headrace.packing.samples import Unreadable
+from headrace.packing.sources.access import Access
+from headrace.packing.sources.open import open_source, settled
+from headrace.recipe.load import parse
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+
+READER = """
+from pathlib import Path
+import numpy as np
+
+def read(path, factor=1):
+    text = Path(path).read_text()
+    if text == "damaged":
+        raise ValueError("cannot read this")
+    if text == "other":
+        return {"x": np.zeros(2)}
+    if text == "list":
+        return {"x": [1.0], "name": "a", "n": 1}
+    return {"x": np.full((2, 2), float(text) * factor, ">f8"), "name": text, "n": np.int32(3)}
+"""
+
+
+def opened(tmp_path: Path, texts: list[str], **dataset: Any) -> tuple[Any, Any, Access]:
+    code = tmp_path / "code"
+    code.mkdir(exist_ok=True)
+    module = f"reader_of_{tmp_path.name}"
+    (code / f"{module}.py").write_text(READER)
+    source = tmp_path / "raw"
+    source.mkdir(exist_ok=True)
+    for number, text in enumerate(texts):
+        (source / f"{number}.dat").write_text(text)
+    reader = {"_target_": f"{module}.read", "factor": 2}
+    recipe = {
+        "name": "r",
+        "code": [str(code)],
+        "dataset": {
+            "name": "x", "source": str(source), "include": ["*.dat"], "reader": reader, **dataset,
+        },
+        "model": {"_target_": "torch.nn.Identity"},
+    }  # fmt: skip
+    site = {
+        "name": "here",
+        "folder": str(tmp_path),
+        "roles": {"cpu": {}},
+        "tiers": [{"name": "disk", "folder": str(tmp_path)}],
+        "allowed_code": [str(code)],
+    }
+    parsed = parse(Recipe, recipe, "test")
+    access = Access.of(parsed, parse(Site, site, "test"))
+    return open_source(parsed.dataset, access), parsed.dataset, access
+
+
+def test_fields_of_a_function(tmp_path: Path) -> None:
+    source, spec, access = opened(tmp_path, ["1", "2.5", "damaged", "other", "list"])
+    refs = source.list_samples()
+    assert [(f.name, f.kind, f.dtype) for f in source.fields] == [
+        ("x", "array", ""), ("name", "text", ""), ("n", "value", "int64"),
+    ]  # fmt: skip
+    worker = open_source(settled(spec, access), access, source.fields)
+    values = list(worker.read(refs))
+    np.testing.assert_array_equal(values[1]["x"], np.full((2, 2), 5.0))
+    assert values[1]["x"].dtype == np.dtype("<f8")
+    assert (values[1]["name"], values[1]["n"]) == ("2.5", 3)
+    assert values[2:] == [
+        Unreadable("2.dat", "the reader raised ValueError: cannot read this"),
+        Unreadable("3.dat", "the reader returned x in place of x, name, n"),
+        Unreadable("4.dat", "the reader returned list as 'x'"),
+    ]
+    (tmp_path / "raw" / "0.dat").unlink()
+    with pytest.raises(DataError, match=r"0\.dat is gone since"):
+        list(worker.read(refs))
+
+
+def test_labels_beside_a_function(tmp_path: Path) -> None:
+    opened(tmp_path, ["1", "2"])
+    (tmp_path / "raw" / "l.csv").write_text("path,label,more\n0.dat,7,a\n1.dat,8.5,b\n")
+    source, spec, access = opened(tmp_path, ["1", "2"], index="l.csv", label_kind="value")
+    refs = source.list_samples()
+    worker = open_source(settled(spec, access), access, source.fields)
+    assert [list(sample) for sample in worker.read(refs)] == [["x", "name", "n", "label"]] * 2
+    assert [sample["label"] for sample in worker.read(refs)] == [7.0, 8.5]
+    classes, _, _ = opened(tmp_path, ["1", "2"], index="l.csv")
+    assert [ref.label for ref in classes.list_samples()] == ["7", "8.5"]
+
+
+def test_a_function_that_fails_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match=r"raised ValueError for .*0\.dat: cannot read this"):
+        opened(tmp_path, ["damaged"])[0].list_samples()
+    with pytest.raises(RecipeError, match=r"returned list as 'x' for .*0\.dat\n.*Valid: bytes"):
+        opened(tmp_path, ["list"])[0].list_samples()
+
+
+def test_a_function_that_is_not_allowed(tmp_path: Path) -> None:
+    source, _, _ = opened(tmp_path, ["1"], reader={"_target_": "os.stat"})
+    with pytest.raises(TargetError, match=r"os\.stat"):
+        source.list_samples()
+    with pytest.raises(RecipeError, match=r"Both dataset.reader and dataset.fields"):
+        opened(tmp_path, ["1"], fields={"x": "*.dat"})

@@ -1,0 +1,325 @@
+"""Parquet, Hugging Face and HDF5: rows are samples, columns are fields."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from headrace.errors import DataError, HeadraceError, RecipeError
+from headrace.packing.samples import Source, Unreadable
+from headrace.packing.sources.access import NOTHING
+from headrace.packing.sources.hdf5 import Hdf5Source
+from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources.parquet import ParquetSource
+from headrace.packing.sources.remote import RemotePlace
+from headrace.recipe.dataset import DatasetSpec
+from headrace.storage.store import open_store
+
+
+def spec_of(source: Path | str, **more: object) -> DatasetSpec:
+    return DatasetSpec.model_validate({"name": "x", "source": str(source), **more})
+
+
+def read_all(spec: DatasetSpec, step: int = 1) -> tuple[Source, list[Any]]:
+    listed = open_source(spec)
+    refs = listed.list_samples()[::step]
+    return listed, list(open_source(settled(spec), fields=listed.fields).read(refs))
+
+
+def png(shade: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", (3, 2), int(shade)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+NUM = 25
+FEATURES = {
+    "image": {"_type": "Image"},
+    "label": {"names": ["dog", "cat"], "_type": "ClassLabel"},
+}
+
+
+def table(first: int = 0, num: int = NUM) -> pa.Table:
+    numbers = range(first, first + num)
+    return pa.table(
+        {
+            "image": [{"bytes": png(n), "path": None} for n in numbers],
+            "label": [n % 2 for n in numbers],
+            "caption": [f"caption {n}" for n in numbers],
+            "weight": pa.array([n / 2 for n in numbers], pa.float32()),
+            "box": [[[n, 1], [2, 3]] for n in numbers],
+            "tags": [["a"] * (n % 3) for n in numbers],
+            "who": [f"p{n % 4}" for n in numbers],
+        }
+    ).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
+
+
+def save_to_disk(folder: Path, whole: pa.Table, num_files: int = 2) -> None:
+    """As `datasets` lays a dataset out, with a cache beside."""
+    folder.mkdir(parents=True)
+    names = [f"data-{n:05d}-of-{num_files:05d}.arrow" for n in range(num_files)]
+    size = -(-whole.num_rows // num_files)
+    for number, name in enumerate([*names, "cache-123.arrow"]):
+        part = whole.slice(number * size, size)
+        with pa.ipc.new_stream(folder / name, whole.schema) as writer:
+            writer.write_table(part, max_chunksize=7)
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": name} for name in names]})
+    )
+    (folder / "dataset_info.json").write_text("{}")
+
+
+def write_parquet(folder: Path) -> None:
+    parquet.write_table(table(0, 14), folder / "a.parquet", row_group_size=5)
+    parquet.write_table(table(14, NUM - 14), folder / "b.parquet", row_group_size=100)
+
+
+@pytest.mark.parametrize("form", ["parquet", "huggingface"])
+def test_columns_are_fields(tmp_path: Path, form: str) -> None:
+    if form == "parquet":
+        write_parquet(tmp_path)
+    else:
+        save_to_disk(tmp_path / "d", table())
+        tmp_path = tmp_path / "d"
+    spec = spec_of(tmp_path, group_field="who")
+    assert settled(spec).format == form
+    source, values = read_all(spec, -1)
+    assert [(f.name, f.kind, f.dtype or f.encoding) for f in source.fields] == [
+        ("image", "image", ""), ("caption", "text", ""), ("weight", "value", "float32"),
+        ("box", "array", ""), ("tags", "text", "json"),
+    ]  # fmt: skip
+    assert source.classes == ("dog", "cat")
+    refs = source.list_samples()
+    assert [ref.path for ref in refs] == sorted(ref.path for ref in refs)
+    assert [ref.label for ref in refs] == [("dog", "cat")[n % 2] for n in range(NUM)]
+    assert refs[3].group == "p3"
+    values.reverse()
+    for n, sample in enumerate(values):
+        assert sample["image"] == png(n)
+        assert (sample["caption"], sample["weight"]) == (f"caption {n}", n / 2)
+        np.testing.assert_array_equal(sample["box"], [[n, 1], [2, 3]])
+        assert json.loads(sample["tags"]) == ["a"] * (n % 3)
+
+
+def test_a_dataset_dict_gives_its_splits(tmp_path: Path) -> None:
+    save_to_disk(tmp_path / "train", table(0, 6))
+    save_to_disk(tmp_path / "test", table(6, 3), 1)
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    source, values = read_all(spec_of(tmp_path, fields={"text": "caption"}, labels="none"))
+    assert [ref.split for ref in source.list_samples()] == ["test"] * 3 + ["train"] * 6
+    assert values[0] == {"text": "caption 6"}
+    assert source.list_samples()[0].label is None
+
+
+def test_labels_that_are_numbers_and_splits(tmp_path: Path) -> None:
+    whole = pa.table({"x": [1, 2], "y": [0.5, 1.5], "fold": ["train", "val"]})
+    parquet.write_table(whole, tmp_path / "a.parquet")
+    spec = spec_of(tmp_path, label_field="y", label_kind="value", split_field="fold")
+    source, values = read_all(spec)
+    assert values == [{"label": 0.5, "x": 1}, {"label": 1.5, "x": 2}]
+    assert [ref.split for ref in source.list_samples()] == ["train", "val"]
+    with pytest.raises(DataError, match=r"row 0: the label is 0\.5, which is neither text nor"):
+        open_source(spec_of(tmp_path, label_field="y")).list_samples()
+    with pytest.raises(RecipeError, match=r"holds text, but dataset.label_kind is 'value'"):
+        open_source(spec_of(tmp_path, label_field="fold", label_kind="value")).list_samples()
+
+
+def test_values_that_are_missing_or_uneven(tmp_path: Path) -> None:
+    whole = pa.table(
+        {
+            "n": [1, None, 3, 4, 5],
+            "a": [[[1], [2]], [[1]], [[1], [2, 3]], [[1]], None],
+            "b": [b"x", b"y", b"z", b"", b"v"],
+        }
+    )
+    parquet.write_table(whole, tmp_path / "a.parquet")
+    values = read_all(spec_of(tmp_path))[1]
+    assert values[1] == Unreadable("a.parquet#1", "n: it has no value")
+    assert values[2] == Unreadable("a.parquet#2", "a: its lists are of different lengths: [1, 2]")
+    assert values[3] == Unreadable("a.parquet#3", "b: it is empty")
+    assert values[4].reason == "a: it has no value"
+    assert (values[0]["n"], values[0]["b"]) == (1, b"x")
+
+
+def write_h5(path: Path, num: int = NUM, **more: Any) -> Path:
+    with h5py.File(path, "w") as file:
+        numbers = np.arange(num)
+        file.create_dataset(
+            "images", data=np.repeat(numbers, 12).reshape(num, 3, 4).astype(">f4"), **more
+        )
+        file["meta/age"] = numbers / 4
+        file["meta/kind"] = [f"k{n % 3}" for n in numbers]
+        jpegs = file.create_dataset("png", num, dtype=h5py.vlen_dtype(np.uint8))
+        curves = file.create_dataset("curve", num, dtype=h5py.vlen_dtype(np.float32))
+        for n in numbers:
+            jpegs[n] = np.frombuffer(png(n), np.uint8)
+            curves[n] = np.arange(n, dtype=np.float32)
+        file["scalar"] = 3
+    return path
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("options", [{}, {"chunks": (4, 3, 4), "compression": "gzip"}])
+def test_hdf5(tmp_path: Path, options: dict[str, Any], remote: bool) -> None:
+    write_h5(tmp_path / "a.h5", **options)
+    spec = spec_of(tmp_path, label_field="meta/kind")
+    assert settled(spec).format == "hdf5"
+    source, values = read_all(spec, -1)
+    if remote:
+        source = Hdf5Source(spec, RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+        values = list(source.read(source.list_samples()[::-1]))
+    refs = source.list_samples()
+    assert {f.name: f.kind for f in source.fields} == {
+        "images": "array", "meta.age": "value", "png": "image", "curve": "array",
+    }  # fmt: skip
+    assert (refs[7].path, refs[7].label) == ("a.h5#07", "k1")
+    for n, sample in enumerate(reversed(values)):
+        assert (sample["png"], sample["meta.age"]) == (png(n), n / 4)
+        np.testing.assert_array_equal(sample["images"], np.full((3, 4), n))
+        assert sample["images"].dtype == np.dtype("<f4")
+        np.testing.assert_array_equal(sample["curve"], np.arange(n))
+
+
+def test_named_datasets_of_hdf5(tmp_path: Path) -> None:
+    path = write_h5(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        file["mean"] = np.zeros(3)
+    with pytest.raises(DataError, match=r"different numbers of rows: curve 25, .*mean 3"):
+        open_source(spec_of(path)).list_samples()
+    _, values = read_all(spec_of(path, fields={"kind": "meta/kind"}))
+    assert values[4] == {"kind": "k1"}
+    with pytest.raises(RecipeError, match=r"no column 'meta/kinds'\n.*Did you mean 'meta/kind'"):
+        open_source(spec_of(path, fields={"kind": "meta/kinds"})).list_samples()
+
+
+def test_hdf5_with_values_elsewhere(tmp_path: Path) -> None:
+    """An HDF5 file may name any file of the machine as its values."""
+    (tmp_path / "secret").write_bytes(b"12345678")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (8,), "u1", external=[("secret", 0, 8)])
+    with pytest.raises(DataError, match=r"'x' of .*a\.h5 keeps its values in other files"):
+        open_source(spec_of(tmp_path)).list_samples()
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["y"] = np.arange(3)
+        file["x"] = h5py.ExternalLink("/etc/other.h5", "x")
+    source = open_source(spec_of(tmp_path / "b.h5"))
+    source.list_samples()
+    assert [field.name for field in source.fields] == ["y"]
+
+
+def test_a_shard_of_headrace_is_no_source(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.attrs["headrace_format"] = 1
+    with pytest.raises(DataError, match=r"a shard that headrace packed\n.*dataset\.path"):
+        open_source(spec_of(tmp_path)).list_samples()
+
+
+def cut(path: Path, share: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+@pytest.mark.parametrize("form", ["parquet", "hdf5", "huggingface"])
+def test_cut_files_are_named(tmp_path: Path, form: str, share: float) -> None:
+    if form == "huggingface":
+        save_to_disk(tmp_path / "d", table())
+        path = tmp_path / "d" / "data-00001-of-00002.arrow"
+    elif form == "parquet":
+        write_parquet(tmp_path)
+        path = tmp_path / "b.parquet"
+    else:
+        path = write_h5(tmp_path / "a.h5")
+    cut(path, share)
+    if form == "huggingface" and share == 0.99:
+        return  # only the end marker of the stream is gone: all rows are there
+    with pytest.raises(DataError, match=path.name):
+        open_source(spec_of(path.parent, format=form)).list_samples()
+
+
+def test_a_damaged_page_is_told_when_it_is_read(tmp_path: Path) -> None:
+    whole = pa.table({"x": np.random.default_rng(0).random(5000)})
+    parquet.write_table(whole, tmp_path / "a.parquet", write_page_checksum=True)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[2000:2200] = bytes(200)
+    (tmp_path / "a.parquet").write_bytes(content)
+    source = open_source(spec_of(tmp_path))
+    refs = source.list_samples()
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as a parquet file"):
+        list(source.read(refs))
+
+
+@pytest.mark.parametrize("form", ["parquet", "hdf5", "huggingface"])
+def test_containers_that_change_while_packing(tmp_path: Path, form: str) -> None:
+    if form == "huggingface":
+        save_to_disk(tmp_path / "d", table(), 1)
+        path = tmp_path / "d" / "data-00000-of-00001.arrow"
+    elif form == "parquet":
+        path = tmp_path / "a.parquet"
+        parquet.write_table(table(), path)
+    else:
+        path = write_h5(tmp_path / "a.h5")
+    source = open_source(spec_of(path.parent, format=form))
+    refs = source.list_samples()
+    path.touch()
+    with pytest.raises(DataError, match=rf"{path.name} was written to since"):
+        list(source.read(refs[:1]))
+    path.unlink()
+    with pytest.raises(DataError, match=rf"{path.name} is gone since"):
+        list(source.read(refs[:1]))
+
+
+def test_files_with_other_columns(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"x": [1], "y": ["a"]}), tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"x": [1.5]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"'x' of .*b\.parquet is double, in others it is int64"):
+        open_source(spec_of(tmp_path)).list_samples()
+    with pytest.raises(DataError, match=r"'y' of .*b\.parquet is missing"):
+        open_source(spec_of(tmp_path, fields={"y": "y"})).list_samples()
+    with pytest.raises(RecipeError, match=r"no column 'lable'\n.*Valid: x, y"):
+        open_source(spec_of(tmp_path, label_field="lable")).list_samples()
+
+
+def test_columns_that_cannot_be_packed(tmp_path: Path) -> None:
+    whole = pa.table({"x": [1], "d": pa.array([1], pa.decimal128(5, 2)), "a b": [1]})
+    parquet.write_table(whole, tmp_path / "a.parquet")
+    with pytest.raises(RecipeError, match=r"Column 'a b' cannot be a field"):
+        open_source(spec_of(tmp_path)).list_samples()
+    with pytest.raises(RecipeError, match=r"Column 'd' holds decimal128\(5, 2\)"):
+        open_source(spec_of(tmp_path, fields={"d": "d"})).list_samples()
+
+
+def test_parquet_through_a_store(tmp_path: Path) -> None:
+    write_parquet(tmp_path)
+    source = ParquetSource(spec_of(tmp_path), RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+    refs = source.list_samples()
+    assert [sample["caption"] for sample in source.read(refs)] == [
+        f"caption {n}" for n in range(NUM)
+    ]
+
+
+@pytest.mark.parametrize("state", ["{", "[]", '{"_data_files": [{"filename": "../x.arrow"}]}'])
+def test_states_that_cannot_be_used(tmp_path: Path, state: str) -> None:
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises(DataError, match=r"state\.json"):
+        open_source(spec_of(tmp_path, format="huggingface")).list_samples()
+
+
+def test_containers_of_two_forms_are_told(tmp_path: Path) -> None:
+    write_h5(tmp_path / "a.h5")
+    write_parquet(tmp_path)
+    with pytest.raises(RecipeError, match=r"'a\.h5' and 'a\.parquet'.*\n.*hdf5, parquet"):
+        open_source(spec_of(tmp_path))
+
+
+@pytest.mark.parametrize("more", [{"labels": "folders"}, {"labels": "index", "index": "a.csv"}])
+def test_rows_have_no_folders_and_no_index(tmp_path: Path, more: dict[str, str]) -> None:
+    with pytest.raises(HeadraceError, match="label_field"):
+        open_source(spec_of(tmp_path, format="parquet", **more))
