@@ -171,10 +171,13 @@ class Weighted:
         """Places in the split, `(num_samples,) int64`; repeats are to be expected."""
         bits = random_bits(self.num_samples, self.seed, epoch, _DRAWS)
         uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        found = np.searchsorted(self._ends, uniform * self._ends[-1], side="right")
+        by_value = np.argsort(uniform)  # searching in order is many times faster
+        drawn = np.empty(self.num_samples, dtype=np.int64)
+        drawn[by_value] = np.searchsorted(
+            self._ends, uniform[by_value] * self._ends[-1], side="right"
+        )
         last = np.flatnonzero(self.weights)[-1]  # rounding may reach the end
-        drawn: Indices = np.minimum(found, last).astype(np.int64, copy=False)
-        return drawn
+        return np.minimum(drawn, last)
 
 
 def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from headrace.errors import ShardError, UserError
 from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
+from headrace.storage.store import open_store
 from headrace.storage.store_local import LocalStore
 from support.shards import write_dataset
 
@@ -119,6 +120,23 @@ def test_the_order_is_that_of_a_dataset_that_is_whole(afar):
     whole = module(afar, None, shuffle_window=2)
     assert ids(streamed.train_dataloader()) == ids(whole.train_dataloader())
     assert ids(streamed.val_dataloader()) == ids(whole.val_dataloader()) == list(range(50, 60))
+
+
+def test_a_split_on_s3_is_trained_on(afar, moto_server, moto_bucket):
+    """Nothing but the manifest is on the node."""
+    url = f"{moto_bucket}/datasets/small"
+    store = open_store(url, moto_server.options)
+    for path in (afar / "shards").iterdir():
+        store.upload(path, f"shards/{path.name}")
+    folder = near_part(afar, "near")
+    source = ShardSource.at(url, moto_server.options, room=4)
+    data = module(folder, source, shuffle_window=2)
+    batches = list(data.train_dataloader())
+    assert sorted(ids(batches)) == list(range(50))
+    for batch in batches:
+        assert torch.equal(batch["image"][:, 1], (batch["sample_id"] * 2 + 1).to(torch.uint8))
+    assert data.train_dataloader().dataset.places.scratch().max_held <= 4
+    assert ids(data.val_dataloader()) == list(range(50, 60))
 
 
 def test_each_shard_is_fetched_once_an_epoch_and_before_it_is_needed(afar):
