@@ -9,13 +9,20 @@ from pydantic import JsonValue
 
 from headrace.errors import DataError
 from headrace.packing import statistics
+from headrace.packing.division import TRAIN
 from headrace.packing.packed import PackedShard
 from headrace.packing.plan import PackPlan
 from headrace.storage.fingerprint import content_fingerprint
-from headrace.storage.manifest import FieldInfo, FieldStatistics, Manifest, Quarantined
+from headrace.storage.manifest import (
+    FieldInfo,
+    FieldStatistics,
+    LengthStatistics,
+    Manifest,
+    Quarantined,
+    ShardInfo,
+)
 
 _NUM_SHOWN = 5
-_TRAINING = "train"
 
 
 def merge(
@@ -39,7 +46,7 @@ def merge(
     quarantined = tuple(sample for part in packed for sample in part.quarantined)
     planned = Counter[str]()
     for shard in plan.shards:
-        planned[shard.split] += len(shard.samples)
+        planned[shard.split] += shard.num_samples
     for split, num_samples in splits.items():
         if planned[split] and not num_samples:
             raise DataError(
@@ -54,8 +61,10 @@ def merge(
         fields=fields,
         classes=plan.classes,
         splits=splits,
+        folds=_folds(shards),
         shards=shards,
         statistics=_statistics(plan, packed),
+        lengths=_lengths(plan, packed),
         class_counts=_class_counts(plan, packed),
         quarantined=quarantined,
         provenance=provenance,
@@ -90,24 +99,47 @@ def describe(quarantined: Sequence[Quarantined]) -> str:
 
 
 def _with_encoding(info: FieldInfo, packed: Sequence[PackedShard]) -> FieldInfo:
-    if info.layout == "fixed":
+    met = {encoding for part in packed for encoding in part.encodings.get(info.name, ())}
+    if len(met) != 1:
         return info
-    met = sorted({encoding for part in packed for encoding in part.encodings})
-    return FieldInfo.model_validate(
-        {**info.model_dump(), "encoding": met[0] if len(met) == 1 else "image"}
-    )
+    return FieldInfo.model_validate({**info.model_dump(), "encoding": met.pop()})
+
+
+def _folds(shards: Sequence[ShardInfo]) -> dict[str, tuple[int, ...]]:
+    counts: dict[str, Counter[int]] = {}
+    for shard in shards:
+        if shard.fold is not None:
+            counts.setdefault(shard.split, Counter())[shard.fold] += shard.num_samples
+    return {
+        split: tuple(counted[fold] for fold in range(max(counted) + 1))
+        for split, counted in counts.items()
+    }
+
+
+def _training(plan: PackPlan, packed: Sequence[PackedShard]) -> list[PackedShard]:
+    """Shards of the training split, or all when there is none."""
+    pairs = zip(plan.shards, packed, strict=True)
+    return [part for shard, part in pairs if shard.split == TRAIN] or list(packed)
 
 
 def _statistics(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, FieldStatistics]:
-    """Over the training split, or over all when there is none."""
-    pairs = list(zip(plan.shards, packed, strict=True))
-    training = [part for shard, part in pairs if shard.split == _TRAINING] or list(packed)
+    training = _training(plan, packed)
     found: dict[str, FieldStatistics] = {}
     for info in plan.fields:
         parts = [part.statistics[info.name] for part in training if info.name in part.statistics]
         merged = statistics.merge(parts)
         if merged is not None:
             found[info.name] = statistics.finish(merged)
+    return found
+
+
+def _lengths(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, LengthStatistics]:
+    training = _training(plan, packed)
+    found: dict[str, LengthStatistics] = {}
+    for info in plan.fields:
+        parts = [part.lengths[info.name] for part in training if info.name in part.lengths]
+        if parts:
+            found[info.name] = statistics.merge_lengths(parts)
     return found
 
 

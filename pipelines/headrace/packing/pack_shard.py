@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-
 from headrace.errors import StepError
-from headrace.packing import statistics
+from headrace.packing.blocks import Gatherer
 from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, packed_before
-from headrace.packing.plan import LABEL, PlannedShard
-from headrace.packing.read_samples import SamplesRead, read_samples
-from headrace.shards.writer import ShardWriter
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.manifest import FieldInfo, ShardInfo
+from headrace.packing.plan import PlannedShard
+from headrace.packing.samples import Unreadable
+from headrace.packing.sources.open import open_source
+from headrace.shards.builder import ShardBuilder
+from headrace.shards.columns import Expected
+from headrace.storage.atomic import read_record, write_text
+from headrace.storage.manifest import ShardInfo
 from headrace.storage.room import told_when_full
 
 
@@ -32,50 +32,49 @@ def pack_shard(task: ShardTask) -> PackedShard:
     plan = read_record(folder.plan_file(task.file), PlannedShard)
     if plan is None:
         raise StepError(f"The plan {folder.plan_file(task.file)} is missing", "Pack again.")
-    read = read_samples(Path(task.source), plan.samples, task.fields[0], task.example)
-    shard = _write(folder, task, plan, read) if read.positions else None
-    packed = _record(task, plan, read, shard)
-    with told_when_full(folder.parts, len(packed.model_dump_json())):
-        write_record(folder.record_file(task.file), packed)
+    packed = _pack(folder, task, plan)
+    text = packed.model_dump_json()
+    with told_when_full(folder.parts, len(text)):
+        write_text(folder.record_file(task.file), text)
     return packed
 
 
-def _write(
-    folder: DatasetFolder, task: ShardTask, plan: PlannedShard, read: SamplesRead
-) -> ShardInfo:
-    kept = [plan.samples[position] for position in read.positions]
-    sample_ids = np.array(read.positions, dtype=np.int64) + plan.first_sample_id
-    writer = ShardWriter(plan.split, sample_ids, [sample.path for sample in kept])
-    info = task.fields[0]
-    if read.fixed is not None:
-        writer.add_fixed(info.name, read.fixed)
-    else:
-        writer.add_ragged(info.name, read.ragged)
-    if LABEL in task.fields:
-        writer.add_fixed(LABEL.name, np.array([sample.label for sample in kept], dtype=np.int64))
-    written = writer.publish(folder.path / plan.file)
-    return ShardInfo(
-        file=plan.file,
-        split=plan.split,
-        num_samples=len(kept),
-        num_bytes=written.num_bytes,
-        xxh3_128=written.xxh3_128,
+def _pack(folder: DatasetFolder, task: ShardTask, plan: PlannedShard) -> PackedShard:
+    refs = plan.refs()
+    source = open_source(task.dataset, task.access, task.source_fields)
+    gatherer = Gatherer(task, plan)
+    expected = Expected(
+        num_samples=len(refs),
+        source_bytes=sum(len(path.encode()) for path in plan.paths),
+        first_bytes=sum(plan.sizes),
     )
-
-
-def _record(
-    task: ShardTask, plan: PlannedShard, read: SamplesRead, shard: ShardInfo | None
-) -> PackedShard:
-    labels = (plan.samples[position].label for position in read.positions)
-    class_counts = Counter(label for label in labels if label is not None)
-    moments = statistics.moments(read.fixed) if read.fixed is not None else None
-    info: FieldInfo = task.fields[0]
+    shard: ShardInfo | None = None
+    with ShardBuilder(folder.path / plan.file, plan.split, task.fields, expected) as builder:
+        for position, values in enumerate(source.read(refs)):
+            if isinstance(values, Unreadable):
+                gatherer.leave_out(position, values.reason)
+            elif gatherer.add(position, values):
+                builder.add(gatherer.block())
+        if gatherer.num_waiting:
+            builder.add(gatherer.block())
+        if len(builder):
+            written = builder.finish()
+            shard = ShardInfo(
+                file=plan.file,
+                split=plan.split,
+                num_samples=len(builder),
+                num_bytes=written.num_bytes,
+                xxh3_128=written.xxh3_128,
+                fold=plan.fold,
+            )
+    tally = gatherer.tally
     return PackedShard(
         pack_key=task.pack_key,
         shard=shard,
-        statistics={info.name: moments} if moments is not None else {},
-        class_counts=dict(sorted(class_counts.items())),
-        encodings=tuple(sorted(read.encodings)),
-        quarantined=tuple(read.quarantined),
-        num_planned=len(plan.samples),
+        statistics=tally.moments,
+        lengths=tally.lengths,
+        class_counts=dict(sorted(Counter(tally.labels).items())),
+        encodings={name: tuple(sorted(met)) for name, met in tally.encodings.items()},
+        quarantined=tuple(tally.quarantined),
+        num_planned=len(refs),
     )

@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from headrace.errors import StepError
+from headrace.packing.fields import FieldRule
+from headrace.packing.samples import SourceField
+from headrace.packing.sources.access import Access
 from headrace.packing.statistics import Moments
+from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.atomic import read_record
 from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import FieldInfo, Quarantined, Record, ShardInfo
+from headrace.storage.manifest import FieldInfo, LengthStatistics, Quarantined, Record, ShardInfo
 
 logger = logging.getLogger(__name__)
 
@@ -40,19 +45,26 @@ class DatasetFolder:
         return self.parts / f"{Path(shard_file).stem}.json"
 
 
-class ShardTask(Record):
+@dataclass(frozen=True, kw_only=True)
+class ShardTask:
     """What a worker is given; it reads the samples' list from the dataset's folder."""
 
-    source: str
-    """The source folder."""
+    dataset: DatasetSpec
+    """The source, settled."""
+    access: Access
+    """What the site allows the source."""
+    source_fields: tuple[SourceField, ...]
+    """Fields that the listing found."""
+    rules: tuple[FieldRule, ...]
+    """How each is kept."""
+    fields: tuple[FieldInfo, ...]
+    """Fields of a sample in the shard."""
+    statistics: Literal["all", "sample", "none"]
+    """Over which samples moments are taken."""
     target: str
     """The dataset's folder."""
     file: str
     """The shard, relative to the dataset's folder."""
-    fields: tuple[FieldInfo, ...]
-    """Fields of a sample, the input first."""
-    example: str
-    """Sample that the shape of the input was taken from; empty for ragged fields."""
     pack_key: str
     """Identity of the whole packing."""
 
@@ -65,11 +77,13 @@ class PackedShard(Record):
     shard: ShardInfo | None
     """The shard; null when none of its samples could be read."""
     statistics: dict[str, Moments]
-    """Moments of the input, when it is of fixed shape."""
+    """Moments of the fixed fields."""
+    lengths: dict[str, LengthStatistics] = {}
+    """Sizes of the samples of ragged fields."""
     class_counts: dict[int, int]
     """Samples by class index."""
-    encodings: tuple[str, ...]
-    """Encodings met in a ragged field, sorted."""
+    encodings: dict[str, tuple[str, ...]]
+    """Encodings met in fields that stay encoded, sorted."""
     quarantined: tuple[Quarantined, ...]
     """Samples left out, with reasons."""
     num_planned: int

@@ -1,44 +1,31 @@
-"""What packing will do: pure functions from files, labels and recipe to frozen records."""
+"""What packing will do: pure functions from samples, labels and recipe to frozen records."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
-from headrace.errors import RecipeError
-from headrace.packing.decode import ARRAY_SUFFIXES, IMAGE_SUFFIXES
-from headrace.packing.labels import Labels
-from headrace.packing.sources import SourceFile
-from headrace.packing.splits import assign_splits
+from headrace.packing.division import Listing, folds_of, shards_of, split_samples
+from headrace.packing.fields import FieldRule
+from headrace.packing.samples import SampleRef
+from headrace.packing.splits import Indices, ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 from headrace.shards.format import HEADER_BYTES
 from headrace.storage.manifest import FORMAT_VERSION, FieldInfo, Record
 
-MAX_SHARD_BYTES = 4 * 2**30
-"""A worker holds a shard in memory, so that larger ones are refused."""
-
 LABEL = FieldInfo(name="label", dtype="int64", layout="fixed")
 """The field of class indices."""
 
-_FIXED_BYTES = 8 + 8 + 8  # label, sample_id, offset of the source path
-
-
-class PlannedSample(Record):
-    """One file on its way into a shard."""
-
-    path: str
-    """Path relative to the source folder."""
-    num_bytes: int
-    """Size when it was listed."""
-    mtime_ns: int
-    """Time of its content when it was listed, nanoseconds."""
-    label: int | None
-    """Class index; null without labels."""
+_FIXED_BYTES = 8 + 8 + 8  # sample_id, checksum, offset of the source path
+_DATASET_KEYS = {
+    "splits", "stratify", "split_seed", "folds", "fields", "format", "reader",
+    "label_kind", "label_field",
+}  # fmt: skip
+_PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined"}
 
 
 class PlannedShard(Record):
@@ -48,12 +35,33 @@ class PlannedShard(Record):
     """Path relative to the dataset's folder, as in `shards/train-00000.h5`."""
     split: str
     """Split of all its samples."""
+    fold: int | None = None
+    """Fold of all its samples; null when the split has no folds."""
     first_sample_id: int
     """`sample_id` of the first sample; the others follow."""
-    samples: tuple[PlannedSample, ...]
-    """The samples."""
+    paths: tuple[str, ...]
+    """Name of each sample."""
+    sizes: tuple[int, ...]
+    """Bytes of each, when it was listed."""
+    versions: tuple[str, ...]
+    """Version of each, when it was listed."""
+    places: tuple[tuple[int, ...], ...]
+    """Place of each in its container; empty when none has one."""
+    labels: tuple[int, ...]
+    """Class index of each; empty without labels."""
     num_bytes: int
     """Size of the file, estimated from above."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples to pack."""
+        return len(self.paths)
+
+    def refs(self) -> list[SampleRef]:
+        """The samples as the source knows them."""
+        places = self.places or ((),) * len(self.paths)
+        columns = zip(self.paths, self.sizes, self.versions, places, strict=True)
+        return [SampleRef(*row[:3], where=row[3]) for row in columns]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,164 +84,124 @@ class PackPlan:
     @property
     def num_samples(self) -> int:
         """Samples to pack."""
-        return sum(len(shard.samples) for shard in self.shards)
+        return sum(shard.num_samples for shard in self.shards)
 
 
-def pack_key(
-    dataset: DatasetSpec, pack: PackSpec, files: Sequence[SourceFile], labels: Labels
-) -> str:
-    """Hash of everything that decides what the shards hold.
+@dataclass(frozen=True, kw_only=True)
+class FirstNumbers:
+    """Where numbers begin, when samples are appended."""
 
-    Neither the dataset's name nor the place of the source folder count, nor how many quarantined
-    samples are put up with.
+    sample_id: int = 0
+    """First `sample_id`."""
+    shard: dict[str, int] | None = None
+    """Number of the first shard by split."""
+
+
+def settings_key(dataset: DatasetSpec, pack: PackSpec) -> str:
+    """Hash of the settings that decide what shards hold, without the samples.
+
+    Neither the dataset's name nor the place of the source count, nor how many quarantined samples
+    are put up with.
 
     Returns:
         32 hexadecimal digits.
     """
-    config = dataset.model_dump_json(include={"splits", "stratify", "split_seed"})
-    packing = pack.model_dump_json(include={"images", "shard_bytes", "shard_samples"})
-    state = xxhash.xxh3_128(f"{FORMAT_VERSION}\n{config}\n{packing}\n".encode())
-    for name in labels.classes:
-        state.update(f"{name!r}\n".encode())
-    for index, file in enumerate(files):
-        label = labels.indices[index] if labels.indices else None
-        state.update(f"{file.path!r} {file.num_bytes} {file.mtime_ns} {label}\n".encode())
-    return state.hexdigest()
+    config = dataset.model_dump_json(include=_DATASET_KEYS)
+    packing = pack.model_dump_json(include=_PACK_KEYS)
+    return xxhash.xxh3_128_hexdigest(f"{FORMAT_VERSION}\n{config}\n{packing}\n".encode())
 
 
-def input_kind(files: Sequence[SourceFile]) -> str:
-    """Whether the samples are of kind `image` or `array`; also the name of the input field.
+def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: Listing) -> str:
+    """Hash of everything that decides what the shards hold.
 
-    Raises:
-        RecipeError: Files of both kinds, or of an unknown one.
+    Returns:
+        32 hexadecimal digits.
     """
-    firsts: dict[str, SourceFile] = {}
-    for file in files:
-        firsts.setdefault(PurePosixPath(file.path).suffix.lower(), file)
-    for suffix, file in firsts.items():
-        if suffix not in IMAGE_SUFFIXES + ARRAY_SUFFIXES:
-            raise RecipeError(
-                f"'{file.path}' matches dataset.include, but '{suffix}' files cannot be packed",
-                f"Valid: {', '.join(IMAGE_SUFFIXES + ARRAY_SUFFIXES)}.",
-            )
-    images = [file for suffix, file in firsts.items() if suffix in IMAGE_SUFFIXES]
-    arrays = [file for suffix, file in firsts.items() if suffix in ARRAY_SUFFIXES]
-    if images and arrays:
-        raise RecipeError(
-            f"The source holds both images ('{images[0].path}') and arrays ('{arrays[0].path}')",
-            "Narrow dataset.include to one kind.",
-        )
-    return "array" if arrays else "image"
+    state = xxhash.xxh3_128(settings_key(dataset, pack).encode())
+    for name in listing.labels.classes:
+        state.update(f"{name!r}\n".encode())
+    indices = listing.labels.indices or (None,) * len(listing.refs)
+    lines = [
+        f"{ref.path!r} {ref.num_bytes} {ref.version} {label} {ref.group!r} {ref.split!r}\n"
+        for ref, label in zip(listing.refs, indices, strict=True)
+    ]
+    state.update("".join(lines).encode())
+    return state.hexdigest()
 
 
 def make_plan(
     dataset: DatasetSpec,
     pack: PackSpec,
-    files: Sequence[SourceFile],
-    labels: Labels,
-    field: FieldInfo,
+    listing: Listing,
+    rules: Sequence[FieldRule],
+    first: FirstNumbers | None = None,
 ) -> PackPlan:
     """Lay out splits and shards.
 
     Args:
         dataset: How samples are split.
         pack: How large shards are.
-        files: The samples, sorted by path.
-        labels: Their labels.
-        field: The input field, `image` or `array`.
+        listing: The samples.
+        rules: How each field is kept, `label` left out.
+        first: Where numbers begin.
 
     Raises:
-        RecipeError: A split would be empty, or a shard would not fit a worker's memory.
+        RecipeError: A split would be empty.
+        DataError: The source gives splits to some samples only.
     """
-    stratify_by = labels.indices if dataset.stratify else ()
-    paths = [file.path for file in files]
-    splits = assign_splits(paths, stratify_by, dataset.splits, dataset.split_seed)
-    _check_splits(dataset, splits, len(files))
+    sizes = _sizes(listing.refs, rules, bool(listing.labels.classes))
+    order = ranks([ref.path for ref in listing.refs], dataset.split_seed)
+    splits = split_samples(dataset, listing)
     shards: list[PlannedShard] = []
-    next_id = 0
+    next_id = first.sample_id if first else 0
     for split, indices in splits.items():
-        samples = [_sample(files[index], labels, index) for index in indices]
-        for number, part in enumerate(_cut(samples, pack, field)):
-            shard = _shard(split, number, next_id, part, field)
-            _check_size(shard)
-            shards.append(shard)
-            next_id += len(part)
+        number = (first.shard or {}).get(split, 0) if first else 0
+        for fold, part in folds_of(dataset, listing, split, indices):
+            for piece in shards_of(part, sizes, order, pack, sequential=listing.sequential):
+                file = f"shards/{split}-{number:05d}.h5"
+                num_bytes = HEADER_BYTES + int(sizes[piece].sum())
+                shards.append(_shard(listing, piece, (file, split, fold, next_id, num_bytes)))
+                number, next_id = number + 1, next_id + len(piece)
+    fields = tuple(rule.info for rule in rules)
     return PackPlan(
         name=dataset.name,
-        pack_key=pack_key(dataset, pack, files, labels),
-        fields=(field, LABEL) if labels.classes else (field,),
-        classes=labels.classes,
+        pack_key=pack_key(dataset, pack, listing),
+        fields=(*fields, LABEL) if listing.labels.classes else fields,
+        classes=listing.labels.classes,
         splits=tuple(splits),
         shards=tuple(shards),
     )
 
 
-def _check_splits(
-    dataset: DatasetSpec, splits: dict[str, tuple[int, ...]], num_samples: int
-) -> None:
-    for name, share in dataset.splits.items():
-        if share > 0 and not splits[name]:
-            raise RecipeError(
-                f"Split '{name}' would be empty: {num_samples} samples at a share of {share:g}",
-                "Raise its share in dataset.splits, or add samples.",
-            )
-
-
-def _sample(file: SourceFile, labels: Labels, index: int) -> PlannedSample:
-    return PlannedSample(
-        path=file.path,
-        num_bytes=file.num_bytes,
-        mtime_ns=file.mtime_ns,
-        label=labels.indices[index] if labels.indices else None,
-    )
-
-
-def _cut(
-    samples: Sequence[PlannedSample], pack: PackSpec, field: FieldInfo
-) -> Iterator[tuple[PlannedSample, ...]]:
-    limit = pack.shard_samples or len(samples)
-    limit_bytes = math.inf if pack.shard_samples else float(pack.shard_bytes)
-    part: list[PlannedSample] = []
-    part_bytes = 0
-    for sample in samples:
-        size = _sample_bytes(sample, field)
-        if part and (len(part) == limit or part_bytes + size > limit_bytes):
-            yield tuple(part)
-            part, part_bytes = [], 0
-        part.append(sample)
-        part_bytes += size
-    if part:
-        yield tuple(part)
+def _sizes(
+    refs: Sequence[SampleRef], rules: Sequence[FieldRule], labelled: bool
+) -> NDArray[np.int64]:
+    """Bytes of each sample in a shard, estimated, `(num_samples,) int64`."""
+    fixed = _FIXED_BYTES + (8 if labelled else 0) + sum(rule.fixed_bytes for rule in rules)
+    paths = np.fromiter((len(ref.path) for ref in refs), dtype=np.int64, count=len(refs))
+    if all(rule.info.layout == "fixed" for rule in rules):
+        return paths + fixed
+    listed = np.fromiter((ref.num_bytes for ref in refs), dtype=np.int64, count=len(refs))
+    example = sum(rule.example_bytes for rule in rules if rule.info.layout == "ragged")
+    growth = max((rule.growth for rule in rules), default=1.0)
+    values = np.where(listed > 0, (listed * growth).astype(np.int64), example)
+    return paths + fixed + values
 
 
 def _shard(
-    split: str,
-    number: int,
-    first_sample_id: int,
-    samples: tuple[PlannedSample, ...],
-    field: FieldInfo,
+    listing: Listing, indices: Indices, head: tuple[str, str, int | None, int, int]
 ) -> PlannedShard:
-    return PlannedShard(
-        file=f"shards/{split}-{number:05d}.h5",
-        split=split,
-        first_sample_id=first_sample_id,
-        samples=samples,
-        num_bytes=HEADER_BYTES + sum(_sample_bytes(sample, field) for sample in samples),
+    refs = [listing.refs[index] for index in indices]
+    labels = listing.labels.indices
+    return PlannedShard.model_construct(
+        file=head[0],
+        split=head[1],
+        fold=head[2],
+        first_sample_id=head[3],
+        paths=tuple([ref.path for ref in refs]),
+        sizes=tuple([ref.num_bytes for ref in refs]),
+        versions=tuple([ref.version for ref in refs]),
+        places=tuple([ref.where for ref in refs]) if any(ref.where for ref in refs) else (),
+        labels=tuple([labels[index] for index in indices]) if labels else (),
+        num_bytes=head[4],
     )
-
-
-def _sample_bytes(sample: PlannedSample, field: FieldInfo) -> int:
-    if field.layout == "ragged":
-        size = sample.num_bytes + 8
-    else:
-        size = math.prod(field.shape) * np.dtype(field.dtype).itemsize
-    return size + len(sample.path.encode()) + _FIXED_BYTES
-
-
-def _check_size(shard: PlannedShard) -> None:
-    if shard.num_bytes > MAX_SHARD_BYTES and len(shard.samples) > 1:
-        raise RecipeError(
-            f"{shard.file} would take {shard.num_bytes:,} bytes ({len(shard.samples):,} samples); "
-            f"workers hold a shard in memory, so that {MAX_SHARD_BYTES:,} are the most",
-            "Lower pack.shard_samples or pack.shard_bytes.",
-        )

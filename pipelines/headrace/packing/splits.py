@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import xxhash
+from numpy.typing import ArrayLike, NDArray
+
+Indices = NDArray[np.int64]
 
 
 def split_counts(total: int, shares: Mapping[str, float]) -> dict[str, int]:
@@ -73,11 +78,8 @@ def _give(
 
 
 def assign_splits(
-    paths: Sequence[str],
-    labels: Sequence[int],
-    shares: Mapping[str, float],
-    seed: int,
-) -> dict[str, tuple[int, ...]]:
+    paths: Sequence[str], labels: ArrayLike, shares: Mapping[str, float], seed: int
+) -> dict[str, Indices]:
     """Indices of the samples of each split, in a seeded random order.
 
     Any range of a split is a random sample of it.
@@ -91,22 +93,94 @@ def assign_splits(
     Returns:
         Every index of `paths` exactly once, by split in the order of `shares`.
     """
-    groups: dict[int, list[int]] = {}
-    for index in sorted(range(len(paths)), key=lambda i: _key(paths[i], seed, "split")):
-        groups.setdefault(labels[index] if labels else 0, []).append(index)
-    # ties between classes go by a hash, lest the first classes always fill the first splits
-    classes = sorted(groups, key=lambda label: _key(str(label), seed, "class"))
-    counts = stratified_counts([len(groups[label]) for label in classes], shares)
-    splits: dict[str, list[int]] = {name: [] for name in shares}
-    for label, row in zip(classes, counts, strict=True):
+    classes = np.asarray(labels, dtype=np.int64)
+    in_class = _by_class(np.argsort(_keys(paths, seed, "split"), kind="stable"), classes, seed)
+    counts = stratified_counts([len(part) for part in in_class], shares)
+    parts: dict[str, list[Indices]] = {name: [np.empty(0, dtype=np.int64)] for name in shares}
+    for part, row in zip(in_class, counts, strict=True):
         start = 0
         for name, count in row.items():
-            splits[name] += groups[label][start : start + count]
+            parts[name].append(part[start : start + count])
             start += count
-    return {
-        name: tuple(sorted(indices, key=lambda i: _key(paths[i], seed, "order")))
-        for name, indices in splits.items()
-    }
+    order = ranks(paths, seed)
+    return {name: in_order(np.concatenate(found), order) for name, found in parts.items()}
+
+
+def assign_groups(
+    paths: Sequence[str],
+    groups: Sequence[str],
+    labels: ArrayLike,
+    shares: Mapping[str, float],
+    seed: int,
+) -> dict[str, Indices]:
+    """As `assign_splits`, but all samples of a group are in one split.
+
+    The largest group comes first; each goes to the split that is furthest from its share, counted
+    in classes when labels are given.
+
+    Args:
+        paths: Distinct path of every sample.
+        groups: Group of every sample.
+        labels: Class index of every sample to keep class shares as groups allow; empty not to.
+        shares: Share of each split.
+        seed: Decides between groups of one size, and the order.
+    """
+    names, group_of = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
+    table = _counts(group_of, np.asarray(labels, dtype=np.int64))
+    ties = _keys([str(name) for name in names], seed, "group")
+    used = [name for name, share in shares.items() if share > 0]
+    weights = np.array([shares[name] for name in used])
+    wanted = weights[:, None] / weights.sum() * table.sum(axis=0)[None, :]
+    split_of = np.empty(len(names), dtype=np.int64)
+    for group in np.lexsort((ties, -table.sum(axis=1))):
+        row = table[group]
+        # how much nearer to what is wanted, relative to the split's size
+        gain = (row * (2 * wanted - row)).sum(axis=1) / weights
+        split_of[group] = np.argmax(gain)
+        wanted[split_of[group]] -= row
+    of_sample = split_of[group_of]
+    order = ranks(paths, seed)
+    none = np.empty(0, dtype=np.int64)
+    found = {name: np.flatnonzero(of_sample == number) for number, name in enumerate(used)}
+    return {name: in_order(found.get(name, none), order) for name in shares}
+
+
+def ranks(paths: Sequence[str], seed: int) -> NDArray[np.uint64]:
+    """Random number of every path, `(num_samples,)`: samples lie in shards in their order."""
+    return _keys(paths, seed, "order")
+
+
+def in_order(indices: Indices, order: NDArray[np.uint64]) -> Indices:
+    """The indices sorted by their ranks."""
+    ordered: Indices = indices[np.argsort(order[indices], kind="stable")]
+    return ordered
+
+
+def _keys(texts: Sequence[str], seed: int, purpose: str) -> NDArray[np.uint64]:
+    """Hash of every text: its order is a random order of the texts, another for each purpose."""
+    digest, prefix = xxhash.xxh3_128_digest, f"{purpose}\0{seed}\0".encode()
+    joined = b"".join([digest(prefix + text.encode()) for text in texts])
+    return np.frombuffer(joined, dtype=">u8")[::2].astype(np.uint64)
+
+
+def _by_class(by_hash: Indices, classes: NDArray[np.int64], seed: int) -> list[Indices]:
+    """Indices of each class; ties go by a hash, lest the first classes fill the first splits."""
+    if not len(classes):
+        return [by_hash]
+    stable = by_hash[np.argsort(classes[by_hash], kind="stable")]
+    labels, starts = np.unique(classes[stable], return_index=True)
+    parts = np.split(stable, starts[1:])
+    order = np.argsort(_keys([str(label) for label in labels], seed, "class"), kind="stable")
+    return [parts[number] for number in order]
+
+
+def _counts(group_of: Indices, classes: NDArray[np.int64]) -> NDArray[Any]:
+    """Samples by group and class, `(num_groups, num_classes) float64`."""
+    num_groups = int(group_of.max()) + 1 if len(group_of) else 0
+    num_classes = int(classes.max()) + 1 if len(classes) else 1
+    cells = group_of * num_classes + (classes if len(classes) else 0)
+    flat = np.bincount(cells, minlength=num_groups * num_classes)
+    return flat.reshape(num_groups, num_classes).astype(np.float64)
 
 
 def _ideals(total: int, shares: Mapping[str, float]) -> dict[str, Fraction]:
@@ -114,7 +188,3 @@ def _ideals(total: int, shares: Mapping[str, float]) -> dict[str, Fraction]:
     exact = {name: Fraction(repr(float(share))) for name, share in shares.items()}
     whole = sum(exact.values())
     return {name: total * share / whole for name, share in exact.items()}
-
-
-def _key(text: str, seed: int, purpose: str) -> tuple[int, str]:
-    return xxhash.xxh3_128_intdigest(f"{purpose}\0{seed}\0{text}".encode()), text

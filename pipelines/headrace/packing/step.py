@@ -12,16 +12,20 @@ from typing import Any, Protocol
 
 from headrace.errors import DataError, ManifestError
 from headrace.leases.fleet import Fleet
-from headrace.packing.labels import Labels, label_samples
+from headrace.packing.division import Listing
+from headrace.packing.labels import Labels, labels_of
 from headrace.packing.merge import check_quarantine, merge
 from headrace.packing.pack_shard import pack_shard
 from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, has_size
-from headrace.packing.plan import PackPlan, input_kind, make_plan, pack_key
-from headrace.packing.probe import input_field
-from headrace.packing.sources import SourceFile, list_sources, open_source
+from headrace.packing.plan import PackPlan, make_plan, pack_key
+from headrace.packing.probe import field_rules
+from headrace.packing.samples import Source
+from headrace.packing.sources.access import Access
+from headrace.packing.sources.open import open_source, settled
+from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
-from headrace.storage.atomic import write_record
+from headrace.storage.atomic import write_text
 from headrace.storage.layout import LeaseFolder, SiteFolder
 from headrace.storage.locks import exclusive_while
 from headrace.storage.manifest import Manifest, read_manifest, write_manifest
@@ -52,17 +56,17 @@ OpenFleet = Callable[[LeaseFolder], AbstractContextManager[Mapper]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
-    """What lies in the source folder."""
+class OpenedSource:
+    """A source and what lies in it."""
 
-    source: Path
-    """The folder."""
-    files: tuple[SourceFile, ...]
-    """Its samples, sorted by path."""
-    kind: str
-    """`image` or `array`."""
-    labels: Labels
-    """Their labels."""
+    dataset: DatasetSpec
+    """The recipe's dataset, its form and place settled."""
+    access: Access
+    """What the site allows."""
+    source: Source
+    """The source, after its listing."""
+    listing: Listing
+    """Its samples."""
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -87,8 +91,8 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
         folder = Path(spec.path).expanduser().absolute()
         return _outputs(folder, _packed_dataset(folder), reused=True)
     context.progress(0, None, _UNIT, "listing files")
-    listing = _list(context)
-    key = pack_key(spec, context.recipe.pack, listing.files, listing.labels)
+    opened = _open(context)
+    key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
     folder = SiteFolder(Path(context.site.folder).expanduser()).datasets / f"{spec.name}-{key[:12]}"
     manifest = reusable(folder, key)
     reused = manifest is not None
@@ -99,7 +103,7 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
             manifest = reusable(folder, key)
             reused = manifest is not None
             if manifest is None:
-                manifest = _pack(context, open_fleet, listing, DatasetFolder(folder))
+                manifest = _pack(context, open_fleet, opened, DatasetFolder(folder))
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
     return _outputs(folder, manifest, reused=reused)
@@ -132,32 +136,36 @@ def _packed_dataset(folder: Path) -> Manifest:
     return manifest
 
 
-def _list(context: StepContext) -> Listing:
-    spec = context.recipe.dataset
-    source = open_source(spec.source or "")
-    files = list_sources(source, spec.include, context.check)
-    return Listing(
-        source=source,
-        files=files,
-        kind=input_kind(files),
-        labels=label_samples(spec, source, files),
+def _open(context: StepContext) -> OpenedSource:
+    access = Access.of(context.recipe, context.site)
+    dataset = settled(context.recipe.dataset, access)
+    source = open_source(dataset, access)
+    refs = source.list_samples(context.check)
+    names = [ref.label for ref in refs if ref.label is not None]
+    labels = labels_of(names, source.classes) if names else Labels(classes=(), indices=())
+    listing = Listing(
+        source=dataset.source or "", refs=refs, labels=labels, sequential=source.sequential
     )
+    return OpenedSource(dataset=dataset, access=access, source=source, listing=listing)
 
 
 def _pack(
-    context: StepContext, open_fleet: OpenFleet, listing: Listing, folder: DatasetFolder
+    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, folder: DatasetFolder
 ) -> Manifest:
-    recipe = context.recipe
-    info, example = input_field(listing.source, listing.files, listing.kind, recipe.pack)
-    plan = make_plan(recipe.dataset, recipe.pack, listing.files, listing.labels, info)
+    recipe, listing = context.recipe, opened.listing
+    rules = field_rules(listing.source, opened.source, listing.refs, recipe.pack)
+    plan = make_plan(opened.dataset, recipe.pack, listing, rules)
     _prepare(plan, folder)
     tasks = [
         ShardTask(
-            source=str(listing.source),
+            dataset=opened.dataset,
+            access=opened.access,
+            source_fields=tuple(opened.source.fields),
+            rules=rules,
+            fields=plan.fields,
+            statistics=recipe.pack.statistics,
             target=str(folder.path),
             file=shard.file,
-            fields=plan.fields,
-            example=example,
             pack_key=plan.pack_key,
         )
         for shard in plan.shards
@@ -179,8 +187,9 @@ def _prepare(plan: PackPlan, folder: DatasetFolder) -> None:
     waiting = [shard for shard in plan.shards if not folder.record_file(shard.file).exists()]
     require_room(folder.path, sum(shard.num_bytes for shard in waiting))
     for shard in plan.shards:
-        with told_when_full(folder.parts, len(shard.model_dump_json())):
-            write_record(folder.plan_file(shard.file), shard)
+        text = shard.model_dump_json()
+        with told_when_full(folder.parts, len(text)):
+            write_text(folder.plan_file(shard.file), text)
 
 
 def _run_tasks(
@@ -198,9 +207,9 @@ def _run_tasks(
     return [packed[index] for index in range(len(tasks))]
 
 
-def _provenance(context: StepContext, source: Path) -> dict[str, Any]:
+def _provenance(context: StepContext, source: str) -> dict[str, Any]:
     return {
-        "source": str(source),
+        "source": source,
         "recipe": context.recipe.name,
         "run_id": context.spec.run_id,
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},

@@ -64,7 +64,7 @@ class ShardBuilder:
         fields: Sequence[FieldInfo],
         expected: Expected | None = None,
     ) -> None:
-        self._path = path
+        self.path = path
         self._split = split
         self._columns = Columns(path.parent, fields)
         self._has_codec = any(info.codec != "none" for info in fields)
@@ -101,7 +101,7 @@ class ShardBuilder:
         Raises:
             StorageFullError: There is no room.
         """
-        with told_when_full(self._path.parent, self._columns.num_bytes):
+        with told_when_full(self.path.parent, self._columns.num_bytes):
             self._columns.add(block)
 
     def finish(self) -> WrittenShard:
@@ -110,11 +110,11 @@ class ShardBuilder:
         Raises:
             StorageFullError: There is no room; nothing is left behind.
         """
-        with told_when_full(self._path.parent, self._columns.num_bytes):
+        with told_when_full(self.path.parent, self._columns.num_bytes):
             written = self._compressed() if self._has_codec else self._plain()
             os.fsync(self._file)
-            self._temporary.replace(self._path)
-            fsync_folder(self._path.parent)
+            self._temporary.replace(self.path)
+            fsync_folder(self.path.parent)
         return written
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class ShardBuilder:
             old_name.unlink(missing_ok=True)
 
     def _new_name(self) -> Path:
-        return self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        return self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
 
 
 def _opened(path: Path) -> int:

@@ -48,6 +48,8 @@ class FieldInfo(Record):
     """How the bytes of a ragged field are to be read; `raw`: elements of `dtype`."""
     ndim: int | None = None
     """Axes of each sample of a ragged field of arrays, whose shapes are stored; else null."""
+    sample_rate: int | None = None
+    """Samples a second of decoded sound; else null."""
     codec: Codec = "none"
     """Compression of a fixed field; `none` can be mapped into memory."""
     chunk_samples: int = 0

@@ -1,10 +1,11 @@
 """Splits add up exactly, keep class shares, and depend on nothing but paths and seed."""
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.packing.splits import assign_splits, split_counts, stratified_counts
+from headrace.packing.splits import assign_groups, assign_splits, split_counts, stratified_counts
 
 SHARES = (
     st.lists(st.integers(0, 100), min_size=1, max_size=4)
@@ -66,17 +67,18 @@ def test_splits_are_pinned() -> None:
     """The same in every release: a changed hash or order would silently move test samples."""
     paths = [f"{number}.png" for number in range(8)]
     splits = assign_splits(paths, [0, 1] * 4, {"train": 0.5, "test": 0.5}, 7)
-    assert splits == PINNED
+    assert {name: part.tolist() for name, part in splits.items()} == PINNED
 
 
-PINNED = {"train": (2, 7, 0, 5), "test": (4, 1, 6, 3)}
+PINNED = {"train": [2, 7, 0, 5], "test": [4, 1, 6, 3]}
 
 
 def test_seed_and_order() -> None:
     paths = [f"{number}.png" for number in range(1000)]
     shares = {"train": 0.9, "test": 0.1}
     one, two = (assign_splits(paths, [], shares, seed) for seed in (1, 2))
-    assert one == assign_splits(paths, [], shares, 1)
+    again = assign_splits(paths, [], shares, 1)
+    assert all(one[name].tolist() == again[name].tolist() for name in shares)
     assert set(one["test"]) != set(two["test"])
     half = [index for index in one["train"][:450] if index < 500]
     assert 180 < len(half) < 270  # any range is a random sample
@@ -98,3 +100,41 @@ def test_an_added_sample_moves_few_others() -> None:
     before = set(assign_splits(paths, [], shares, 0)["test"])
     after = set(assign_splits([*paths, "new.png"], [], shares, 0)["test"])
     assert len(before ^ after) <= 3
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=80),
+    SHARES,
+    st.integers(0, 2**32),
+)
+def test_no_group_is_in_two_splits(
+    samples: list[tuple[int, int]], shares: dict[str, float], seed: int
+) -> None:
+    paths = [f"{number}.png" for number in range(len(samples))]
+    groups = [f"patient-{group}" for group, _ in samples]
+    splits = assign_groups(paths, groups, [label for _, label in samples], shares, seed)
+    assert sorted(index for part in splits.values() for index in part) == list(range(len(paths)))
+    found = [{groups[index] for index in part} for part in splits.values()]
+    assert sum(map(len, found)) == len(set(groups))
+    assert all(not len(splits[name]) for name, share in shares.items() if not share)
+
+
+def test_groups_keep_shares_of_samples_and_classes() -> None:
+    """Six hundred groups of one to nine samples, each of one class."""
+    groups = [f"g{group}" for group in range(600) for _ in range(1 + group % 9)]
+    labels = [int(group[1:]) % 4 for group in groups]
+    paths = [f"{number}.png" for number in range(len(groups))]
+    shares = {"train": 0.8, "val": 0.1, "test": 0.1}
+    splits = assign_groups(paths, groups, labels, shares, 3)
+    for name, share in shares.items():
+        assert abs(len(splits[name]) / len(paths) - share) < 0.01
+        of_class = np.bincount(np.array(labels)[splits[name]], minlength=4)
+        whole = np.bincount(labels) * share
+        assert np.all(np.abs(of_class - whole) < 0.05 * whole + 9)
+    other = assign_groups(paths, groups, labels, shares, 4)
+    assert set(other["test"].tolist()) != set(splits["test"].tolist())
+    reverse = assign_groups(paths[::-1], groups[::-1], labels[::-1], shares, 3)
+    for name in shares:
+        straight = [paths[index] for index in splits[name]]
+        assert [paths[::-1][index] for index in reverse[name]] == straight

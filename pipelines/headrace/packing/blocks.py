@@ -1,0 +1,156 @@
+"""Gathers converted samples into blocks for the shard builder, and counts what went by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.packing import statistics
+from headrace.packing.convert import Column, Converter
+from headrace.packing.decode import UnreadableError
+from headrace.packing.packed import ShardTask
+from headrace.packing.plan import PlannedShard
+from headrace.packing.samples import Values
+from headrace.packing.statistics import Moments
+from headrace.shards.columns import Block
+from headrace.storage.manifest import LengthStatistics, Quarantined
+
+_BLOCK_BYTES = 4 * 2**20
+_BLOCK_SAMPLES = 512
+_SAMPLED = 256  # samples of each shard that statistics of a sample are made of
+
+
+@dataclass
+class Tally:
+    """What is known of the samples packed."""
+
+    moments: dict[str, Moments] = field(default_factory=dict)
+    """Moments of fixed fields."""
+    lengths: dict[str, LengthStatistics] = field(default_factory=dict)
+    """Sizes of ragged fields."""
+    encodings: dict[str, set[str]] = field(default_factory=dict)
+    """Encodings of fields that stay encoded."""
+    labels: list[int] = field(default_factory=list)
+    """Class index of each sample."""
+    quarantined: list[Quarantined] = field(default_factory=list)
+    """Samples left out, with reasons."""
+
+
+class Gatherer:
+    """Converts samples until there is a block of them.
+
+    Args:
+        task: How fields are kept.
+        plan: The samples of the shard.
+    """
+
+    def __init__(self, task: ShardTask, plan: PlannedShard) -> None:
+        self.tally = Tally()
+        self._plan = plan
+        self._statistics = task.statistics
+        self._converters = [(rule.info.name, Converter(rule)) for rule in task.rules]
+        self._num_blocked = 0
+        self._start_block()
+
+    @property
+    def num_waiting(self) -> int:
+        """Samples of the block so far."""
+        return len(self._positions)
+
+    def add(self, position: int, values: Values) -> bool:
+        """Convert a sample; one that cannot be is left out.
+
+        Args:
+            position: Its place in the plan.
+            values: Its values.
+
+        Returns:
+            Whether the block is full.
+
+        Raises:
+            DataError: It has another shape or dtype than the example.
+        """
+        path = self._plan.paths[position]
+        for number, (name, converter) in enumerate(self._converters):
+            try:
+                converter.add(path, values[name], self._columns[number])
+            except UnreadableError as error:
+                self._undo(number)
+                prefix = f"{name}: " if len(self._converters) > 1 else ""
+                self.leave_out(position, f"{prefix}{error}")
+                return False
+            self._num_bytes += len(self._columns[number].items[-1])
+        self._positions.append(position)
+        return self._num_bytes >= _BLOCK_BYTES or len(self._positions) >= _BLOCK_SAMPLES
+
+    def leave_out(self, position: int, reason: str) -> None:
+        """Put a sample into quarantine."""
+        path = self._plan.paths[position]
+        self.tally.quarantined.append(Quarantined(path=path, reason=reason))
+
+    def block(self) -> Block:
+        """The block, taken out."""
+        positions, plan = self._positions, self._plan
+        columns = [column.items for column in self._columns]
+        shapes = {
+            name: column.shapes
+            for (name, converter), column in zip(self._converters, self._columns, strict=True)
+            if converter.rule.info.ndim is not None
+        }
+        self._count()
+        if plan.labels:
+            labels = [plan.labels[position] for position in positions]
+            self.tally.labels += labels
+            content = np.array(labels, dtype="<i8").tobytes()
+            columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
+        block = Block(
+            ids=np.array(positions, dtype=np.int64) + plan.first_sample_id,
+            sources=[plan.paths[position].encode() for position in positions],
+            columns=columns,
+            shapes=shapes,
+        )
+        self._num_blocked += len(positions)
+        self._start_block()
+        return block
+
+    def _start_block(self) -> None:
+        self._positions: list[int] = []
+        self._columns = [Column() for _ in self._converters]
+        self._num_bytes = 0
+
+    def _undo(self, number: int) -> None:
+        """Take back the values of a sample in the columns before one."""
+        for column in self._columns[:number]:
+            self._num_bytes -= len(column.items.pop())
+            if column.shapes:
+                column.shapes.pop()
+
+    def _count(self) -> None:
+        for (name, converter), column in zip(self._converters, self._columns, strict=True):
+            info = converter.rule.info
+            self.tally.encodings.setdefault(name, set()).update(column.encodings)
+            if info.layout == "ragged":
+                sizes = np.fromiter(map(len, column.items), dtype=np.int64)
+                self._count_lengths(name, sizes)
+                continue
+            num_counted = len(column.items)
+            if self._statistics == "sample":
+                num_counted = max(0, min(num_counted, _SAMPLED - self._num_blocked))
+            if self._statistics != "none" and num_counted:
+                content = b"".join(column.items[:num_counted])
+                values = np.frombuffer(content, dtype=info.dtype).reshape(-1, *info.shape)
+                self._count_values(name, statistics.moments(values))
+
+    def _count_lengths(self, name: str, sizes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        found = statistics.lengths(sizes)
+        before = self.tally.lengths.get(name)
+        self.tally.lengths[name] = (
+            statistics.merge_lengths([before, found]) if before is not None else found
+        )
+
+    def _count_values(self, name: str, found: Moments | None) -> None:
+        before = self.tally.moments.get(name)
+        merged = statistics.merge(part for part in (before, found) if part is not None)
+        if merged is not None:
+            self.tally.moments[name] = merged

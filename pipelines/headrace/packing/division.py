@@ -1,0 +1,162 @@
+"""Which samples make which split, fold and shard: pure functions of a listing and the recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.labels import Labels
+from headrace.packing.samples import SampleRef
+from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order, ranks
+from headrace.recipe.dataset import DatasetSpec, PackSpec
+
+TRAIN = "train"
+"""The split that is cut into folds."""
+
+_KNOWN_SPLITS = (TRAIN, "val", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What lies in the source."""
+
+    source: str
+    """Folder or URL."""
+    refs: Sequence[SampleRef]
+    """Its samples, sorted by path."""
+    labels: Labels
+    """Their labels."""
+    sequential: bool = False
+    """Whether a shard should hold neighbours."""
+
+
+def split_samples(dataset: DatasetSpec, listing: Listing) -> dict[str, Indices]:
+    """Indices of the samples of each split, in the order of the shards.
+
+    Raises:
+        RecipeError: A split would be empty.
+        DataError: The source gives splits to some samples only.
+    """
+    refs = listing.refs
+    given = [ref for ref in refs if ref.split is not None]
+    if given:
+        return _given_splits(dataset, refs, len(given))
+    every = np.arange(len(refs))
+    splits = _assign(dataset, listing, every, dataset.splits)
+    for name, share in dataset.splits.items():
+        if share > 0 and not len(splits[name]):
+            raise RecipeError(
+                f"Split '{name}' would be empty: {len(refs)} samples at a share of {share:g}",
+                "Raise its share in dataset.splits, or add samples.",
+            )
+    return splits
+
+
+def _assign(
+    dataset: DatasetSpec, listing: Listing, indices: Indices, shares: dict[str, float]
+) -> dict[str, Indices]:
+    """Cut some of the samples by shares."""
+    refs = [listing.refs[index] for index in indices]
+    paths = [ref.path for ref in refs]
+    labels: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+    if dataset.stratify and listing.labels.indices:
+        labels = np.array(listing.labels.indices, dtype=np.int64)[indices]
+    if any(ref.group is not None for ref in refs):
+        # a sample without a group is one of its own
+        groups = [f"\0{ref.path}" if ref.group is None else ref.group for ref in refs]
+        found = assign_groups(paths, groups, labels, shares, dataset.split_seed)
+    else:
+        found = assign_splits(paths, labels, shares, dataset.split_seed)
+    return {name: indices[part] for name, part in found.items()}
+
+
+def _given_splits(
+    dataset: DatasetSpec, refs: Sequence[SampleRef], num_given: int
+) -> dict[str, Indices]:
+    if num_given < len(refs):
+        without = next(ref.path for ref in refs if ref.split is None)
+        raise DataError(
+            f"{len(refs) - num_given:,} of {len(refs):,} samples have no split in the source, as "
+            f"'{without}'",
+            "Give each sample a split, or none.",
+        )
+    names = np.array([ref.split for ref in refs], dtype=object)
+    found = sorted(set(names))
+    order = ranks([ref.path for ref in refs], dataset.split_seed)
+    known = [name for name in _KNOWN_SPLITS if name in found]
+    ordered = known + [name for name in found if name not in known]
+    return {name: in_order(np.flatnonzero(names == name), order) for name in ordered}
+
+
+def folds_of(
+    dataset: DatasetSpec, listing: Listing, split: str, indices: Indices
+) -> Iterator[tuple[int | None, Indices]]:
+    """The folds of a split with their numbers; the whole split, when it has none.
+
+    Raises:
+        RecipeError: A fold would be empty.
+    """
+    if dataset.folds is None or split != TRAIN:
+        yield None, indices
+        return
+    shares = {str(fold): 1 / dataset.folds for fold in range(dataset.folds)}
+    for name, part in _assign(dataset, listing, indices, shares).items():
+        if not len(part):
+            raise RecipeError(
+                f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "
+                f"{len(indices):,} samples",
+                "Lower dataset.folds, or add samples.",
+            )
+        yield int(name), part
+
+
+def shards_of(
+    indices: Indices,
+    sizes: NDArray[np.int64],
+    order: NDArray[np.uint64],
+    pack: PackSpec,
+    *,
+    sequential: bool,
+) -> Iterator[Indices]:
+    """Samples of each shard; of neighbours in the source, when it is to be read in sequence."""
+    if sequential:
+        indices = np.sort(indices)
+    for start, stop in cut(sizes[indices], pack):
+        part = indices[start:stop]
+        yield in_order(part, order) if sequential else part
+
+
+def cut(sizes: NDArray[np.int64], pack: PackSpec) -> Iterator[tuple[int, int]]:
+    """First and last sample of each shard.
+
+    Args:
+        sizes: Bytes of each sample.
+        pack: How large shards are.
+    """
+    edges = list(_edges(sizes, pack))
+    multiple = pack.shards_multiple_of
+    num_shards = math.ceil(len(edges) / multiple) * multiple
+    if multiple > 1 and num_shards <= len(sizes):  # else there are too few samples
+        bounds = np.linspace(0, len(sizes), num_shards + 1).astype(np.int64)
+        edges = [(int(start), int(stop)) for start, stop in pairwise(bounds)]
+    yield from edges
+
+
+def _edges(sizes: NDArray[np.int64], pack: PackSpec) -> Iterator[tuple[int, int]]:
+    ends = np.cumsum(sizes)
+    start, total = 0, len(sizes)
+    while start < total:
+        if pack.shard_samples:
+            stop = start + pack.shard_samples
+        else:
+            before = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, before + int(pack.shard_bytes), side="right"))
+        stop = min(total, max(stop, start + 1))
+        yield start, stop
+        start = stop
