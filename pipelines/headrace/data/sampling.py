@@ -177,7 +177,8 @@ class Weighted:
             self._ends, uniform[by_value] * self._ends[-1], side="right"
         )
         last = np.flatnonzero(self.weights)[-1]  # rounding may reach the end
-        return np.minimum(drawn, last)
+        drawn[drawn > last] = last
+        return drawn
 
 
 def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:
