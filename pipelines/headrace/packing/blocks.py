@@ -16,7 +16,7 @@ from headrace.packing.statistics import Moments
 from headrace.shards.columns import Block
 from headrace.storage.manifest import LengthStatistics, Quarantined
 
-_BLOCK_BYTES = 4 * 2**20
+_BLOCK_BYTES = 2**20  # what was read is in the processor's cache still when it is written
 _BLOCK_SAMPLES = 512
 _SAMPLED = 256  # samples of each shard that statistics of a sample are made of
 

@@ -15,7 +15,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 
 MEMORY_BYTES = 32 * 2**20
 """Bytes of an array that are kept in memory; beyond, all go to a file without a name."""
-PIECE_BYTES = 2 * 2**20
+PIECE_BYTES = 2**20
 """Bytes that are written at once, small enough to be in the processor's cache still."""
 _JOINED_BYTES = 16 * 2**10  # smaller buffers are joined first
 _MAX_BUFFERS = 512  # at most 1024 can be written by one call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.decode import decode_arrays
@@ -59,7 +58,16 @@ class FolderSource:
         if self._by_folders:
             name = self._place.name
             inside = self._place.inside
-            return [replace(ref, label=folder_label(name, inside(ref.path))) for ref in refs]
+            return [
+                SampleRef(
+                    ref.path,
+                    ref.num_bytes,
+                    ref.version,
+                    folder_label(name, inside(ref.path)),
+                    where=ref.where,
+                )
+                for ref in refs
+            ]
         if self._index is None:
             return refs
         refs = self._index.matched(refs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import PurePosixPath
 
 from headrace.packing.decode import IMAGE_MAGIC, UnreadableError, decode_array
 from headrace.packing.samples import FieldKind, SourceField, Value
@@ -29,7 +28,9 @@ _PLURALS = {"image": "images", "array": "arrays", "audio": "sounds", "text": "te
 
 def suffix_of(path: str) -> str:
     """Ending of a name, in lower case with its dot; empty for none."""
-    return PurePosixPath(path).suffix.lower()
+    name = path.rpartition("/")[2]  # as pathlib, which takes ten times as long
+    dot = name.rfind(".")
+    return name[dot:].lower() if 0 < dot < len(name) - 1 else ""
 
 
 def kind_of(path: str) -> FieldKind:
