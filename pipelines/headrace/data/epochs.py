@@ -11,6 +11,7 @@ from headrace.data.sampling import (
     Whole,
     check_weights,
     class_weights,
+    weight_field,
 )
 from headrace.errors import UserError
 from headrace.recipe.data import DataSpec
@@ -45,14 +46,7 @@ def _weighted(dataset: ShardedDataset, spec: DataSpec, seed: int) -> Weighted:
             f"{len(dataset.places.far)} of {len(dataset.shards)} shards are not on this node",
             "Stage the whole dataset, or write data.sampling: uniform and data.shuffle_window.",
         )
-    name = "label" if spec.sampling == "balanced" else spec.sampling
-    fixed = [info.name for info in dataset.manifest.fields if info.layout == "fixed"]
-    if name not in fixed:
-        raise UserError(
-            f"data.sampling '{spec.sampling}' needs the field '{name}', which the dataset "
-            f"'{dataset.manifest.name}' does not have",
-            f"Write uniform, balanced, or a field with one number a sample: {', '.join(fixed)}.",
-        )
+    name = weight_field(spec.sampling, dataset.manifest)
     values = dataset.gather(name, np.arange(len(dataset), dtype=np.int64))
     balanced = spec.sampling == "balanced"
     weights = class_weights(values) if balanced else check_weights(values, name)

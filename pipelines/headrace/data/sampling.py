@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, UserError
+from headrace.storage.manifest import Manifest
 
 Indices = NDArray[np.int64]
 
@@ -192,6 +193,23 @@ def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:
     """
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     return 1.0 / counts[classes].astype(np.float64)
+
+
+def weight_field(sampling: str, manifest: Manifest) -> str:
+    """Name of the field that `data.sampling` draws by; `balanced` draws by `label`.
+
+    Raises:
+        UserError: The dataset has no such field with one number a sample.
+    """
+    name = "label" if sampling == "balanced" else sampling
+    numbers = [info.name for info in manifest.fields if info.layout == "fixed" and not info.shape]
+    if name not in numbers:
+        raise UserError(
+            f"data.sampling '{sampling}' needs a field '{name}' with one number a sample, which "
+            f"the dataset '{manifest.name}' does not have",
+            f"Valid: {', '.join(['uniform', 'balanced', *numbers])}.",
+        )
+    return name
 
 
 def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.data.order import EachOnceOrder, TrainOrder
+from headrace.data.sampling import weight_field
 from headrace.errors import MemoryExhaustedError, RecipeError
 from headrace.recipe.fit import gang_size
 from headrace.recipe.recipe import Recipe
@@ -72,6 +73,8 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     num_nodes, ranks_per_node = gang_size(recipe, role)
     manifest.shards_of(TRAIN)
     _check_staged(recipe, manifest)
+    if recipe.data.sampling != "uniform":
+        weight_field(recipe.data.sampling, manifest)
     order = TrainOrder(
         num_samples=recipe.data.samples_per_epoch or manifest.splits[TRAIN],
         seed=recipe.seed,

@@ -163,9 +163,9 @@ def test_draws_by_class_and_by_weight(folder):
     assert 540 < drawn[True] < 660
     (weighted,) = modules(folder, sampling="weight", samples_per_epoch=240)
     assert {i for batch in epoch_of([weighted], 0) for i in batch} == {0, 1, 2, 3}
-    with pytest.raises(UserError, match="needs the field 'wieght'"):
+    with pytest.raises(UserError, match="needs a field 'wieght'"):
         modules(folder, sampling="wieght")
-    with pytest.raises(UserError, match="needs the field 'words'"):
+    with pytest.raises(UserError, match="needs a field 'words'"):
         modules(folder, sampling="words")
 
 

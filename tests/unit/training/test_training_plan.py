@@ -43,6 +43,8 @@ ROLE = Role(nodes=2, ranks_per_node=4)
 def test_draws_by_weight_may_make_an_epoch_of_another_length():
     drawn = recipe(sampling="balanced", samples_per_epoch=6400)
     assert plan_training(drawn, ROLE, manifest(train=1258)).batches_per_epoch == 100
+    with pytest.raises(UserError, match="needs a field 'image' with one number"):
+        plan_training(recipe(sampling="image"), ROLE, manifest(train=1258))
 
 
 def test_counts_of_a_training():
