@@ -22,12 +22,6 @@ MAX_PIXELS = 89_478_485
 MAX_ARCHIVE_BYTES = 4 * 2**30
 """Bytes of arrays beyond which an archive is taken for a decompression bomb."""
 
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Endings, in lower case, of files that are images."""
-
-ARRAY_SUFFIXES = (".npy",)
-"""Endings, in lower case, of files that are arrays."""
-
 IMAGE_MAGIC = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
 """What images begin with; `RIFF` is that of WebP and of WAV."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.samples import SampleRef
+from headrace.packing.samples import SampleRef, SourceField
 from headrace.packing.sources.kinds import suffix_of
 from headrace.packing.sources.place import Place
 from headrace.storage.store import StoredFile
@@ -72,6 +72,19 @@ def sorted_unique(refs: list[SampleRef]) -> list[SampleRef]:
         if one.path == other.path:
             raise DataError(f"There are two samples '{one.path}'", "Rename or remove one of them.")
     return refs
+
+
+def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) -> None:
+    """Refuse a field that is called as the number of the class is.
+
+    Raises:
+        RecipeError: There is one.
+    """
+    if refs and refs[0].label is not None and any(field.name == "label" for field in fields):
+        raise RecipeError(
+            "The samples have a field 'label', and class labels from elsewhere",
+            "Name the fields that count in dataset.fields, with another name for that one.",
+        )
 
 
 def no_index(index: str | None, form: str) -> None:

@@ -9,7 +9,7 @@ from headrace.packing.decode import decode_arrays
 from headrace.packing.labels import by_folders, folder_label
 from headrace.packing.samples import SampleRef, SourceField, Unreadable, Values
 from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import sorted_unique
+from headrace.packing.sources.containers import no_second_label, sorted_unique
 from headrace.packing.sources.contents import made_of, values_of
 from headrace.packing.sources.globs import any_of
 from headrace.packing.sources.index import Index
@@ -58,7 +58,7 @@ class FolderSource:
         if self._by_folders:
             name = self._place.name
             inside = self._place.inside
-            return [
+            refs = [
                 SampleRef(
                     ref.path,
                     ref.num_bytes,
@@ -68,10 +68,10 @@ class FolderSource:
                 )
                 for ref in refs
             ]
-        if self._index is None:
-            return refs
-        refs = self._index.matched(refs)
-        self.fields = with_columns(self.fields, self._index)
+        elif self._index is not None:
+            refs = self._index.matched(refs)
+            self.fields = with_columns(self.fields, self._index)
+        no_second_label(self.fields, refs)
         return refs
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.packing.labels import folder_label
 from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
 from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import sorted_unique
+from headrace.packing.sources.containers import no_second_label, sorted_unique
 from headrace.packing.sources.folder import included, joined, nothing_found, with_columns
 from headrace.packing.sources.index import Index
 from headrace.packing.sources.kinds import kind_of_bytes
@@ -72,11 +72,11 @@ class FunctionSource:
         self.fields = self._fields_of(refs[0])
         if self._spec.labels == "folders":
             name = self._place.name
-            return [replace(ref, label=folder_label(name, ref.path)) for ref in refs]
-        if self._index is None:
-            return refs
-        refs = self._index.matched(refs)
-        self.fields = with_columns(self.fields, self._index)
+            refs = [replace(ref, label=folder_label(name, ref.path)) for ref in refs]
+        elif self._index is not None:
+            refs = self._index.matched(refs)
+            self.fields = with_columns(self.fields, self._index)
+        no_second_label(self.fields, refs)
         return refs
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
 from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import containers, no_index, sorted_unique
+from headrace.packing.sources.containers import containers, no_index, no_second_label, sorted_unique
 from headrace.packing.sources.place import Place
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import StoredFile
@@ -126,6 +126,7 @@ class RowSource(ABC):
                 check()
         if not refs:
             raise DataError(f"The {self.form} files in {self._place.name} hold no row")
+        no_second_label(self.fields, refs)
         return sorted_unique(refs)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:

@@ -10,7 +10,7 @@ from headrace.errors import DataError, RecipeError, nearest
 from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.columns import number_type, to_number
-from headrace.packing.sources.containers import containers, no_index, sorted_unique
+from headrace.packing.sources.containers import containers, no_index, no_second_label, sorted_unique
 from headrace.packing.sources.kinds import field_of, kind_of
 from headrace.packing.sources.parts import values_of_parts
 from headrace.packing.sources.place import Piece, Place
@@ -68,6 +68,7 @@ class WebDatasetSource:
         if self._labels == "value" and dtypes:
             dtype = "int64" if dtypes == {"int64"} else "float64"
             self.fields = (*self.fields, SourceField("label", "value", dtype=dtype))
+        no_second_label(self.fields, refs)
         return sorted_unique(refs)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:

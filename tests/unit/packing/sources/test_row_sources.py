@@ -131,6 +131,13 @@ def test_labels_that_are_numbers_and_splits(tmp_path: Path) -> None:
         open_source(spec_of(tmp_path, label_field="fold", label_kind="value")).list_samples()
 
 
+def test_a_field_that_is_called_label_beside_classes(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"label": [1], "kind": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(RecipeError, match="a field 'label', and class labels from elsewhere"):
+        open_source(spec_of(tmp_path, label_field="kind")).list_samples()
+    assert read_all(spec_of(tmp_path))[1] == [{"label": 1, "kind": "a"}]
+
+
 def test_values_that_are_missing_or_uneven(tmp_path: Path) -> None:
     whole = pa.table(
         {
