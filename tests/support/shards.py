@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
+from headrace.storage.checksums import file_xxh3_128
+from headrace.storage.manifest import (
+    FieldInfo,
+    Manifest,
+    ShardInfo,
+    read_manifest,
+    write_manifest,
+)
 
 
 def write_dataset(
@@ -73,3 +80,17 @@ def _write_shard(
         num_bytes=written.num_bytes,
         xxh3_128=written.xxh3_128,
     )
+
+
+def reseal(folder: Path, file: str) -> None:
+    """Make size and checksum in the manifest those of a shard as it is."""
+    manifest = read_manifest(folder)
+    update = {
+        "num_bytes": (folder / file).stat().st_size,
+        "xxh3_128": file_xxh3_128(folder / file),
+    }
+    shards = tuple(
+        shard.model_copy(update=update) if shard.file == file else shard
+        for shard in manifest.shards
+    )
+    write_manifest(folder, manifest.model_copy(update={"shards": shards}))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import Any
 
-import torch
-
+from headrace.data.ahead import read_ahead
 from headrace.data.collate import collate, varies
 from headrace.data.decode import Decoder
+from headrace.data.gather import Gatherer
 from headrace.data.order import Indices, Order
 from headrace.errors import StepError
 from headrace.shards.dataset import ShardedDataset
@@ -36,10 +36,21 @@ def read_batch(
     decoder: Decoder,
     pad: float | None = None,
 ) -> Batch:
+    """Read samples of a split, as `gather_batch`, but into memory of their own."""
+    return gather_batch(Gatherer(dataset), indices, fields, decoder, pad)
+
+
+def gather_batch(
+    gatherer: Gatherer,
+    indices: Indices,
+    fields: Sequence[str],
+    decoder: Decoder,
+    pad: float | None = None,
+) -> Batch:
     """Read samples of a split.
 
     Args:
-        dataset: The split.
+        gatherer: Gathers fixed fields of the split.
         indices: Places in the split, `(batch,) int64`.
         fields: Names of the fields wanted.
         decoder: Decodes fields that hold encoded samples.
@@ -47,31 +58,32 @@ def read_batch(
 
     Raises:
         DataError: Encoded samples of one batch differ in shape, or cannot be decoded.
+        ShardError: A shard is damaged.
     """
-    batch: Batch = {}
-    for name in fields:
-        info = dataset.manifest.field(name)
-        if info.layout == "fixed":
-            batch[name] = torch.from_numpy(dataset.gather(name, indices))
-        else:
-            items = decoder.decode(dataset, info, indices)
-            sources = partial(dataset.sources, indices)
-            batch |= collate(name, items, sources, varying=varies(info), pad=pad)
-    batch[SAMPLE_ID] = torch.from_numpy(dataset.gather(SAMPLE_ID, indices))
+    dataset, batch = gatherer.dataset, Batch()
+    with dataset.holding(indices):
+        for name in (*fields, SAMPLE_ID):
+            info = dataset.field(name)
+            if info.layout == "fixed":
+                batch[name] = gatherer.gather(info, indices)
+            else:
+                items = decoder.decode(dataset, info, indices)
+                sources = partial(dataset.sources, indices)
+                batch |= collate(name, items, sources, varying=varies(info), pad=pad)
     return batch
 
 
 class BatchLoader:
     """Iterates over the batches of an order; what Lightning takes for a DataLoader.
 
-    While a batch is worked on, a thread reads the next one. The position is counted in batches
+    While a batch is worked on, threads read the next ones. The position is counted in batches
     handed out, so reading ahead does not change it.
 
     Args:
         dataset: The split.
         order: Which samples make up which batch.
         fields: Names of the fields wanted; default is all.
-        prefetch: Read one batch ahead.
+        prefetch: Batches read ahead, by a thread each; 0 reads a batch when it is asked for.
         read: Reads a batch in place of `read_batch`; called from the loader's threads.
 
     Attributes:
@@ -85,7 +97,7 @@ class BatchLoader:
         order: Order,
         *,
         fields: Sequence[str] | None = None,
-        prefetch: bool = True,
+        prefetch: int = 2,
         read: ReadBatch | None = None,
     ) -> None:
         self.dataset = dataset
@@ -95,6 +107,7 @@ class BatchLoader:
         self._fields = tuple(fields or (info.name for info in dataset.manifest.fields))
         self._prefetch = prefetch
         self._decoder = Decoder()
+        self._gatherer = Gatherer(dataset)
         self._read_instead = read
         self._epoch = 0
         self._start = 0
@@ -144,20 +157,19 @@ class BatchLoader:
         """Batches from the position on; epoch and position are looked up at the first one."""
         start, self._start = self._start, 0
         epoch, stop = self._epoch, self.order.num_batches
-        with ThreadPoolExecutor(1, thread_name_prefix="headrace-load") as pool:
-            ahead = pool.submit(self._read, epoch, start) if start < stop else None
-            for number in range(start, stop):
-                began = time.perf_counter()
-                batch = ahead.result() if ahead else self._read(epoch, number)
-                more = self._prefetch and number + 1 < stop
-                ahead = pool.submit(self._read, epoch, number + 1) if more else None
+        began = time.perf_counter()
+        batches = read_ahead(partial(self._read, epoch), range(start, stop), self._prefetch)
+        with closing(batches):
+            for number, batch in enumerate(batches, start):
                 self.wait_s += time.perf_counter() - began
                 self.num_samples += len(batch[SAMPLE_ID])
                 self._position = number + 1
                 yield batch
+                del batch  # its memory is used again when the caller drops it, too
+                began = time.perf_counter()
 
     def _read(self, epoch: int, number: int) -> Batch:
         if self._read_instead is not None:
             return self._read_instead(epoch, number)
         indices = self.order.batch(epoch, number)
-        return read_batch(self.dataset, indices, self._fields, self._decoder)
+        return gather_batch(self._gatherer, indices, self._fields, self._decoder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.shards import format as names
+from headrace.shards.chunks import OpenFiles
 from headrace.shards.format import Ragged
+from headrace.shards.mapped import MappedShards, Row
 from headrace.shards.places import ShardPlaces, ShardSource
-from headrace.shards.reader import ShardReader
 from headrace.storage.manifest import FieldInfo, read_manifest
 
 _SAMPLE_ID = FieldInfo(name=names.SAMPLE_ID, dtype="int64", layout="fixed")
@@ -41,11 +41,20 @@ class ShardedDataset:
         self.manifest = read_manifest(self.folder)
         self.shards = self.manifest.shards_of(split)
         self.places = ShardPlaces(self.folder, self.shards, source, self._moved)
-        self._readers = [ShardReader(self.places.path(n)) for n in range(len(self.shards))]
-        self._ends = np.cumsum([shard.num_samples for shard in self.shards], dtype=np.int64)
+        paths = [self.places.path(number) for number in range(len(self.shards))]
+        self._mapped = MappedShards(split, self.shards, paths)
+        self._files = OpenFiles()
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return len(self._mapped)
+
+    @property
+    def memory(self) -> NDArray[np.uint8]:
+        """All shards that are mapped, `(num_bytes,) uint8`; the same array always.
+
+        Only what `rows` names may be read, and nothing may be written.
+        """
+        return self._mapped.content
 
     def field(self, name: str) -> FieldInfo:
         """Field by name; `sample_id` is one, too.
@@ -54,6 +63,25 @@ class ShardedDataset:
             ManifestError: There is no such field.
         """
         return _SAMPLE_ID if name == names.SAMPLE_ID else self.manifest.field(name)
+
+    def rows(self, field: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """First byte in `memory` of samples of an uncompressed fixed field; valid in `holding`.
+
+        Args:
+            field: Name of the field, or `sample_id`.
+            indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
+
+        Returns:
+            `(n,) int64`.
+
+        Raises:
+            ShardError: The field is ragged or compressed, or a shard is damaged.
+            IndexError: An index is outside the split.
+        """
+        info = self.field(field)
+        if info.layout != "fixed" or info.codec != "none":
+            raise ShardError(f"Field '{field}' cannot be mapped row by row", "Use `gather`.")
+        return self._starts(_key(field), _row(info), indices)
 
     def gather(
         self, field: str, indices: NDArray[np.int64], out: NDArray[Any] | None = None
@@ -78,13 +106,47 @@ class ShardedDataset:
         if out is None:
             out = np.empty((len(indices), *info.shape), dtype=info.dtype)
         with self.holding(indices):
-            for number, positions, local in self._by_shard(indices):
-                values = self._fixed(number, info)
-                if len(positions) == len(indices):
-                    np.take(values, local, axis=0, out=out, mode="clip")
+            for number, positions, local in self._mapped.by_shard(indices):
+                place = self._mapped.check(number, _key(field), _row(info))
+                reader = self._mapped.reader(number)
+                if place.chunk_rows:
+                    out[positions] = self._files.rows(reader.path, _key(field), local)
+                elif len(positions) == len(indices):
+                    np.take(reader.array(_key(field)), local, axis=0, out=out, mode="clip")
                 else:
-                    out[positions] = values[local]
+                    out[positions] = reader.array(_key(field))[local]
         return out
+
+    def items(self, field: str, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Bytes of samples of a ragged field, as views that are only valid inside `holding`.
+
+        Args:
+            field: Name of a ragged field.
+            indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
+
+        Raises:
+            ShardError: The field is of fixed shape, or a shard is damaged.
+            IndexError: An index is outside the split.
+        """
+        if self.field(field).layout != "ragged":
+            raise ShardError(f"Field '{field}' is of fixed shape", "Use `gather`.")
+        spans = self._numbers(f"{_key(field)}/{names.OFFSETS}", Row(dtype="int64"), indices, 2)
+        shard_of = self._mapped.shard_of(indices)
+        spans += self._mapped.data_starts(_key(field), shard_of)[:, None]
+        memory = self.memory
+        return [memory[start:stop] for start, stop in spans.tolist()]
+
+    def shapes(self, field: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Shapes of samples of a ragged field of arrays, `(n, ndim) int64`; valid in `holding`.
+
+        Raises:
+            ShardError: The field has no shapes, or a shard is damaged.
+        """
+        axes = self.field(field).ndim
+        if axes is None:
+            raise ShardError(f"Field '{field}' has no shapes")
+        row = Row(dtype="int64", shape=(axes,))
+        return self._numbers(f"{_key(field)}/{names.SHAPES}", row, indices, axes)
 
     def gather_ragged(self, field: str, indices: NDArray[np.int64]) -> Ragged:
         """Samples of a ragged field in the order asked for.
@@ -100,14 +162,8 @@ class ShardedDataset:
             ShardError: The field is of fixed shape, or a shard is damaged.
             IndexError: An index is outside the split.
         """
-        if self.field(field).layout != "ragged":
-            raise ShardError(f"Field '{field}' is of fixed shape", "Use `gather`.")
-        items: list[NDArray[np.uint8]] = [np.empty(0, dtype=np.uint8)] * len(indices)
         with self.holding(indices):
-            for number, positions, local in self._by_shard(indices):
-                data, offsets = self._readers[number].ragged(field)
-                for position, index in zip(positions.tolist(), local.tolist(), strict=True):
-                    items[position] = data[offsets[index] : offsets[index + 1]]
+            items = self.items(field, indices)
             data = np.concatenate(items) if items else np.empty(0, dtype=np.uint8)
         offsets = np.zeros(len(items) + 1, dtype=np.int64)
         np.cumsum([len(item) for item in items], out=offsets[1:])
@@ -117,15 +173,15 @@ class ShardedDataset:
         """Source paths of samples, relative to the folder they were packed from."""
         found = [""] * len(indices)
         with self.holding(indices):
-            for number, positions, local in self._by_shard(indices):
-                paths = self._readers[number].sources(local)
+            for number, positions, local in self._mapped.by_shard(indices):
+                paths = self._mapped.reader(number).sources(local)
                 for position, path in zip(positions.tolist(), paths, strict=True):
                     found[position] = path
         return found
 
     def shards_with(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers of the shards that hold samples, `(num_shards,) int64`, sorted."""
-        return np.unique(np.searchsorted(self._ends, indices, side="right"))
+        return np.unique(self._mapped.shard_of(indices))
 
     def holding(self, indices: NDArray[np.int64]) -> AbstractContextManager[None]:
         """Keep the shards of samples mappable while a block runs; free when all are near.
@@ -137,35 +193,27 @@ class ShardedDataset:
 
     def _moved(self, number: int, path: Path | None) -> None:
         """Read a shard from another path from now on; nobody reads it at the moment."""
-        new = path or self.folder / self.shards[number].file
-        if self._readers[number].path != new:
-            self._readers[number] = ShardReader(new)
+        before = self._mapped.move(number, path or self.folder / self.shards[number].file)
+        if before is not None:
+            self._files.close(before)
 
-    def _by_shard(
-        self, indices: NDArray[np.int64]
-    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield `(shard, positions in the request, places in the shard)`."""
-        wanted = np.asarray(indices, dtype=np.int64)
-        if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
-            raise IndexError(
-                f"Index outside split '{self.split}' of {len(self)} samples: "
-                f"{wanted.min()} to {wanted.max()}"
-            )
-        shard_of = np.searchsorted(self._ends, wanted, side="right")
-        for number in np.unique(shard_of).tolist():
-            positions = np.flatnonzero(shard_of == number)
-            start = int(self._ends[number - 1]) if number else 0
-            yield number, positions, wanted[positions] - start
+    def _numbers(
+        self, key: str, row: Row, indices: NDArray[np.int64], width: int
+    ) -> NDArray[np.int64]:
+        """Whole numbers from the beginning of a row on, `(n, width) int64`."""
+        if width == 0:
+            return np.empty((len(indices), 0), dtype=np.int64)
+        starts = self._starts(key, row, indices)
+        found: NDArray[np.int64] = self.memory[starts[:, None] + np.arange(8 * width)].view("<i8")
+        return found
 
-    def _fixed(self, number: int, info: FieldInfo) -> NDArray[Any]:
-        reader = self._readers[number]
-        is_id = info.name == names.SAMPLE_ID
-        values = reader.sample_id if is_id else reader.fixed(info.name)
-        expected = (self.shards[number].num_samples, *info.shape)
-        if values.shape != expected or values.dtype != np.dtype(info.dtype):
-            raise ShardError(
-                f"{reader.path}: '{info.name}' is {values.dtype} {values.shape}, "
-                f"the manifest says {info.dtype} {expected}",
-                "Run `headrace verify` on the dataset.",
-            )
-        return values
+    def _starts(self, key: str, row: Row, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._mapped.starts(key, row, indices, self._mapped.shard_of(indices))
+
+
+def _key(field: str) -> str:
+    return field if field == names.SAMPLE_ID else f"{names.FIELDS_GROUP}/{field}"
+
+
+def _row(info: FieldInfo) -> Row:
+    return Row(dtype=info.dtype, shape=info.shape)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace.errors import UnknownNameError
 from headrace.shards import format as names
-from headrace.shards.reader import ShardLayout, read_layout
+from headrace.shards.layout import ShardLayout, read_layout
 from headrace.storage.manifest import FILE_NAME, Manifest, Record, read_manifest
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
-from headrace.shards.reader import ShardLayout, ShardReader
+from headrace.shards.layout import ShardLayout
+from headrace.shards.reader import ShardReader
 from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.manifest import FieldInfo, Manifest, Record, ShardInfo, read_manifest
 

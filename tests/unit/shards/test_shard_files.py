@@ -5,11 +5,13 @@ import time
 from pathlib import Path
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 
 from headrace.errors import ShardError, StorageFullError
-from headrace.shards.reader import ShardReader, read_layout
+from headrace.shards.layout import read_layout
+from headrace.shards.reader import ShardReader
 from headrace.shards.writer import ShardWriter, remove_temporary
 
 IMAGES = np.arange(5 * 3 * 4, dtype=np.uint8).reshape(5, 3, 4)
@@ -135,13 +137,15 @@ def test_newer_format_asks_to_upgrade(tmp_path: Path) -> None:
         read_layout(path)
 
 
-def test_chunked_field_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", ["LZ4", "Zstd", "Blosc"])
+def test_compressed_fields_are_read_too(tmp_path: Path, codec: str) -> None:
     path = write(tmp_path / "a.h5")
     with h5py.File(path, "r+") as file:
         del file["fields/image"]
-        file.create_dataset("fields/image", data=IMAGES, chunks=(1, 3, 4))
-    with pytest.raises(ShardError, match="not stored in one piece"):
-        read_layout(path)
+        file.create_dataset(
+            "fields/image", data=IMAGES, chunks=(2, 3, 4), **getattr(hdf5plugin, codec)()
+        )
+    np.testing.assert_array_equal(ShardReader(path).fixed("image"), IMAGES)
 
 
 def test_unknown_field_names_the_nearest(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.errors import ManifestError, ShardError
 from headrace.shards.dataset import ShardedDataset
+from support.shards import reseal
 
 ORDERS = (
     [0, 1, 2, 3, 4, 5, 6, 7, 8],
@@ -71,10 +72,12 @@ def test_shard_that_is_not_what_the_manifest_says(dataset_folder: Path) -> None:
     with h5py.File(dataset_folder / "shards/train-00001.h5", "r+") as file:
         del file["fields/image"]
         file["fields/image"] = np.zeros((4, 3, 3), dtype=np.uint8)
+    reseal(dataset_folder, "shards/train-00001.h5")
     dataset = ShardedDataset(dataset_folder, "train")
     assert dataset.gather("image", np.array([0])).shape == (1, 2, 3)
-    with pytest.raises(ShardError, match=r"train-00001\.h5.*the manifest says"):
-        dataset.gather("image", np.array([5]))
+    for read in (dataset.gather, dataset.rows):
+        with pytest.raises(ShardError, match=r"train-00001\.h5.*the manifest says"):
+            read("image", np.array([5]))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -118,4 +121,5 @@ def test_pickle_carries_no_samples(dataset_folder: Path) -> None:
     np.testing.assert_array_equal(
         again.gather("image", np.arange(9)), dataset.gather("image", np.arange(9))
     )
-    assert all(reader._map is None for reader in pickle.loads(pickle.dumps(dataset))._readers)
+    copies = pickle.loads(pickle.dumps(dataset))._mapped._readers
+    assert all(reader._map is None for reader in copies)

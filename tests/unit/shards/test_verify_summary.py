@@ -12,8 +12,8 @@ from headrace.cli import datasets
 from headrace.errors import ManifestError, UnknownNameError
 from headrace.shards.summary import DatasetSummary, ShardSummary, summarise
 from headrace.shards.verify import verify_dataset
-from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import read_manifest, write_manifest
+from headrace.storage.manifest import read_manifest
+from support.shards import reseal
 
 SECOND = "shards/train-00001.h5"
 
@@ -23,20 +23,6 @@ def command() -> Typer:
     app = Typer()
     datasets.register(app)
     return app
-
-
-def reseal(folder: Path, file: str) -> None:
-    """Make size and checksum in the manifest those of the file as it is."""
-    manifest = read_manifest(folder)
-    update = {
-        "num_bytes": (folder / file).stat().st_size,
-        "xxh3_128": file_xxh3_128(folder / file),
-    }
-    shards = tuple(
-        shard.model_copy(update=update) if shard.file == file else shard
-        for shard in manifest.shards
-    )
-    write_manifest(folder, manifest.model_copy(update={"shards": shards}))
 
 
 def test_intact_dataset_has_no_findings(dataset_folder: Path) -> None:

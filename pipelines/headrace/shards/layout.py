@@ -1,0 +1,138 @@
+"""Where the arrays of a shard lie; the only place that opens a shard with HDF5 to read it.
+
+The file is opened once, without a lock, and closed again before the first sample is read. So no
+HDF5 state of mapped arrays crosses a fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from headrace.errors import ShardError
+from headrace.shards import format as names
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayPlace:
+    """Where an array lies in the file."""
+
+    dtype: str
+    """NumPy dtype with byte order, as in `<f4`."""
+    shape: tuple[int, ...]
+    """Shape of the whole array."""
+    offset: int
+    """First byte in the file; 0 for an array in chunks."""
+    chunk_rows: int = 0
+    """Rows in a compressed chunk; 0 when the array lies in one piece and can be mapped."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the array."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardLayout:
+    """What a shard holds, and where."""
+
+    split: str
+    """Split of all samples."""
+    num_samples: int
+    """Samples in the shard."""
+    num_bytes: int
+    """Size of the file."""
+    arrays: dict[str, ArrayPlace]
+    """Every array by its HDF5 path, as in `fields/image` or `source/offsets`."""
+
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields, sorted."""
+        prefix = names.FIELDS_GROUP + "/"
+        parts = [key.removeprefix(prefix) for key in self.arrays if key.startswith(prefix)]
+        return tuple(sorted({part.split("/")[0] for part in parts}))
+
+    def is_ragged(self, name: str) -> bool:
+        """Whether a field has samples of varying length."""
+        return f"{names.FIELDS_GROUP}/{name}/{names.DATA}" in self.arrays
+
+
+def read_layout(path: Path) -> ShardLayout:
+    """Read where the arrays of a shard lie.
+
+    Raises:
+        ShardError: The file is missing, truncated, damaged, or no shard of this format.
+    """
+    try:
+        # through a Python file: HDF5 neither locks it nor knows it from other openings of it
+        with path.open("rb") as stream, h5py.File(stream, "r") as file:
+            layout = _layout(path, file, path.stat().st_size)
+    except FileNotFoundError:
+        raise ShardError(f"The shard {path} is missing", _REPACK) from None
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # HDF5's own have none
+            raise ShardError(f"The shard {path} cannot be read: {error.strerror}") from error
+        raise ShardError(f"The shard {path} is truncated or damaged: {error}", _REPACK) from error
+    _check_places(path, layout)
+    return layout
+
+
+_REPACK = "Run `headrace verify` on the dataset; packing again makes only what is damaged anew."
+
+
+def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
+    version = file.attrs.get(names.FORMAT_ATTRIBUTE)
+    if version is None:
+        raise ShardError(f"{path} is an HDF5 file, but no headrace shard")
+    if int(version) > names.SHARD_FORMAT:
+        raise ShardError(
+            f"{path} has shard format {int(version)}; this release reads up to "
+            f"{names.SHARD_FORMAT}",
+            "Upgrade headrace.",
+        )
+    arrays = {key: _place(path, key, item) for key, item in _datasets(file)}
+    return ShardLayout(
+        split=str(file.attrs[names.SPLIT_ATTRIBUTE]),
+        num_samples=arrays[names.SAMPLE_ID].shape[0],
+        num_bytes=num_bytes,
+        arrays=arrays,
+    )
+
+
+def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, item in group.items():
+        if isinstance(item, h5py.Group):
+            yield from _datasets(item, f"{prefix}{key}/")
+        else:
+            yield prefix + key, item
+
+
+def _place(path: Path, key: str, item: object) -> ArrayPlace:
+    if not isinstance(item, h5py.Dataset):
+        raise ShardError(f"The shard {path} is damaged: '{key}' is no array", _REPACK)
+    dtype, shape = item.dtype.str, tuple(item.shape)
+    if item.chunks is not None:
+        return ArrayPlace(dtype=dtype, shape=shape, offset=0, chunk_rows=item.chunks[0])
+    offset = item.id.get_offset()
+    if offset is None and item.size:
+        raise ShardError(f"{path}: '{key}' is not stored in one piece and cannot be mapped")
+    return ArrayPlace(dtype=dtype, shape=shape, offset=offset or 0)
+
+
+def _check_places(path: Path, layout: ShardLayout) -> None:
+    for key, place in layout.arrays.items():
+        if not place.chunk_rows and place.offset + place.num_bytes > layout.num_bytes:
+            raise ShardError(
+                f"The shard {path} is truncated: '{key}' ends behind the file", _REPACK
+            )
+        is_data = key.endswith("/" + names.DATA)
+        expected = layout.num_samples + int(key.endswith("/" + names.OFFSETS))
+        if not is_data and (not place.shape or place.shape[0] != expected):
+            raise ShardError(
+                f"The shard {path} is damaged: '{key}' has shape {place.shape} "
+                f"for {layout.num_samples} samples",
+                _REPACK,
+            )

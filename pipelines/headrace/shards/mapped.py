@@ -1,0 +1,192 @@
+"""All shards of a split in one address space: where each row of each array lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ShardError
+from headrace.shards import format as names
+from headrace.shards.layout import ArrayPlace
+from headrace.shards.reader import ShardReader
+from headrace.shards.region import Region
+from headrace.storage.manifest import ShardInfo
+
+_UNKNOWN = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What one row of an array is."""
+
+    dtype: str
+    """NumPy dtype of an element."""
+    shape: tuple[int, ...] = ()
+    """Shape of the row."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class MappedShards:
+    """Finds rows over all shards of a split; opens a shard when a row of it is first asked for.
+
+    Safe to use before and after a fork, to send to another process, and from threads.
+
+    Args:
+        split: Name of the split.
+        shards: Its shards, in the order of the samples.
+        paths: Where they lie.
+    """
+
+    def __init__(self, split: str, shards: Sequence[ShardInfo], paths: Sequence[Path]) -> None:
+        self._split = split
+        self._shards = shards
+        self._region = Region([shard.num_bytes for shard in shards])
+        self._readers = [self._reader(number, path) for number, path in enumerate(paths)]
+        self._ends = np.cumsum([shard.num_samples for shard in shards], dtype=np.int64)
+        self._bases: dict[str, NDArray[np.int64]] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_bases": {}}
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def content(self) -> NDArray[np.uint8]:
+        """All shards, `(num_bytes,) uint8`; only rows of `starts` may be read, nothing written."""
+        return self._region.content
+
+    def reader(self, number: int) -> ShardReader:
+        """A shard by its number.
+
+        Raises:
+            ShardError: It is missing, truncated or damaged, with its place in the split.
+        """
+        reader, shard = self._readers[number], self._shards[number]
+        first = self.first(number)
+        place = (
+            f"it holds samples {first:,} to {first + shard.num_samples - 1:,} of '{self._split}'"
+        )
+        try:
+            reader.mapped()
+        except ShardError as error:
+            raise ShardError(f"{error.what}; {place}", error.hint) from error
+        if reader.num_samples != shard.num_samples:
+            raise ShardError(
+                f"{reader.path} has {reader.num_samples:,} samples, the manifest says "
+                f"{shard.num_samples:,}; {place}",
+                "Run `headrace verify` on the dataset.",
+            )
+        return reader
+
+    def move(self, number: int, path: Path) -> Path | None:
+        """Read a shard from another path from now on; nobody reads it at the moment.
+
+        Returns:
+            Where it was read from before; None when that is the same place.
+        """
+        old = self._readers[number].path
+        if old == path:
+            return None
+        self._region.release(number)
+        for bases in self._bases.values():
+            bases[number] = _UNKNOWN
+        self._readers[number] = self._reader(number, path)
+        return old
+
+    def first(self, number: int) -> int:
+        """Place in the split of the first sample of a shard."""
+        return int(self._ends[number]) - self._shards[number].num_samples
+
+    def shard_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number of the shard that holds each sample, `(n,) int64`.
+
+        Raises:
+            IndexError: An index is outside the split.
+        """
+        wanted = np.ascontiguousarray(indices, dtype=np.int64)
+        if len(wanted) and int(wanted.view(np.uint64).max()) >= len(self):  # negative: very large
+            raise IndexError(
+                f"Index outside split '{self._split}' of {len(self)} samples: "
+                f"{wanted.min()} to {wanted.max()}"
+            )
+        return self._ends.searchsorted(wanted, side="right")
+
+    def by_shard(
+        self, indices: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield `(shard, positions in the request, places in the shard)`."""
+        wanted = np.asarray(indices, dtype=np.int64)
+        shard_of = self.shard_of(wanted)
+        for number in np.unique(shard_of).tolist():
+            positions = np.flatnonzero(shard_of == number)
+            yield number, positions, wanted[positions] - self.first(number)
+
+    def starts(
+        self, key: str, row: Row, indices: NDArray[np.int64], shard_of: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """First byte in `content` of rows of an array, `(n,) int64`.
+
+        Args:
+            key: HDF5 path of an array that is not compressed.
+            row: What a row must be.
+            indices: Places in the split, `(n,) int64`.
+            shard_of: What `shard_of` gives for them.
+
+        Raises:
+            ShardError: A shard is damaged, or its rows are of another kind.
+        """
+        bases = self._bases.get(key)
+        if bases is None:
+            bases = self._bases[key] = np.full(len(self._shards), _UNKNOWN)
+        found = bases[shard_of]
+        if len(found) and found.min() == _UNKNOWN:
+            for number in np.unique(shard_of[found == _UNKNOWN]).tolist():
+                bases[number] = self._base(number, key, row)
+            found = bases[shard_of]
+        return found + indices * row.num_bytes
+
+    def _reader(self, number: int, path: Path) -> ShardReader:
+        return ShardReader(path, self._region, number)
+
+    def data_starts(self, group: str, shard_of: NDArray[np.int64]) -> NDArray[np.int64]:
+        """First byte in `content` of the data of a ragged group in each shard, `(n,) int64`."""
+        numbers, inverse = np.unique(shard_of, return_inverse=True)
+        key = f"{group}/{names.DATA}"
+        offsets = [self._readers[number].place(key).offset for number in numbers.tolist()]
+        return (self._region.starts[numbers] + np.array(offsets, dtype=np.int64))[inverse]
+
+    def check(self, number: int, key: str, row: Row) -> ArrayPlace:
+        """Make sure that an array of a shard has rows of some kind.
+
+        Raises:
+            ShardError: It has not, or the shard is damaged.
+        """
+        reader, shape = self.reader(number), (self._shards[number].num_samples, *row.shape)
+        place = reader.place(key)
+        if key.endswith("/" + names.OFFSETS):
+            reader.check_offsets(key.removesuffix("/" + names.OFFSETS))
+        elif place.shape != shape or np.dtype(place.dtype) != np.dtype(row.dtype):
+            raise ShardError(
+                f"{reader.path}: '{key}' is {np.dtype(place.dtype)} {place.shape}, "
+                f"the manifest says {row.dtype} {shape}",
+                "Run `headrace verify` on the dataset.",
+            )
+        return place
+
+    def _base(self, number: int, key: str, row: Row) -> int:
+        """Where row 0 of the split would lie if all rows lay in this shard."""
+        place = self.check(number, key, row)
+        if place.chunk_rows:
+            raise ShardError(f"{self._readers[number].path}: '{key}' is compressed")
+        start = int(self._region.starts[number]) + place.offset
+        return start - self.first(number) * row.num_bytes

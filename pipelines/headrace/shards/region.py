@@ -1,0 +1,141 @@
+"""Address space for the files of a split: every shard is mapped into its own slot of it.
+
+So samples of all shards lie in one array, and one native call gathers them by their addresses.
+No file stays open for a mapping.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ShardError
+
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_FAILED = ctypes.c_void_p(-1).value
+_REPACK = "Run `headrace verify` on the dataset; packing again makes only what is damaged anew."
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+]  # fmt: skip
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class Region:
+    """Slots for files in one reservation of address space, which holds no memory of its own.
+
+    Safe before and after a fork; another process that gets it by pickle maps anew. Arrays handed
+    out keep the reservation alive, but not the file in a slot.
+
+    Args:
+        num_bytes: Size of the file of each slot.
+
+    Raises:
+        ShardError: There is not so much address space.
+    """
+
+    def __init__(self, num_bytes: Sequence[int]) -> None:
+        self._sizes = np.asarray(num_bytes, dtype=np.int64)
+        self._slots = -(-self._sizes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.starts: NDArray[np.int64] = np.cumsum(self._slots) - self._slots
+        self._reserved = _Reserved(int(self._slots.sum()))
+        self.content = self._reserved.window(0, int(self._slots.sum()), read_only=False)
+        """All slots, `(num_bytes,) uint8`.
+
+        Only what lies in a mapped file may be read, and nothing may be written; anything else
+        ends the process. It is marked as writable because PyTorch wants arrays to be.
+        """
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"sizes": self._sizes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["sizes"])  # type: ignore[misc]
+
+    def map(self, slot: int, path: Path) -> NDArray[np.uint8]:
+        """Map a file into its slot, in place of what was there.
+
+        Returns:
+            The file, `(num_bytes,) uint8`, read-only.
+
+        Raises:
+            ShardError: The file is missing, has another size, or cannot be mapped.
+        """
+        start, size = int(self.starts[slot]), int(self._sizes[slot])
+        try:
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != size:
+                    raise ShardError(f"The shard {path} has {found:,} bytes, not {size:,}", _REPACK)
+                if size:
+                    flags = mmap.MAP_SHARED | _MAP_FIXED
+                    address = self._reserved.address + start
+                    _mapped(address, size, mmap.PROT_READ, flags, file.fileno())
+        except FileNotFoundError:
+            raise ShardError(f"The shard {path} is missing", _REPACK) from None
+        except OSError as error:
+            raise ShardError(f"The shard {path} cannot be mapped: {error}", _REPACK) from error
+        return self._reserved.window(start, size, read_only=True)
+
+    def release(self, slot: int) -> None:
+        """Forget the file of a slot; nobody may read it at the moment."""
+        if self._slots[slot]:
+            address = self._reserved.address + int(self.starts[slot])
+            _reserve(address, int(self._slots[slot]), _MAP_FIXED)
+
+
+class _Reserved:
+    """A reservation; ends when nobody refers to it any more."""
+
+    def __init__(self, num_bytes: int) -> None:
+        size = max(num_bytes, mmap.PAGESIZE)
+        try:
+            self.address = _reserve(None, size, 0)
+        except OSError as error:
+            raise ShardError(
+                f"{size / 2**30:,.1f} GiB of address space cannot be reserved: {error}",
+                "Lift the limit of virtual memory: `ulimit -v unlimited`.",
+            ) from error
+        ending = weakref.finalize(self, _libc.munmap, self.address, size)
+        ending.atexit = False  # a thread may still be reading
+
+    def window(self, start: int, num_bytes: int, *, read_only: bool) -> NDArray[np.uint8]:
+        """Part of the reservation as an array, which keeps it alive."""
+        return np.asarray(_Window(self, start, num_bytes, read_only=read_only))
+
+
+class _Window:
+    """What NumPy makes an array of."""
+
+    def __init__(self, memory: _Reserved, start: int, num_bytes: int, *, read_only: bool) -> None:
+        self._memory = memory
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (memory.address + start, read_only),
+        }
+
+
+def _reserve(address: int | None, num_bytes: int, flags: int) -> int:
+    anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | flags
+    return _mapped(address, num_bytes, 0, anonymous, -1)
+
+
+def _mapped(address: int | None, num_bytes: int, access: int, flags: int, file: int) -> int:
+    start = _libc.mmap(address, num_bytes, access, flags, file, 0)
+    if start == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(start)
