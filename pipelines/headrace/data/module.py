@@ -105,7 +105,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         return ShardedDataset(self.settings.folder, name, self.settings.source)
 
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
-        reading, prefetch = self.settings.reading, self.settings.spec.prefetch > 0
+        reading, prefetch = self.settings.reading, self.settings.spec.prefetch
         ahead = ReadAhead(dataset, order) if dataset.places.far else None
         read = None
         if reading.is_special or ahead is not None:

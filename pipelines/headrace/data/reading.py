@@ -11,7 +11,8 @@ import torch
 
 from headrace.data.collate import collate, varies
 from headrace.data.decode import Decoder
-from headrace.data.loader import Batch, read_batch
+from headrace.data.gather import Gatherer
+from headrace.data.loader import Batch, gather_batch
 from headrace.data.order import Indices, Order, TrainOrder
 from headrace.data.samples import Sample, SampleChain, SampleTransform
 from headrace.data.seeding import position_seed
@@ -72,6 +73,7 @@ class SampleReader:
             if fields is None or info.name in fields
         }
         self._decoder = Decoder()
+        self._gatherer = Gatherer(dataset)
         self._chain = SampleChain(self.reading.transforms)
 
     def read(self, indices: Indices, seeds: Sequence[int] | None = None) -> Batch:
@@ -88,8 +90,8 @@ class SampleReader:
         if self.reading.transforms:
             return self._join(self.samples(indices, seeds), indices)
         with self.dataset.holding(indices):
-            return read_batch(
-                self.dataset, indices, tuple(self._infos), self._decoder, self.reading.pad
+            return gather_batch(
+                self._gatherer, indices, tuple(self._infos), self._decoder, self.reading.pad
             )
 
     def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
@@ -108,7 +110,7 @@ class SampleReader:
     def _columns(self, indices: Indices) -> Batch:
         """Values of each sample by field, not yet of one shape."""
         fixed = [name for name, info in self._infos.items() if info.layout == "fixed"]
-        columns = read_batch(self.dataset, indices, fixed, self._decoder)
+        columns = gather_batch(self._gatherer, indices, fixed, self._decoder)
         for name, info in self._infos.items():
             if info.layout != "fixed":
                 items = self._decoder.decode(self.dataset, info, indices)

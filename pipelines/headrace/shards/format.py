@@ -37,12 +37,6 @@ DATA = "data"
 OFFSETS = "offsets"
 """Dataset of a ragged group: where samples begin and end in `data`, `(num_samples + 1,) int64`."""
 
-SHAPES = "shapes"
-"""Dataset of a ragged group of arrays: shape of each sample, `(num_samples, ndim) int64`."""
-
-CHECKSUM = "checksum"
-"""Dataset `(num_samples,) uint64`: XXH3 (64 bits) of the bytes of all fields of each sample."""
-
 ALIGNMENT_BYTES = 64
 """Every array begins at a multiple of this in the file."""
 
