@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,12 +22,15 @@ from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import RunFolder
-from headrace.storage.staged import ensure_staged
+from headrace.storage.staged import StagingOptions, staged
 
 logger = logging.getLogger(__name__)
 
 _ONE_AT_A_TIME = threading.Lock()
 """Models may keep state between calls, and the number of threads is that of the process."""
+
+_USING = ExitStack()
+"""The staged copy that the predictor reads, which is not evicted meanwhile."""
 
 
 def score(job: PredictJob) -> int:
@@ -58,7 +62,12 @@ def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predic
     torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
     torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
     split = recipe.evaluate.split
-    copy = ensure_staged(Path(dataset), site.tiers, (split,), recipe.stage.verify)
+    _USING.close()
+    stage = recipe.stage
+    options = StagingOptions(partial=stage.partial, s3=site.s3)
+    copy = _USING.enter_context(
+        staged(dataset, site.tiers, (split,), stage.verify, options=options)
+    )
     model, transforms = load_model(recipe, site, Path(checkpoint))
     device = choose_device(recipe.trainer.accelerator)
     logger.info("Evaluating %s on %s from %s", checkpoint, device, copy.folder)

@@ -14,6 +14,8 @@ class StageSpec(Part):
     """Compare the checksum of every shard while it is copied."""
     splits: tuple[Name, ...] | None = None
     """Splits to stage; null stages all."""
+    partial: bool = False
+    """When no tier has room for all: stage what fits, read the rest from where the dataset lies."""
 
 
 class DataSpec(Part):

@@ -43,8 +43,8 @@ class Tier(Part):
     """Folder on every node; `{user}` stands for the user's name."""
     budget: Bytes | None = None
     """Most bytes that staging may hold there; null for no limit but the free space."""
-    reserve: Bytes = Bytes(256 * 2**20)
-    """Bytes that stay free."""
+    reserve: Bytes | None = None
+    """Bytes that stay free; null: 256 MiB, in memory a tenth of what is free if that is more."""
 
 
 class StoreOptions(Part):

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from headrace.errors import StepCancelledError
 from headrace.leases.held import wanted
-from headrace.recipe.site import Tier
+from headrace.recipe.site import StoreOptions, Tier
 from headrace.storage.atomic import read_record, write_record
-from headrace.storage.staged import StagedCopy, ensure_staged
+from headrace.storage.staged import StagedCopy, StagingOptions, ensure_staged
 
 _INTERVAL_S = 0.5
 
@@ -34,13 +34,17 @@ class NodeJob:
     """What one node is to stage."""
 
     dataset: str
-    """Folder of the packed dataset, on shared storage."""
+    """Folder or URL of the packed dataset."""
     tiers: tuple[Tier, ...]
     """Tiers of the site, fastest first."""
     splits: tuple[str, ...] | None
     """Splits to stage; None for all."""
     verify: bool
     """Compare checksums."""
+    partial: bool
+    """Stage what fits when no tier has room for all."""
+    s3: StoreOptions
+    """How to reach S3."""
     progress_file: str
     """Where the node tells how far it is, on shared storage."""
 
@@ -48,7 +52,12 @@ class NodeJob:
 def stage_node(job: NodeJob) -> StagedCopy:
     """Stage the dataset on this node."""
     return ensure_staged(
-        Path(job.dataset), job.tiers, job.splits, job.verify, Ticker(Path(job.progress_file))
+        job.dataset,
+        job.tiers,
+        job.splits,
+        job.verify,
+        Ticker(Path(job.progress_file)),
+        StagingOptions(partial=job.partial, s3=job.s3),
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from headrace.errors import StepError
 from headrace.leases.fleet import Fleet, Node
 from headrace.staging.node import NodeJob, stage_node, total_done_bytes
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.packed import read_manifest_at
 from headrace.storage.staged import StagedCopy
 
 
@@ -19,8 +19,9 @@ def run(context: StepContext) -> dict[str, Any]:
     """Stage the dataset named by the input `dataset` on all nodes at once.
 
     Returns:
-        `fingerprint`, `num_bytes` of one copy, `seconds`, `bytes_per_s` over all nodes, and
-        `nodes`: for each its name, folder, tier, whether it was reused, bytes and seconds.
+        `fingerprint`, `num_bytes` of one copy, `seconds`, `copied_bytes` and `bytes_per_s` over
+        all nodes, and `nodes`: for each its name, folder, tier, whether it was reused, bytes,
+        bytes that were left where the dataset lies, and seconds.
 
     Raises:
         StepError: The input is missing.
@@ -29,7 +30,7 @@ def run(context: StepContext) -> dict[str, Any]:
         StorageFullError: A node has no tier with room.
     """
     dataset = _dataset(context)
-    manifest = read_manifest(dataset)
+    manifest = read_manifest_at(dataset, context.site.s3)
     started = time.perf_counter()
     role = context.site.roles[context.recipe.train.role]
     with Fleet.open(context.lease_folder) as fleet:
@@ -38,28 +39,32 @@ def run(context: StepContext) -> dict[str, Any]:
         nodes = fleet.nodes(count, role.start_timeout, check=context.check)
         copies = _stage(context, fleet, nodes, dataset, _num_bytes(manifest, context))
     seconds = time.perf_counter() - started
+    copied_bytes = sum(copy.copied_bytes for copy in copies)
     for node, copy in zip(nodes, copies, strict=True):
         context.event("staged", **_row(node, copy))
     return {
         "fingerprint": manifest.fingerprint,
         "num_bytes": copies[0].num_bytes,
         "seconds": seconds,
-        "bytes_per_s": sum(copy.copied_bytes for copy in copies) / seconds,
+        "copied_bytes": copied_bytes,
+        "bytes_per_s": copied_bytes / max(copy.seconds for copy in copies),
         "nodes": [_row(node, copy) for node, copy in zip(nodes, copies, strict=True)],
     }
 
 
 def _stage(
-    context: StepContext, fleet: Fleet, nodes: Sequence[Node], dataset: Path, num_bytes: int
+    context: StepContext, fleet: Fleet, nodes: Sequence[Node], dataset: str, num_bytes: int
 ) -> Sequence[StagedCopy]:
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
     stage = context.recipe.stage
     jobs = [
         NodeJob(
-            dataset=str(dataset),
+            dataset=dataset,
             tiers=context.site.tiers,
             splits=stage.splits,
             verify=stage.verify,
+            partial=stage.partial,
+            s3=context.site.s3,
             progress_file=str(file),
         )
         for file in files
@@ -75,11 +80,11 @@ def _stage(
     return copies
 
 
-def _dataset(context: StepContext) -> Path:
+def _dataset(context: StepContext) -> str:
     dataset = context.spec.inputs.get("dataset")
     if not isinstance(dataset, str):
         raise StepError("The stage step was given no dataset", "Run the pack step before it.")
-    return Path(dataset)
+    return dataset
 
 
 def _num_bytes(manifest: Manifest, context: StepContext) -> int:
@@ -94,5 +99,7 @@ def _row(node: Node, copy: StagedCopy) -> dict[str, Any]:
         "tier": copy.tier,
         "reused": copy.reused,
         "num_bytes": copy.num_bytes,
+        "copied_bytes": copy.copied_bytes,
+        "left_out_bytes": copy.left_out_bytes,
         "seconds": copy.seconds,
     }

@@ -36,22 +36,17 @@ def file_xxh3_128(path: Path, tick: Callable[[int], None] | None = None) -> str:
 
 
 def copy_verified(
-    source: Path,
-    target: Path,
-    tick: Callable[[int], None] | None = None,
-    *,
-    durable: bool = True,
+    source: Path, target: Path, tick: Callable[[int], None] | None = None
 ) -> tuple[int, str]:
-    """Copy a file and checksum the bytes on the way; other threads run meanwhile.
+    """Copy a file and checksum the bytes on the way; `target` is durable on return.
 
-    The caller compares the checksum with the one it expects and gives `target` its final name. A
-    copy that fails leaves no `target` behind.
+    Other threads run meanwhile. The caller compares the checksum with the one it expects and gives
+    `target` its final name. A copy that fails leaves no `target` behind.
 
     Args:
         source: File to read.
         target: File to create or overwrite; its folder must exist.
         tick: Called with the bytes of every chunk copied; may raise to stop.
-        durable: Return only when `target` would survive a power cut; pointless in memory.
 
     Returns:
         Bytes copied and their XXH3 checksum, 128 bits, hexadecimal.
@@ -69,8 +64,7 @@ def copy_verified(
                 num_bytes += len(chunk)
                 if tick is not None:
                     tick(len(chunk))
-            if durable:
-                os.fsync(writer.fileno())
+            os.fsync(writer.fileno())
     except BaseException:
         target.unlink(missing_ok=True)
         raise

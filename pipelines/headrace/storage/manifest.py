@@ -222,12 +222,31 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / FILE_NAME
     try:
-        content = json.loads(path.read_bytes())
+        return parse_manifest(path.read_bytes(), str(path))
     except FileNotFoundError:
-        raise ManifestError(
-            f"{folder} is no dataset: it holds no {FILE_NAME}",
-            "Give the folder that `headrace run` or a pack step printed.",
-        ) from None
+        raise no_dataset(str(folder)) from None
+
+
+def no_dataset(place: str) -> ManifestError:
+    """The error for a place without a manifest."""
+    return ManifestError(
+        f"{place} is no dataset: it holds no {FILE_NAME}",
+        "Give the folder that `headrace run` or a pack step printed.",
+    )
+
+
+def parse_manifest(text: bytes, path: str) -> Manifest:
+    """The manifest that a file holds.
+
+    Args:
+        text: Content of the file.
+        path: Where it lies, for errors.
+
+    Raises:
+        ManifestError: It is damaged, or a newer release wrote it.
+    """
+    try:
+        content = json.loads(text)
     except ValueError as error:
         raise ManifestError(f"{path} is damaged: {error}") from error
     version = content.get("format_version") if isinstance(content, dict) else None

@@ -2,23 +2,40 @@
 
 `<tier folder>/datasets/<fingerprint>/` has the layout of a dataset, with the staged splits only.
 `.complete.json` there is written last and tells what was published; a copy without it is one
-that was interrupted, and is completed by the next caller.
+that was interrupted, and is completed by the next caller. Shards that a published copy lacks
+were left where the dataset lies, because no tier had room for all (`StagingOptions.partial`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import ManifestError
-from headrace.recipe.site import Tier
+from headrace.recipe.site import StoreOptions, Tier
 from headrace.storage import tiers as tiers_module
+from headrace.storage.cache import sweep
+from headrace.storage.fetching import Tick
 from headrace.storage.locks import exclusive
-from headrace.storage.manifest import Manifest, read_manifest
-from headrace.storage.staged_folder import StagedFolder, Tick, TierFullError
-from headrace.storage.tiers import TierRoom
+from headrace.storage.manifest import Manifest
+from headrace.storage.packed import read_manifest_at
+from headrace.storage.placing import Place, Wanted, choose_place, room_locks
+from headrace.storage.staged_folder import Filling, StagedFolder, TierFullError, shards_in
+from headrace.storage.store import open_store
+from headrace.storage.use import in_use
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagingOptions:
+    """How a dataset is staged."""
+
+    partial: bool = False
+    """When no tier has room for all, stage what fits and leave the rest where it is."""
+    s3: StoreOptions | None = None
+    """How to reach S3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +52,8 @@ class StagedCopy:
     """Bytes of the shards asked for."""
     copied_bytes: int
     """Bytes that this call copied."""
+    left_out_bytes: int
+    """Bytes of the shards asked for that stayed where the dataset lies, for want of room."""
     seconds: float
     """Time that this call took, waiting for others included."""
 
@@ -45,74 +64,88 @@ class StagedCopy:
 
 
 def ensure_staged(
-    dataset: Path,
+    dataset: Path | str,
     tiers: Sequence[Tier],
     splits: tuple[str, ...] | None = None,
     verify: bool = True,
     tick: Tick | None = None,
+    options: StagingOptions | None = None,
 ) -> StagedCopy:
+    """Put splits of a dataset onto this node; see `staged`.
+
+    Nothing keeps the copy from being evicted later, though those used lately go last.
+    """
+    with staged(dataset, tiers, splits, verify, tick, options) as copy:
+        return copy
+
+
+@contextmanager
+def staged(
+    dataset: Path | str,
+    tiers: Sequence[Tier],
+    splits: tuple[str, ...] | None = None,
+    verify: bool = True,
+    tick: Tick | None = None,
+    options: StagingOptions | None = None,
+) -> Iterator[StagedCopy]:
     """Put splits of a dataset onto this node's fastest tier with room, or find them there.
 
-    Processes of a node that ask for the same dataset at once wait for the one that copies.
+    Processes of a node that ask for the same dataset at once wait for the one that copies. The
+    copy is not evicted while the block runs. Copies of other datasets that nobody uses are
+    evicted for it, the least recently used first.
 
     Args:
-        dataset: Folder of the packed dataset.
+        dataset: Folder or URL of the packed dataset.
         tiers: Tiers of the site, fastest first.
         splits: Splits wanted; None for all.
         verify: Compare checksums of shards that are copied or were left by an interrupted copy.
-        tick: Called with bytes done and bytes in all after each shard; may raise to stop.
+        tick: Called with bytes done and bytes in all, about twice a second; may raise to stop.
+        options: How it is staged.
 
     Raises:
         ManifestError: `dataset` is no dataset, or lacks a split.
         ShardError: A shard is missing, or its checksum is not that of the manifest.
+        StoreError: The dataset cannot be read.
         StorageFullError: No tier has room.
     """
     started = time.perf_counter()
-    manifest = read_manifest(dataset)
-    wanted = _wanted(manifest, splits)
+    options = options or StagingOptions()
+    manifest = read_manifest_at(str(dataset), options.s3)
+    wanted = _wanted(manifest, splits, options.partial)
+    job = _Job(str(dataset), wanted, verify, tick, options.s3)
     places = [_place(tier, manifest) for tier in tiers]
-    usable = [place.folder for place in places if not place.problem]
-    found = _complete(usable, wanted)
-    copied_bytes = 0
-    if found is None:
-        with exclusive(folder.lock_file for folder in usable):
-            found = _complete(usable, wanted)
-            if found is None:
-                job = _Job(dataset, manifest, wanted, verify, tick)
-                found, copied_bytes = _stage(job, places)
-    return StagedCopy(
-        folder=found.path,
-        tier=found.tier,
-        reused=copied_bytes == 0,
-        num_bytes=sum(shard.num_bytes for split in wanted for shard in manifest.shards_of(split)),
-        copied_bytes=copied_bytes,
-        seconds=time.perf_counter() - started,
-    )
+    with ExitStack() as using:
+        found, copied_bytes = _find_or_stage(job, places, using)
+        shards = shards_in(manifest, wanted.splits)
+        left_out = {shard.file for shard in found.missing(manifest, wanted.splits)}
+        yield StagedCopy(
+            folder=found.path,
+            tier=found.tier,
+            reused=copied_bytes == 0,
+            num_bytes=sum(shard.num_bytes for shard in shards),
+            copied_bytes=copied_bytes,
+            left_out_bytes=sum(shard.num_bytes for shard in shards if shard.file in left_out),
+            seconds=time.perf_counter() - started,
+        )
 
 
 @dataclass(frozen=True)
 class _Job:
-    dataset: Path
-    manifest: Manifest
-    splits: tuple[str, ...]
+    dataset: str
+    wanted: Wanted
     verify: bool
     tick: Tick | None
+    s3: StoreOptions | None
 
 
-@dataclass(frozen=True)
-class _Place:
-    tier: Tier
-    folder: StagedFolder
-    problem: str
-
-
-def _wanted(manifest: Manifest, splits: tuple[str, ...] | None) -> tuple[str, ...]:
+def _wanted(manifest: Manifest, splits: tuple[str, ...] | None, partial: bool) -> Wanted:
     for split in splits or ():
         manifest.shards_of(split)  # names the valid splits when there is no such one
-    return tuple(split for split in manifest.splits if splits is None or split in splits)
+    names = tuple(split for split in manifest.splits if splits is None or split in splits)
+    return Wanted(manifest=manifest, splits=names, partial=partial)
 
 
-def _place(tier: Tier, manifest: Manifest) -> _Place:
+def _place(tier: Tier, manifest: Manifest) -> Place:
     name = manifest.fingerprint
     if not name.isalnum():
         raise ManifestError(
@@ -121,29 +154,65 @@ def _place(tier: Tier, manifest: Manifest) -> _Place:
         )
     root = tiers_module.folder_of(tier)
     problem = tiers_module.prepare(root) or tiers_module.prepare(root / "datasets")
-    return _Place(tier, StagedFolder(root / "datasets" / name, tier.name), problem)
+    return Place(tier, StagedFolder(root / "datasets" / name, tier.name), problem)
 
 
-def _complete(folders: Sequence[StagedFolder], splits: tuple[str, ...]) -> StagedFolder | None:
-    return next((folder for folder in folders if folder.holds(splits)), None)
+def _find_or_stage(
+    job: _Job, places: Sequence[Place], using: ExitStack
+) -> tuple[StagedFolder, int]:
+    """A copy that is there, or one that is made; in use until `using` is closed."""
+    folders = [place.folder for place in places if not place.problem]
+    found = _claim(folders, job.wanted, using)
+    if found is not None:
+        return found, 0
+    with exclusive(folder.lock_file for folder in folders):
+        found = _claim(folders, job.wanted, using)
+        if found is not None:
+            return found, 0
+        for folder in folders:
+            sweep(folder.path.parent)
+        found, copied_bytes = _stage(job, places)
+        using.enter_context(in_use(found.use_file))
+    return found, copied_bytes
 
 
-def _stage(job: _Job, places: Sequence[_Place]) -> tuple[StagedFolder, int]:
+def _claim(
+    folders: Sequence[StagedFolder], wanted: Wanted, using: ExitStack
+) -> StagedFolder | None:
+    for folder in folders:
+        if not folder.holds(wanted.manifest, wanted.splits):
+            continue
+        with ExitStack() as trying:
+            trying.enter_context(in_use(folder.use_file))
+            if folder.holds(wanted.manifest, wanted.splits):  # not evicted meanwhile
+                using.push(trying.pop_all())
+                return folder
+    return None
+
+
+def _stage(job: _Job, places: Sequence[Place]) -> tuple[StagedFolder, int]:
     """Copy to the first tier with room; a tier that turns out full is left for the next one."""
-    what = f"the splits {', '.join(job.splits)} of dataset '{job.manifest.name}'"
-    rooms = {place.tier.name: _measure(place, job) for place in places}
-    folders = {place.tier.name: place.folder for place in places}
+    full: dict[str, str] = {}
     while True:
-        room = tiers_module.choose(rooms.values(), what)
-        folder = folders[room.name]
         try:
-            return folder, folder.fill(job.dataset, job.manifest, job.splits, job.verify, job.tick)
+            return _stage_once(job, places, full)
         except TierFullError as error:
-            rooms[room.name] = replace(room, problem=f"ran full while it was copied to ({error})")
+            full[error.tier] = f"ran full while it was copied to ({error})"
 
 
-def _measure(place: _Place, job: _Job) -> TierRoom:
-    if place.problem:
-        return tiers_module.measure(place.tier, 0, place.problem)
-    needed_bytes = place.folder.missing_bytes(job.manifest, job.splits)
-    return tiers_module.measure(place.tier, needed_bytes)
+def _stage_once(
+    job: _Job, places: Sequence[Place], full: Mapping[str, str]
+) -> tuple[StagedFolder, int]:
+    wanted = job.wanted
+    with ExitStack() as reserved:
+        with exclusive(room_locks(places)):
+            folder, left_out, size_bytes = choose_place(wanted, places, full)
+            reserved.enter_context(folder.reserving(size_bytes))
+        filling = Filling(
+            store=open_store(job.dataset, job.s3),
+            manifest=wanted.manifest,
+            splits=wanted.splits,
+            verify=job.verify,
+            left_out=left_out,
+        )
+        return folder, folder.fill(filling, job.tick)

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from headrace.errors import HeadraceError, ShardError, StepError
 from headrace.states import FailureClass
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.checksums import copy_verified, file_xxh3_128
+from headrace.storage.atomic import read_record, write_record, write_text
+from headrace.storage.checksums import file_xxh3_128
+from headrace.storage.fetching import Fetch, Tick, fetch_shards
 from headrace.storage.manifest import FILE_NAME, Manifest, Record, ShardInfo, write_manifest
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-Tick = Callable[[int, int], None]
+from headrace.storage.room import is_full
+from headrace.storage.store_protocol import Store
 
 
 class TierFullError(HeadraceError):
     """A tier ran out of space during a copy; nothing of the copy was left there."""
 
     failure_class = FailureClass.CAPACITY
+
+    def __init__(self, error: OSError, tier: str) -> None:
+        super().__init__(os.strerror(error.errno or errno.ENOSPC))
+        self.tier = tier
 
 
 class StagedFile(Record):
@@ -39,9 +44,25 @@ class Complete(Record):
     """`.complete.json`: what was published."""
 
     splits: tuple[str, ...]
-    """Splits that are whole."""
+    """Splits of the copy's manifest."""
     files: dict[str, StagedFile]
-    """All files by path relative to the folder."""
+    """All files by path relative to the folder; shards that are absent were left at the source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """What is to be put into a copy."""
+
+    store: Store
+    """The dataset."""
+    manifest: Manifest
+    """Its manifest."""
+    splits: tuple[str, ...]
+    """Splits to add to those that are there."""
+    verify: bool = True
+    """Compare checksums of shards that are copied or were left by an interrupted copy."""
+    left_out: frozenset[str] = frozenset()
+    """Files of the shards that stay at the source, for want of room."""
 
 
 @dataclass(frozen=True)
@@ -56,122 +77,117 @@ class StagedFolder:
     path: Path
     tier: str
 
-    def holds(self, splits: tuple[str, ...]) -> bool:
-        """Whether these splits were published and no file changed since; reads no shard."""
-        complete = self._complete()
-        return (
-            complete is not None
-            and set(splits) <= set(complete.splits)
-            and all(_stat(self.path / name) == file for name, file in complete.files.items())
-        )
-
     @property
     def lock_file(self) -> Path:
-        """Lock file of this copy."""
+        """Held by the process that changes this copy."""
         return self.path.with_suffix(".lock")
 
-    def missing_bytes(self, manifest: Manifest, splits: tuple[str, ...]) -> int:
-        """Bytes that have yet to be copied."""
-        shards = _shards(manifest, self._with_published(splits))
-        return sum(shard.num_bytes for shard in shards if not self._has_size(shard))
+    @property
+    def use_file(self) -> Path:
+        """Held by the processes that read this copy; see `use`."""
+        return self.path.with_suffix(".use")
 
-    def fill(
-        self,
-        dataset: Path,
-        manifest: Manifest,
-        splits: tuple[str, ...],
-        verify: bool,
-        tick: Tick | None = None,
-    ) -> int:
+    @property
+    def reserved_file(self) -> Path:
+        """Bytes that the copy will have when the holder of `lock_file` is done."""
+        return self.path.with_suffix(".reserved")
+
+    def complete(self) -> Complete | None:
+        """What was published; None for an interrupted copy."""
+        try:
+            return read_record(self._complete_file, Complete)
+        except StepError:  # of another release: the copy is looked at shard by shard
+            return None
+
+    def holds(self, manifest: Manifest, splits: Sequence[str]) -> bool:
+        """Whether all shards of splits were published and did not change; reads no shard."""
+        complete = self.complete()
+        if complete is None or not set(splits) <= set(complete.splits):
+            return False
+        files = (FILE_NAME, *(shard.file for shard in shards_in(manifest, splits)))
+        return all(
+            name in complete.files and stat_of(self.path / name) == complete.files[name]
+            for name in files
+        )
+
+    def missing(self, manifest: Manifest, splits: Sequence[str]) -> tuple[ShardInfo, ...]:
+        """Shards that have yet to be copied, with those of published splits that have gone."""
+        shards = shards_in(manifest, self._with_published(splits))
+        return tuple(shard for shard in shards if not self._has_size(shard))
+
+    def fill(self, filling: Filling, tick: Tick | None = None) -> int:
         """Complete the copy and publish it; the caller holds the lock.
 
         Args:
-            dataset: Where the dataset lies.
-            manifest: Its manifest.
-            splits: Splits to add to those that are there.
-            verify: Compare checksums of shards that are copied or were left by an interrupted copy.
-            tick: Called with bytes done and bytes in all after each shard.
+            filling: What is to be there.
+            tick: Called with bytes done and bytes in all, about twice a second.
 
         Returns:
             Bytes copied.
 
         Raises:
             ShardError: A shard is missing or is not what the manifest says.
+            StoreError: The dataset cannot be read.
             TierFullError: There is no space left.
         """
-        published = self._complete()
-        every = self._with_published(splits)
-        added: list[Path] = []
+        published = self.complete()
+        every = self._with_published(filling.splits)
+        shards = shards_in(filling.manifest, every)
+        added = [shard.file for shard in shards if not (self.path / shard.file).exists()]
         try:
-            copied_bytes = self._copy_missing(
-                dataset, _shards(manifest, every), verify, added, tick
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            self._remove_leftovers(shards)
+            fetch = Fetch(
+                store=filling.store,
+                folder=self.path,
+                shards=[shard for shard in shards if shard.file not in filling.left_out],
+                verify=filling.verify,
+                is_intact=lambda shard: self._is_intact(shard, published, filling.verify),
             )
-            self._publish(manifest, every)
+            copied_bytes = fetch_shards(fetch, tick)
+            self._publish(filling.manifest, every, filling.left_out)
         except OSError as error:
-            if error.errno not in _FULL:
+            if not is_full(error):
                 raise
             self._undo(added, everything=published is None)
-            raise TierFullError(os.strerror(error.errno or errno.ENOSPC)) from error
+            raise TierFullError(error, self.tier) from error
         return copied_bytes
 
-    def _copy_missing(
-        self,
-        dataset: Path,
-        shards: tuple[ShardInfo, ...],
-        verify: bool,
-        added: list[Path],
-        tick: Tick | None,
-    ) -> int:
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        self._remove_leftovers(shards)
-        total_bytes = sum(shard.num_bytes for shard in shards)
-        done_bytes = copied_bytes = 0
-        for shard in shards:
-            if not self._is_intact(shard, verify):
-                added.append(self.path / shard.file)
-                self._copy(dataset, shard, verify)
-                copied_bytes += shard.num_bytes
-            done_bytes += shard.num_bytes
-            if tick is not None:
-                tick(done_bytes, total_bytes)
-        return copied_bytes
+    @contextmanager
+    def reserving(self, num_bytes: int) -> Iterator[None]:
+        """Tell other stages how large the copy will be, while the block runs.
 
-    def _copy(self, dataset: Path, shard: ShardInfo, verify: bool) -> None:
-        source, target = dataset / shard.file, self.path / shard.file
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.{os.getuid()}.{os.getpid()}")
+        Raises:
+            TierFullError: There is no space left.
+        """
         try:
-            num_bytes, checksum = copy_verified(source, part)
-            if num_bytes != shard.num_bytes or (verify and checksum != shard.xxh3_128):
-                raise ShardError(
-                    f"Shard {source} is damaged: expected {shard.num_bytes} bytes with checksum "
-                    f"{shard.xxh3_128}, got {num_bytes} bytes with checksum {checksum}",
-                    "Run `headrace verify` on the dataset; pack it again or restore the shard.",
-                )
-            part.replace(target)
-        except FileNotFoundError as error:
-            raise ShardError(
-                f"Shard {source} is missing, though the manifest of the dataset names it",
-                "Pack the dataset again or restore the shard.",
-            ) from error
+            write_text(self.reserved_file, json.dumps(num_bytes))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise TierFullError(error, self.tier) from error
+        try:
+            yield
         finally:
-            part.unlink(missing_ok=True)
+            self.reserved_file.unlink(missing_ok=True)
 
-    def _publish(self, manifest: Manifest, splits: tuple[str, ...]) -> None:
+    def _publish(
+        self, manifest: Manifest, splits: tuple[str, ...], left_out: Collection[str]
+    ) -> None:
         restricted = restrict(manifest, splits)
         write_manifest(self.path, restricted)
-        names = (FILE_NAME, *(shard.file for shard in restricted.shards))
-        files = {name: _stat(self.path / name) for name in names}
+        shards = (shard.file for shard in restricted.shards if shard.file not in left_out)
+        files = {name: stat_of(self.path / name) for name in (FILE_NAME, *shards)}
         present = {name: file for name, file in files.items() if file is not None}
         write_record(self._complete_file, Complete(splits=splits, files=present))
 
-    def _undo(self, added: list[Path], everything: bool) -> None:
+    def _undo(self, added: Iterable[str], everything: bool) -> None:
         if everything:
             shutil.rmtree(self.path)
-        for path in added:
-            path.unlink(missing_ok=True)
+        for file in added:
+            (self.path / file).unlink(missing_ok=True)
 
-    def _remove_leftovers(self, shards: tuple[ShardInfo, ...]) -> None:
+    def _remove_leftovers(self, shards: Iterable[ShardInfo]) -> None:
         """Remove temporary files of dead processes; nobody else writes while the lock is held."""
         folders = {self.path, *((self.path / shard.file).parent for shard in shards)}
         for folder in folders:
@@ -183,25 +199,19 @@ class StagedFolder:
     def _complete_file(self) -> Path:
         return self.path / ".complete.json"
 
-    def _complete(self) -> Complete | None:
-        try:
-            return read_record(self._complete_file, Complete)
-        except StepError:  # of another release: the copy is looked at shard by shard
-            return None
-
-    def _with_published(self, splits: tuple[str, ...]) -> tuple[str, ...]:
-        complete = self._complete()
+    def _with_published(self, splits: Sequence[str]) -> tuple[str, ...]:
+        complete = self.complete()
         return tuple(sorted({*splits, *(complete.splits if complete else ())}))
 
     def _has_size(self, shard: ShardInfo) -> bool:
-        file = _stat(self.path / shard.file)
+        file = stat_of(self.path / shard.file)
         return file is not None and file.num_bytes == shard.num_bytes
 
-    def _is_intact(self, shard: ShardInfo, verify: bool) -> bool:
+    def _is_intact(self, shard: ShardInfo, complete: Complete | None, verify: bool) -> bool:
         if not self._has_size(shard):
             return False
-        path, complete = self.path / shard.file, self._complete()
-        if complete is not None and complete.files.get(shard.file) == _stat(path):
+        path = self.path / shard.file
+        if complete is not None and complete.files.get(shard.file) == stat_of(path):
             return True
         unpublished = complete is None or shard.file not in complete.files
         if unpublished and not verify:
@@ -222,7 +232,12 @@ def restrict(manifest: Manifest, splits: Collection[str]) -> Manifest:
     )
 
 
-def _shards(manifest: Manifest, splits: Collection[str]) -> tuple[ShardInfo, ...]:
+def shards_in(manifest: Manifest, splits: Collection[str]) -> tuple[ShardInfo, ...]:
+    """Shards of splits.
+
+    Raises:
+        ShardError: One lies outside of the dataset's folder.
+    """
     shards = tuple(shard for shard in manifest.shards if shard.split in splits)
     for shard in shards:
         path = PurePosixPath(shard.file)
@@ -235,7 +250,8 @@ def _shards(manifest: Manifest, splits: Collection[str]) -> tuple[ShardInfo, ...
     return shards
 
 
-def _stat(path: Path) -> StagedFile | None:
+def stat_of(path: Path) -> StagedFile | None:
+    """A file as it is now; None when there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:

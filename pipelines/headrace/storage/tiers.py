@@ -13,8 +13,10 @@ from pydantic import ByteSize
 from headrace.errors import StorageFullError
 from headrace.recipe.site import Tier
 from headrace.storage.memory import available_memory_bytes
+from headrace.storage.use import at_once
 
 _IN_MEMORY = ("tmpfs", "ramfs")
+_LEAST_RESERVE_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +73,9 @@ def choose(rooms: Iterable[TierRoom], what: str) -> TierRoom:
     lines = "\n".join(f"    {_describe(room)}" for room in rooms)
     raise StorageFullError(
         f"No storage tier has room for {what}:\n{lines}",
-        "Delete datasets that are no longer needed from these folders, raise `budget` or lower "
-        "`reserve` of a tier in the site, add a tier, or stage fewer splits (`stage.splits`).",
+        "See `headrace cache list`. Raise `budget` or lower `reserve` of a tier in the site, add "
+        "a tier, stage fewer splits (`stage.splits`), or stage what fits and read the rest from "
+        "where the dataset lies (`stage.partial: true`).",
     )
 
 
@@ -109,15 +112,46 @@ def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
     folder = folder_of(tier)
     if problem:
         return TierRoom(name=tier.name, folder=folder, needed_bytes=needed_bytes, problem=problem)
+    free_bytes, in_memory = _free_bytes(folder), _is_in_memory(folder)
+    promised_bytes = outstanding_bytes(folder / "datasets")
     return TierRoom(
         name=tier.name,
         folder=folder,
         needed_bytes=needed_bytes,
-        free_bytes=_free_bytes(folder),
-        held_bytes=_held_bytes(folder),
+        free_bytes=max(free_bytes - promised_bytes, 0),
+        held_bytes=bytes_in(folder) + promised_bytes,
         budget_bytes=tier.budget,
-        reserve_bytes=tier.reserve,
+        reserve_bytes=reserve_bytes(tier.reserve, free_bytes, in_memory),
     )
+
+
+def reserve_bytes(wanted: int | None, free_bytes: int, in_memory: bool) -> int:
+    """Bytes of a tier that stay free.
+
+    Args:
+        wanted: What the site says; None to compute it.
+        free_bytes: Bytes that are free.
+        in_memory: Whether the tier lies in memory, which programs need, too.
+    """
+    if wanted is not None:
+        return wanted
+    return max(_LEAST_RESERVE_BYTES, free_bytes // 10 if in_memory else 0)
+
+
+def outstanding_bytes(datasets: Path) -> int:
+    """Bytes that others have yet to write to the copies that they are staging now."""
+    total = 0
+    for file in datasets.glob("*.reserved"):
+        with at_once(file.with_suffix(".lock")) as nobody_stages:
+            if not nobody_stages:
+                total += max(_number_in(file) - bytes_in(file.with_suffix("")), 0)
+    return total
+
+
+def bytes_in(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    names = (Path(parent) / name for parent, _, files in os.walk(folder) for name in files)
+    return sum(_size_of(name) for name in names)
 
 
 def file_system(mounts: str, path: Path) -> str:
@@ -139,14 +173,19 @@ def file_system(mounts: str, path: Path) -> str:
 def _free_bytes(folder: Path) -> int:
     status = os.statvfs(folder)
     free_bytes = status.f_bavail * status.f_frsize
+    return min(free_bytes, available_memory_bytes()) if _is_in_memory(folder) else free_bytes
+
+
+def _is_in_memory(folder: Path) -> bool:
     mounts = Path("/proc/self/mounts")
-    kind = file_system(mounts.read_text(), folder.resolve()) if mounts.exists() else ""
-    return min(free_bytes, available_memory_bytes()) if kind in _IN_MEMORY else free_bytes
+    return mounts.exists() and file_system(mounts.read_text(), folder.resolve()) in _IN_MEMORY
 
 
-def _held_bytes(folder: Path) -> int:
-    names = (Path(parent) / name for parent, _, files in os.walk(folder) for name in files)
-    return sum(_size_of(name) for name in names)
+def _number_in(file: Path) -> int:
+    try:
+        return int(file.read_text())
+    except FileNotFoundError:  # the stage has just ended
+        return 0
 
 
 def _size_of(path: Path) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headrace.errors import HeadraceError, WorkerLostError
@@ -49,7 +48,7 @@ class Gang:
         context: The step.
         fleet: The lease's nodes.
         size: Nodes, and ranks on each.
-        dataset: Folder of the packed dataset.
+        dataset: Folder or URL of the packed dataset.
         follow: Takes each progress report of rank 0.
     """
 
@@ -58,7 +57,7 @@ class Gang:
         context: StepContext,
         fleet: Nodes,
         size: tuple[int, int],
-        dataset: Path,
+        dataset: str,
         follow: Callable[[TrainingProgress | None], None],
     ) -> None:
         self._context = context
@@ -145,7 +144,7 @@ class Gang:
             NodeLaunch(
                 run_folder=str(self._context.run_folder.path),
                 step_folder=str(self._context.folder.path),
-                dataset=str(self._dataset),
+                dataset=self._dataset,
                 number=self._number,
                 node_index=index,
                 node_name=node.name,

@@ -15,9 +15,10 @@ from headrace.recipe.site import Site
 from headrace.steps.children import Child, ChildGroup
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import RunFolder
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
 from headrace.storage.memory import available_memory_bytes
-from headrace.storage.staged import ensure_staged
+from headrace.storage.packed import read_manifest_at
+from headrace.storage.staged import StagedCopy, StagingOptions, staged
 from headrace.training.launch import interface_of, rank_children, rank_spec
 from headrace.training.oom import num_memory_kills
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
@@ -46,7 +47,14 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
     if recipe is None or site is None:
         raise StepError(f"{run.path} holds no recipe.json or site.json")
-    children = _prepare(launch, recipe, site)
+    manifest = _check(launch, recipe, site)
+    stage, options = recipe.stage, StagingOptions(partial=recipe.stage.partial, s3=site.s3)
+    tick = _stop_when_unwanted
+    with staged(launch.dataset, site.tiers, stage.splits, stage.verify, tick, options) as copy:
+        return _run_ranks(launch, recipe, _prepare(launch, recipe, site, manifest, copy))
+
+
+def _run_ranks(launch: NodeLaunch, recipe: Recipe, children: Sequence[Child]) -> NodeOutcome:
     memory_kills = num_memory_kills()
     with ChildGroup(children, _GRACE_S) as group:
         watch = RankWatch(launch, group, children, recipe.train.hang_timeout)
@@ -62,17 +70,20 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     )
 
 
-def _prepare(launch: NodeLaunch, recipe: Recipe, site: Site) -> Sequence[Child]:
-    dataset = Path(launch.dataset)
-    manifest = read_manifest(dataset)
+def _check(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
+    manifest = read_manifest_at(launch.dataset, site.s3)
     role = site.roles[recipe.train.role]
     if recipe.train.script is None:
         check_memory(plan_training(recipe, role, manifest), available_memory_bytes())
     else:
         check_code(recipe.train.script, site)
-    stage = recipe.stage
-    staged = ensure_staged(dataset, site.tiers, stage.splits, stage.verify, _stop_when_unwanted)
-    _write_specs(launch, recipe, manifest, staged.folder)
+    return manifest
+
+
+def _prepare(
+    launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest, copy: StagedCopy
+) -> Sequence[Child]:
+    _write_specs(launch, recipe, manifest, copy.folder)
     interface = interface_of(
         launch.host,
         {
@@ -80,7 +91,7 @@ def _prepare(launch: NodeLaunch, recipe: Recipe, site: Site) -> Sequence[Child]:
             for name, addresses in psutil.net_if_addrs().items()
         },
     )
-    return rank_children(launch, recipe, role, str(staged.folder), interface)
+    return rank_children(launch, recipe, site.roles[recipe.train.role], str(copy.folder), interface)
 
 
 def _stop_when_unwanted(done_bytes: int, total_bytes: int) -> None:

@@ -10,7 +10,8 @@ from headrace.leases.fleet import Fleet
 from headrace.recipe.fit import gang_size
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import read_record, write_record
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.packed import read_manifest_at
 from headrace.training import checkpoints
 from headrace.training.gang import Gang, Nodes
 from headrace.training.plan import (
@@ -36,7 +37,7 @@ def run(context: StepContext) -> dict[str, Any]:
         WorkerLostError: Ranks or workers died too often.
     """
     dataset = _dataset(context)
-    manifest = read_manifest(dataset)
+    manifest = read_manifest_at(dataset, context.site.s3)
     done = completed(context, manifest)
     if done is not None:
         context.event("collected", checkpoint=done.checkpoint)
@@ -45,13 +46,13 @@ def run(context: StepContext) -> dict[str, Any]:
         return train(context, fleet, dataset, manifest)
 
 
-def train(context: StepContext, fleet: Nodes, dataset: Path, manifest: Manifest) -> dict[str, Any]:
+def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) -> dict[str, Any]:
     """Train on the nodes of a lease.
 
     Args:
         context: The step.
         fleet: The lease's nodes.
-        dataset: Folder of the packed dataset.
+        dataset: Folder or URL of the packed dataset.
         manifest: Its manifest.
 
     Returns:
@@ -155,8 +156,8 @@ def _complete_script(context: StepContext, manifest: Manifest, world_size: int) 
     write_record(folder / checkpoints.OUTCOME, outcome)
 
 
-def _dataset(context: StepContext) -> Path:
+def _dataset(context: StepContext) -> str:
     dataset = context.spec.inputs.get("dataset")
     if not isinstance(dataset, str):
         raise StepError(f"Step {context.spec.name} got no input 'dataset'")
-    return Path(dataset)
+    return dataset

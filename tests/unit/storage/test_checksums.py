@@ -56,10 +56,3 @@ def test_progress_of_a_copy_can_stop_it(tmp_path: Path) -> None:
         checksums.copy_verified(source, target, stop)
     assert ticks == [checksums.CHUNK_BYTES] * 2
     assert not target.exists()
-
-
-def test_copy_into_memory_is_not_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "source").write_bytes(b"x" * 100)
-    monkeypatch.setattr(os, "fsync", None)
-    checksums.copy_verified(tmp_path / "source", tmp_path / "target", durable=False)
-    assert (tmp_path / "target").read_bytes() == b"x" * 100

@@ -13,56 +13,12 @@ import xxhash
 
 from headrace.errors import ManifestError, ShardError, StorageFullError
 from headrace.recipe.site import Tier
-from headrace.storage import staged_folder
 from headrace.storage.manifest import (
-    FieldInfo,
-    Manifest,
-    ShardInfo,
     read_manifest,
     write_manifest,
 )
 from headrace.storage.staged import ensure_staged
-
-SHARD_BYTES = 300_000
-
-
-def make_dataset(folder: Path, num_bytes: int = SHARD_BYTES) -> Manifest:
-    """A dataset whose shards are plain bytes: staging does not look into them."""
-    (folder / "shards").mkdir(parents=True)
-    shards = []
-    for split, number in (("train", 0), ("train", 1), ("train", 2), ("test", 0)):
-        content = f"{split}-{number}".encode() * (num_bytes // 7)
-        name = f"shards/{split}-{number:05d}.h5"
-        (folder / name).write_bytes(content)
-        shards.append(
-            ShardInfo(
-                file=name,
-                split=split,
-                num_samples=10,
-                num_bytes=len(content),
-                xxh3_128=xxhash.xxh3_128_hexdigest(content),
-            )
-        )
-    manifest = Manifest(
-        name="bytes",
-        fingerprint="abc123",
-        pack_key="k",
-        fields=(FieldInfo(name="array", dtype="uint8", layout="fixed"),),
-        splits={"train": 30, "test": 10},
-        shards=tuple(shards),
-        class_counts={"train": {"a": 30}, "test": {"a": 10}},
-    )
-    write_manifest(folder, manifest)
-    return manifest
-
-
-def tier(folder: Path, name: str = "disk", **more: object) -> Tier:
-    return Tier(name=name, folder=str(folder), reserve=0, **more)
-
-
-def same_bytes(dataset: Path, staged: Path) -> bool:
-    names = [shard.file for shard in read_manifest(staged).shards]
-    return all((dataset / name).read_bytes() == (staged / name).read_bytes() for name in names)
+from support.staged_datasets import make_dataset, same_bytes, tier
 
 
 def hidden_files(folder: Path) -> set[str]:
@@ -92,7 +48,7 @@ def test_reuse_reads_no_shard(tmp_path, monkeypatch):
     def refuse(*_: object) -> str:
         raise AssertionError("read a shard")
 
-    monkeypatch.setattr(staged_folder, "file_xxh3_128", refuse)
+    monkeypatch.setattr("headrace.storage.staged_folder.file_xxh3_128", refuse)
     assert ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")]).reused
 
 
@@ -230,10 +186,8 @@ def test_disk_full_in_the_copy_falls_to_the_next_tier(tmp_path, tiny_tmpfs, monk
     copy = ensure_staged(tmp_path / "source", [tiny, tier(tmp_path / "large", "large")])
     assert copy.tier == "large"
     assert same_bytes(tmp_path / "source", copy.folder)
-    assert [path.name for path in (tiny_tmpfs / "headrace/datasets").iterdir()] in (
-        [],
-        ["abc123.lock"],
-    )
+    left = {path.name for path in (tiny_tmpfs / "headrace/datasets").iterdir()}
+    assert left <= {"abc123.lock", ".room.lock"}
 
 
 def test_disk_full_keeps_what_was_published(tmp_path, tiny_tmpfs, monkeypatch):
@@ -273,13 +227,16 @@ def test_concurrent_callers_copy_once(tmp_path):
 
 
 def _stage_until_killed(source, folder):
-    def stop_in_second_shard(done_bytes, _):
-        if done_bytes > SHARD_BYTES * 1.5:
-            part = Path(folder) / f"datasets/abc123/shards/.part.{os.getuid()}.{os.getpid()}"
+    datasets = Path(folder) / "datasets"
+    shards = datasets / "abc123/shards"
+
+    def kill_after_a_shard(done_bytes, total_bytes):
+        if list(shards.glob("train-*.h5")):
+            part = shards / f".part.{os.getuid()}.{os.getpid()}"
             part.write_bytes(b"half a shard")
             os.kill(os.getpid(), signal.SIGKILL)
 
-    ensure_staged(source, [tier(folder)], tick=stop_in_second_shard)
+    ensure_staged(source, [tier(folder)], tick=kill_after_a_shard)
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -293,13 +250,15 @@ def test_killed_copy_is_resumed(tmp_path, verify):
     assert caller.exitcode == -signal.SIGKILL
     staged = tmp_path / "tier/datasets/abc123"
     assert not (staged / ".complete.json").exists()
-    inodes = [path.stat().st_ino for path in sorted(staged.glob("shards/train-*.h5"))]
-    assert len(inodes) == 2
+    inodes = {path: path.stat().st_ino for path in staged.glob("shards/[!.]*.h5")}
+    assert inodes
     copy = ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")], verify=verify)
-    assert copy.copied_bytes == sum(shard.num_bytes for shard in manifest.shards[2:])
-    assert [path.stat().st_ino for path in sorted(staged.glob("shards/train-*.h5"))][:2] == inodes
+    there = sum(path.stat().st_size for path in inodes)
+    assert copy.copied_bytes == manifest.num_bytes - there
+    assert {path: path.stat().st_ino for path in inodes} == inodes
     assert same_bytes(tmp_path / "source", copy.folder)
     assert hidden_files(staged) == {".complete.json"}
+    assert not list(staged.parent.glob("*.reserved"))
 
 
 def test_kill_at_any_moment_leaves_a_copy_that_can_be_completed(tmp_path):
@@ -341,4 +300,14 @@ def test_stop_from_outside(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")], tick=cancel)
-    assert not ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")]).reused
+    assert not (tmp_path / "tier/datasets/abc123/.complete.json").exists()
+    copy = ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
+    assert same_bytes(tmp_path / "source", copy.folder)
+
+
+def test_manifest_of_a_newer_release_is_refused(tmp_path):
+    make_dataset(tmp_path / "source")
+    manifest = tmp_path / "source/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 9'))
+    with pytest.raises(ManifestError, match=r"format version 9; this release reads up to 1"):
+        ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])

@@ -8,7 +8,7 @@ import pytest
 from headrace.errors import StorageFullError
 from headrace.recipe.site import Tier
 from headrace.storage.memory import available_memory_bytes, control_group_room_bytes
-from headrace.storage.tiers import TierRoom, choose, file_system, measure, prepare
+from headrace.storage.tiers import TierRoom, choose, file_system, measure, prepare, reserve_bytes
 
 
 def room(name: str, **more: object) -> TierRoom:
@@ -134,3 +134,12 @@ def test_no_limit(tmp_path, groups):
 
 def test_this_machine_has_memory():
     assert available_memory_bytes() > 0
+
+
+def test_computed_reserve():
+    """Memory is for programs first."""
+    gib = 2**30
+    assert reserve_bytes(None, 40 * gib, in_memory=True) == 4 * gib
+    assert reserve_bytes(None, gib, in_memory=True) == gib // 4
+    assert reserve_bytes(None, 40 * gib, in_memory=False) == gib // 4
+    assert reserve_bytes(5, 40 * gib, in_memory=True) == 5

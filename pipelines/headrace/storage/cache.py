@@ -1,0 +1,193 @@
+"""Staged copies on the tiers of a node: what lies there, what may go, what is damaged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import ManifestError
+from headrace.recipe.site import Tier
+from headrace.storage.checksums import file_xxh3_128
+from headrace.storage.manifest import Manifest, Record, read_manifest
+from headrace.storage.staged_folder import StagedFolder
+from headrace.storage.tiers import bytes_in, folder_of
+from headrace.storage.use import at_once, idle_s, last_used_at, out_of_use
+
+_GOING = ".evicted-"
+_INTERRUPTED_KEPT_S = 86400.0
+
+
+class CachedCopy(Record):
+    """One staged copy as it is now."""
+
+    fingerprint: str
+    """Content of the dataset; name of the folder."""
+    name: str
+    """Name of the dataset; empty for an interrupted copy."""
+    tier: str
+    """Name of the tier."""
+    path: Path
+    """Folder."""
+    state: Literal["in use", "being staged", "idle", "interrupted"]
+    """`interrupted`: half a copy, completed by the next stage of the dataset."""
+    splits: tuple[str, ...]
+    """Splits of the copy."""
+    num_shards: int
+    """Shards that lie there."""
+    num_left_out: int
+    """Shards of these splits that are read from where the dataset lies."""
+    num_bytes: int
+    """Bytes on the tier."""
+    last_used_at: float
+    """Seconds since the epoch; 0 when never."""
+
+
+def copies_on(tier: str, datasets: Path) -> tuple[CachedCopy, ...]:
+    """Staged copies on one tier, the least recently used first.
+
+    Args:
+        tier: Its name.
+        datasets: `<tier folder>/datasets`.
+    """
+    found = [_look_at(StagedFolder(path, tier)) for path in _folders(datasets)]
+    return tuple(sorted(found, key=lambda copy: (copy.last_used_at, copy.fingerprint)))
+
+
+def copies_of(tiers: Sequence[Tier]) -> tuple[CachedCopy, ...]:
+    """Staged copies on all tiers, fastest tier first."""
+    return tuple(copy for tier in tiers for copy in copies_on(tier.name, _datasets(tier)))
+
+
+def evict(folder: StagedFolder) -> bool:
+    """Remove a copy unless it is in use or being staged.
+
+    Returns:
+        Whether it was removed.
+    """
+    with at_once(folder.lock_file) as nobody_stages, out_of_use(folder.use_file) as unused:
+        if not (nobody_stages and unused):
+            return False
+        going = folder.path.with_name(f"{_GOING}{folder.path.name}-{os.getpid()}")
+        try:
+            folder.path.rename(going)  # at once, so that nobody finds half a copy
+        except FileNotFoundError:
+            return False
+        shutil.rmtree(going)
+    return True
+
+
+def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]:
+    """Copies that may go, the first to go first: interrupted ones, then by last use.
+
+    Args:
+        datasets: `<tier folder>/datasets`.
+        idle_for_s: Seconds since the last use, at least.
+        but: Fingerprint of a copy that stays.
+    """
+    copies = [copy for copy in copies_on("", datasets) if copy.fingerprint != but]
+    free = [copy for copy in copies if copy.state in ("idle", "interrupted")]
+    old = [
+        copy
+        for copy in free
+        if copy.state == "interrupted" or idle_s(_use_file(copy)) >= idle_for_s
+    ]
+    return sorted(old, key=lambda copy: (copy.state == "idle", copy.last_used_at))
+
+
+def sweep(datasets: Path) -> None:
+    """Remove what dead processes left: half evicted copies, and half staged ones after a day."""
+    for path in datasets.glob(f"{_GOING}*"):
+        name, _, _ = path.name.removeprefix(_GOING).rpartition("-")
+        with at_once(datasets / f"{name}.lock") as nobody_evicts:
+            if nobody_evicts:
+                shutil.rmtree(path, ignore_errors=True)
+    for path in _folders(datasets):
+        folder = StagedFolder(path, "")
+        if folder.complete() is None and idle_s(path) > _INTERRUPTED_KEPT_S:
+            evict(folder)
+
+
+def verify(copy: CachedCopy, tick: Callable[[int], None] | None = None) -> tuple[str, ...]:
+    """Compare the checksums of a published copy; damaged shards are removed from it.
+
+    The next stage of the dataset brings them anew. Programs that read one at the moment keep it.
+
+    Args:
+        copy: The copy.
+        tick: Called with the bytes that were read.
+
+    Returns:
+        Files of the shards that were damaged, missing or of another size.
+
+    Raises:
+        ManifestError: The manifest is damaged.
+    """
+    complete = StagedFolder(copy.path, copy.tier).complete()
+    if complete is None:
+        return ()
+    manifest = read_manifest(copy.path)
+    damaged = []
+    for shard in manifest.shards:
+        path = copy.path / shard.file
+        if shard.file not in complete.files:
+            continue
+        if not path.exists() or file_xxh3_128(path, tick) != shard.xxh3_128:
+            path.unlink(missing_ok=True)
+            damaged.append(shard.file)
+    return tuple(damaged)
+
+
+def _look_at(folder: StagedFolder) -> CachedCopy:
+    complete = folder.complete()
+    manifest = _manifest(folder.path) if complete else None
+    files = set(complete.files) if complete else set()
+    shards = manifest.shards if manifest else ()
+    present = sum(shard.file in files for shard in shards)
+    return CachedCopy(
+        fingerprint=folder.path.name,
+        name=manifest.name if manifest else "",
+        tier=folder.tier,
+        path=folder.path,
+        state=_state(folder, manifest is not None),
+        splits=complete.splits if complete else (),
+        num_shards=present if manifest else len(list(folder.path.glob("shards/*"))),
+        num_left_out=len(shards) - present,
+        num_bytes=bytes_in(folder.path),
+        last_used_at=last_used_at(folder.use_file),
+    )
+
+
+def _state(
+    folder: StagedFolder, is_whole: bool
+) -> Literal["in use", "being staged", "idle", "interrupted"]:
+    with at_once(folder.lock_file) as nobody_stages:
+        if not nobody_stages:
+            return "being staged"
+    if folder.use_file.exists():
+        with out_of_use(folder.use_file) as unused:
+            if not unused:
+                return "in use"
+    return "idle" if is_whole else "interrupted"
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    try:
+        return read_manifest(folder)
+    except ManifestError:  # of a newer release, or damaged: the next stage replaces it
+        return None
+
+
+def _use_file(copy: CachedCopy) -> Path:
+    return StagedFolder(copy.path, copy.tier).use_file
+
+
+def _folders(datasets: Path) -> Iterator[Path]:
+    found: Iterable[Path] = datasets.iterdir() if datasets.is_dir() else ()
+    return (path for path in sorted(found) if path.is_dir() and not path.name.startswith("."))
+
+
+def _datasets(tier: Tier) -> Path:
+    return folder_of(tier) / "datasets"

@@ -1,0 +1,145 @@
+"""Which tier takes a dataset, what is evicted for it, and what stays at the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.recipe.site import Tier
+from headrace.storage import tiers as tiers_module
+from headrace.storage.cache import evict, idle_copies
+from headrace.storage.manifest import Manifest, ShardInfo
+from headrace.storage.staged_folder import StagedFolder
+from headrace.storage.tiers import TierRoom, bytes_in
+from headrace.storage.use import KEPT_S
+
+_MARGIN_BYTES = 2**20
+"""Room for the manifest and the like when only a part fits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be on the node."""
+
+    manifest: Manifest
+    """Manifest of the dataset."""
+    splits: tuple[str, ...]
+    """Its splits that are wanted."""
+    partial: bool
+    """Whether a part will do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tier, and where on it the dataset goes."""
+
+    tier: Tier
+    """The tier."""
+    folder: StagedFolder
+    """The dataset's copy there."""
+    problem: str
+    """Why the tier cannot be used; empty when it can."""
+
+    @property
+    def datasets(self) -> Path:
+        """Folder of all copies on the tier."""
+        return self.folder.path.parent
+
+
+def room_locks(places: Iterable[Place]) -> list[Path]:
+    """Lock files to hold while room is measured, made and reserved."""
+    return [place.datasets / ".room.lock" for place in places if not place.problem]
+
+
+def choose_place(
+    wanted: Wanted, places: Sequence[Place], full: Mapping[str, str]
+) -> tuple[StagedFolder, frozenset[str], int]:
+    """The fastest tier that has room, or gets it when copies that nobody uses are evicted.
+
+    Copies that were in use a moment ago go only when no tier has room otherwise.
+
+    Args:
+        wanted: What is to be placed.
+        places: The tiers, fastest first.
+        full: Tiers that turned out full, by name, with why.
+
+    Returns:
+        The copy, files of shards that stay at the source, and the copy's size when it is done.
+
+    Raises:
+        StorageFullError: No tier has room; names what each one lacks.
+    """
+    for idle_for_s in (KEPT_S, 0.0):
+        for place in places:
+            if _measure(wanted, place, full).has_room or _evict_for(
+                wanted, place, full, idle_for_s
+            ):
+                return _whole(wanted, place)
+    if wanted.partial:
+        found = _most_room(wanted, places, full)
+        if found is not None:
+            return found
+    what = f"the splits {', '.join(wanted.splits)} of dataset '{wanted.manifest.name}'"
+    chosen = tiers_module.choose((_measure(wanted, place, full) for place in places), what)
+    place = next(place for place in places if place.tier.name == chosen.name)
+    return _whole(wanted, place)  # room has come up since it was first measured
+
+
+def fitting(shards: Iterable[ShardInfo], room_bytes: int) -> frozenset[str]:
+    """Files of the shards that do not fit, when the first ones are taken first."""
+    left_out = set()
+    for shard in shards:
+        if shard.num_bytes > room_bytes:
+            left_out.add(shard.file)
+        else:
+            room_bytes -= shard.num_bytes
+    return frozenset(left_out)
+
+
+def _measure(wanted: Wanted, place: Place, full: Mapping[str, str]) -> TierRoom:
+    problem = place.problem or full.get(place.tier.name, "")
+    missing = () if problem else place.folder.missing(wanted.manifest, wanted.splits)
+    return tiers_module.measure(place.tier, _size(missing), problem)
+
+
+def _evict_for(wanted: Wanted, place: Place, full: Mapping[str, str], idle_for_s: float) -> bool:
+    """Evict copies until there is room; none when that would not do."""
+    room = _measure(wanted, place, full)
+    if room.problem:
+        return False
+    copies = idle_copies(place.datasets, idle_for_s, but=wanted.manifest.fingerprint)
+    if room.usable_bytes + sum(copy.num_bytes for copy in copies) < room.needed_bytes:
+        return False
+    for copy in copies:
+        evict(StagedFolder(copy.path, place.tier.name))
+        if _measure(wanted, place, full).has_room:
+            return True
+    return False
+
+
+def _most_room(
+    wanted: Wanted, places: Sequence[Place], full: Mapping[str, str]
+) -> tuple[StagedFolder, frozenset[str], int] | None:
+    """The tier that takes most of the dataset, what is there already included."""
+    found: tuple[StagedFolder, frozenset[str], int] | None = None
+    for place in places:
+        room = _measure(wanted, place, full)
+        if room.problem:
+            continue
+        missing = place.folder.missing(wanted.manifest, wanted.splits)
+        left_out = fitting(missing, room.usable_bytes - _MARGIN_BYTES)
+        taken = [shard for shard in missing if shard.file not in left_out]
+        size_bytes = bytes_in(place.folder.path) + _size(taken)
+        if found is None or size_bytes > found[2]:
+            found = place.folder, left_out, size_bytes
+    return found
+
+
+def _whole(wanted: Wanted, place: Place) -> tuple[StagedFolder, frozenset[str], int]:
+    missing = place.folder.missing(wanted.manifest, wanted.splits)
+    return place.folder, frozenset(), bytes_in(place.folder.path) + _size(missing)
+
+
+def _size(shards: Iterable[ShardInfo]) -> int:
+    return sum(shard.num_bytes for shard in shards)

@@ -1,0 +1,57 @@
+"""Datasets for tests of staging: shards of plain bytes, since staging does not look into them."""
+
+from pathlib import Path
+
+import xxhash
+
+from headrace.recipe.site import Tier
+from headrace.storage.manifest import (
+    FieldInfo,
+    Manifest,
+    ShardInfo,
+    read_manifest,
+    write_manifest,
+)
+
+SHARD_BYTES = 300_000
+
+
+def make_dataset(
+    folder: Path, num_bytes: int = SHARD_BYTES, fingerprint: str = "abc123"
+) -> Manifest:
+    """A dataset whose shards are plain bytes: staging does not look into them."""
+    (folder / "shards").mkdir(parents=True)
+    shards = []
+    for split, number in (("train", 0), ("train", 1), ("train", 2), ("test", 0)):
+        content = f"{split}-{number}".encode() * (num_bytes // 7)
+        name = f"shards/{split}-{number:05d}.h5"
+        (folder / name).write_bytes(content)
+        shards.append(
+            ShardInfo(
+                file=name,
+                split=split,
+                num_samples=10,
+                num_bytes=len(content),
+                xxh3_128=xxhash.xxh3_128_hexdigest(content),
+            )
+        )
+    manifest = Manifest(
+        name="bytes",
+        fingerprint=fingerprint,
+        pack_key="k",
+        fields=(FieldInfo(name="array", dtype="uint8", layout="fixed"),),
+        splits={"train": 30, "test": 10},
+        shards=tuple(shards),
+        class_counts={"train": {"a": 30}, "test": {"a": 10}},
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def tier(folder: Path, name: str = "disk", **more: object) -> Tier:
+    return Tier(name=name, folder=str(folder), reserve=0, **more)
+
+
+def same_bytes(dataset: Path, staged: Path) -> bool:
+    names = [shard.file for shard in read_manifest(staged).shards]
+    return all((dataset / name).read_bytes() == (staged / name).read_bytes() for name in names)
