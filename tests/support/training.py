@@ -130,4 +130,4 @@ def train_here(
     context: StepContext, dataset: Path, fleet: ThisProcessFleet | None = None
 ) -> dict[str, Any]:
     """Run the train step on this machine without a lease."""
-    return train(context, fleet or ThisProcessFleet(), dataset, read_manifest(dataset))
+    return train(context, fleet or ThisProcessFleet(), str(dataset), read_manifest(dataset))

@@ -53,7 +53,9 @@ def run_gang(folder: Path, fleet: ScriptedFleet) -> tuple[int, list[str]]:
     context = make_context(folder, recipe, make_site(folder))
     seen: list[str] = []
     try:
-        gang = Gang(context, fleet, (1, 2), folder, lambda progress: seen.append(str(progress)))
+        gang = Gang(
+            context, fleet, (1, 2), str(folder), lambda progress: seen.append(str(progress))
+        )
         return gang.run(), seen
     finally:
         assert all(launch.folder.stop.exists() for launch in fleet.launches)
