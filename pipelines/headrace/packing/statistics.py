@@ -94,7 +94,7 @@ def merge_lengths(parts: Sequence[LengthStatistics]) -> LengthStatistics:
 
 def _of_block(rows: NDArray[Any]) -> Moments | None:
     """Moments of `(num_rows, num_channels)`."""
-    wide = np.asfortranarray(rows, dtype=np.float64)  # the elements of a channel side by side
+    wide = np.array(rows, dtype=np.float64, order="F")  # a copy, channels side by side
     if rows.dtype.kind == "f":
         finite = np.isfinite(wide)
         if not finite.all():

@@ -34,7 +34,8 @@ class DatasetSpec(Part):
     """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
     files, Parquet files, what Hugging Face's `save_to_disk` wrote, or files for `reader`."""
     include: tuple[str, ...] = tuple(f"**/*.{suffix}" for suffix in _INCLUDED)
-    """Glob patterns, relative to `source`, of the files (also those in tar files) that count."""
+    """Glob patterns, relative to `source`, of the files (also those in tar files) that count;
+    containers of rows always do."""
     fields: dict[Name, str] = {}
     """Fields of a sample and where each comes from: a file pattern with one `*`, the same in all
     (`image: "*.jpg"`, `caption: "*.txt"`), or the name of a column, HDF5 dataset or WebDataset key;
@@ -42,7 +43,7 @@ class DatasetSpec(Part):
     labels: Literal["auto", "folders", "index", "field", "none"] = "auto"
     """Where labels come from: the first folder name below `source`, an index file, `label_field`,
     or nowhere. `auto`: the index or `label_field` when there is one, folders for files and tar
-    files, `cls` for WebDataset, else nowhere."""
+    files, `cls` for WebDataset, the one `ClassLabel` of Hugging Face, else nowhere."""
     index: str | None = None
     """Index file below `source` (CSV, JSONL or Parquet) with a column `path`; columns `label`,
     `group` and `split` mean that, others become fields."""
@@ -55,7 +56,8 @@ class DatasetSpec(Part):
     split_field: str | None = None
     """Column that names the split of each sample; of an index: `split`."""
     reader: Target | None = None
-    """Function of yours that makes a dict of fields out of a path; the site must allow it."""
+    """Function of yours that makes a dict of fields out of the path of a local file; the site must
+    allow it."""
     splits: dict[Name, Fraction] = {"train": 0.8, "val": 0.1, "test": 0.1}
     """Share of the samples in each split; must add up to 1."""
     stratify: bool = True
