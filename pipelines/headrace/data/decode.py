@@ -1,10 +1,14 @@
-"""Encoded samples to arrays: images by Pillow, arrays by NumPy, in threads."""
+"""Encoded samples to arrays: images by Pillow, sound by soundfile, in threads."""
 
 from __future__ import annotations
 
 import io
 import os
+import struct
+import zlib
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +16,22 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from headrace.data.order import Indices
-from headrace.errors import DataError
+from headrace.errors import DataError, UserError
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage.manifest import FieldInfo
 
 _MAX_THREADS = 8
+_SLICES = 4  # a thread's share of a batch, so that none waits long for the others
+
+_VERIFY = "Run `headrace verify` on the dataset."
+_AUDIO = ("wav", "flac", "audio")
+_AS_COLOURS = ("P", "PA", "CMYK")
+
+# what Pillow's decoders raise on damaged bytes; the bytes are in memory, so none of it is I/O
+_DAMAGED = (
+    UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError,
+    OverflowError, struct.error, zlib.error, RuntimeError,
+)  # fmt: skip
 
 
 def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
@@ -24,10 +39,11 @@ def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
 
     Args:
         content: Bytes of the file.
-        encoding: `npy`, or an image format.
+        encoding: `npy`, or a format of images or sound.
 
     Returns:
-        Images as `(height, width[, channels]) uint8`, palettes as colours; arrays as they are.
+        Images as `(height, width[, channels]) uint8`, palettes as colours; sound as
+        `(frames[, channels]) float32` from -1 to 1; arrays as they are.
 
     Raises:
         DataError: The bytes are not what they should be.
@@ -35,10 +51,22 @@ def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
     try:
         if encoding == "npy":
             return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
+        if encoding in _AUDIO:
+            return _sound(content)
         with Image.open(io.BytesIO(content)) as image:
-            return np.array(image.convert("RGB") if image.mode in ("P", "CMYK") else image)
-    except (UnidentifiedImageError, OSError, ValueError) as error:
+            return np.array(image.convert("RGB") if image.mode in _AS_COLOURS else image)
+    except _DAMAGED as error:
         raise DataError(f"{len(content)} bytes of {encoding} cannot be decoded: {error}") from error
+
+
+def _sound(content: bytes) -> NDArray[np.float32]:
+    try:
+        import soundfile
+    except ImportError as error:
+        raise UserError(
+            f"Sound cannot be decoded: {error}", "Install headrace with the extra `audio`."
+        ) from error
+    return np.asarray(soundfile.read(io.BytesIO(content), dtype="float32")[0])
 
 
 class Decoder:
@@ -65,17 +93,47 @@ class Decoder:
         Raises:
             DataError: A sample cannot be decoded.
         """
-        ragged = dataset.gather_ragged(info.name, indices)
-        items = [ragged.item(number) for number in range(len(indices))]
-        if info.encoding == "raw":
-            return [np.frombuffer(bytearray(item), dtype=info.dtype) for item in items]
-        if info.encoding in ("text", "json"):
-            return [item.decode() for item in items]
-        return list(self._threads().map(lambda item: decode_one(item, info.encoding), items))
+        with dataset.holding(indices):
+            items = dataset.items(info.name, indices)
+            if info.encoding in ("text", "json"):
+                return [item.tobytes().decode() for item in items]
+            if info.encoding != "raw":
+                return self._decoded(
+                    info, items, lambda place: dataset.sources(indices[place : place + 1])[0]
+                )
+            arrays = [np.array(item).view(info.dtype) for item in items]
+            if info.ndim is None:
+                return arrays
+            shapes = dataset.shapes(info.name, indices).tolist()
+            return [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
+
+    def _decoded(
+        self, info: FieldInfo, items: Sequence[NDArray[np.uint8]], names: Callable[[int], str]
+    ) -> list[Any]:
+        def decode(places: range) -> list[NDArray[Any]]:
+            return [_named(items[place], info.encoding, partial(names, place)) for place in places]
+
+        count = min(len(items), _num_threads() * _SLICES)
+        slices = [range(first, len(items), count) for first in range(count)]
+        arrays: list[Any] = [None] * len(items)
+        for places, decoded in zip(slices, self._threads().map(decode, slices), strict=True):
+            for place, array in zip(places, decoded, strict=True):
+                arrays[place] = array
+        return arrays
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or self._pid != os.getpid():  # threads do not survive a fork
-            count = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
-            self._pool = ThreadPoolExecutor(count, thread_name_prefix="headrace-decode")
+            self._pool = ThreadPoolExecutor(_num_threads(), thread_name_prefix="headrace-decode")
             self._pid = os.getpid()
         return self._pool
+
+
+def _named(item: NDArray[np.uint8], encoding: str, name: Callable[[], str]) -> NDArray[Any]:
+    try:
+        return decode_one(item.tobytes(), encoding)
+    except DataError as error:
+        raise DataError(f"{name()}: {error.what}", _VERIFY) from error
+
+
+def _num_threads() -> int:
+    return min(_MAX_THREADS, len(os.sched_getaffinity(0)))

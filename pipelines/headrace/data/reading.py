@@ -20,6 +20,7 @@ from headrace.data.streaming import ReadAhead
 from headrace.data.targets import Allowed, instantiate
 from headrace.errors import DataError
 from headrace.recipe.data import DataSpec
+from headrace.shards.check import check_samples
 from headrace.shards.dataset import ShardedDataset
 
 
@@ -31,6 +32,8 @@ class Reading:
     """Fills up arrays of varying length; None gives lists."""
     transforms: tuple[SampleTransform, ...] = ()
     """Applied to each sample before batches are formed."""
+    verify: bool = False
+    """Compare each sample with its checksum."""
 
     @property
     def is_special(self) -> bool:
@@ -45,7 +48,7 @@ def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
         TargetError: A sample transform may not be named, or does not exist.
     """
     transforms = tuple(instantiate(target, allowed) for target in spec.sample_transforms)
-    return Reading(pad=spec.pad, transforms=transforms)
+    return Reading(pad=spec.pad, transforms=transforms, verify=spec.verify_samples)
 
 
 class SampleReader:
@@ -85,11 +88,13 @@ class SampleReader:
 
         Raises:
             DataError: Samples cannot be decoded, or differ where they must not.
+            ShardError: Samples are damaged.
             UserCodeError: A transform raised.
         """
         if self.reading.transforms:
             return self._join(self.samples(indices, seeds), indices)
         with self.dataset.holding(indices):
+            self._verify(indices)
             return gather_batch(
                 self._gatherer, indices, tuple(self._infos), self._decoder, self.reading.pad
             )
@@ -97,6 +102,7 @@ class SampleReader:
     def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
         """Single samples, transformed; arguments and errors as `read`."""
         with self.dataset.holding(indices):
+            self._verify(indices)
             columns = self._columns(indices)
         samples = [
             {name: column[number] for name, column in columns.items()}
@@ -106,6 +112,10 @@ class SampleReader:
             return samples
         each = [None] * len(samples) if seeds is None else list(seeds)
         return [self._chain(sample, seed) for sample, seed in zip(samples, each, strict=True)]
+
+    def _verify(self, indices: Indices) -> None:
+        if self.reading.verify:
+            check_samples(self.dataset, indices)
 
     def _columns(self, indices: Indices) -> Batch:
         """Values of each sample by field, not yet of one shape."""

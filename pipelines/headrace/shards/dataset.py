@@ -179,6 +179,14 @@ class ShardedDataset:
                     found[position] = path
         return found
 
+    def checksums(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Checksums that samples were packed with, `(n,) uint64`; valid in `holding`.
+
+        Raises:
+            ShardError: A shard has none, or is damaged.
+        """
+        return self._numbers(names.CHECKSUM, Row(dtype="uint64"), indices, 1)[:, 0].view(np.uint64)
+
     def shards_with(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers of the shards that hold samples, `(num_shards,) int64`, sorted."""
         return np.unique(self._mapped.shard_of(indices))

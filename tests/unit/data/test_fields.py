@@ -1,0 +1,215 @@
+"""Fields of every kind come back as they were packed: compressed, ragged, encoded, checked."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from PIL import Image
+
+from headrace.data.loader import BatchLoader
+from headrace.data.order import TrainOrder
+from headrace.data.reading import Reading, SampleReader, reading_of
+from headrace.data.targets import Allowed
+from headrace.errors import DataError, ShardError
+from headrace.recipe.data import DataSpec
+from headrace.shards.dataset import ShardedDataset
+from headrace.shards.writer import ShardWriter
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
+from support.shards import reseal
+
+NUM, PER_SHARD = 11, 4
+NUMBERS = np.arange(NUM)
+VOLUMES = np.arange(NUM * 12, dtype=np.float32).reshape(NUM, 3, 4)
+ARRAYS = [np.full((2, i, 3), i, dtype=np.int16) for i in range(NUM)]
+TEXTS = ["ä" * i for i in range(NUM)]
+SOUND = [np.linspace(-0.5, 0.5, 50 + i, dtype=np.float32) for i in range(NUM)]
+IMAGES = {"png": {}, "webp": {"lossless": True}, "gif": {}, "tiff": {}, "bmp": {}}
+
+
+def image_bytes(number: int, encoding: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (3, 2), (number, 0, 7)).save(file, encoding, **IMAGES[encoding])
+    return file.getvalue()
+
+
+def sound_bytes(number: int, encoding: str) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, SOUND[number], 8000, format=encoding)
+    return file.getvalue()
+
+
+def field(name: str, **options: object) -> FieldInfo:
+    return FieldInfo.model_validate({"name": name, "dtype": "uint8", "layout": "ragged", **options})
+
+
+FIELDS = (
+    *(
+        FieldInfo(
+            name=codec, dtype="float32", shape=(3, 4), layout="fixed", codec=codec, chunk_samples=2
+        )
+        for codec in ("lz4", "zstd", "blosc")
+    ),
+    field("array", dtype="int16", ndim=3),
+    field("text", encoding="text"),
+    *(field(name, encoding=name) for name in IMAGES),
+    *(field(name, encoding=name) for name in ("wav", "flac")),
+    FieldInfo(name="label", dtype="int64", layout="fixed"),
+)
+
+
+def write_shard(folder: Path, number: int, ids: list[int]) -> ShardInfo:
+    writer = ShardWriter("train", np.array(ids), [f"{i}.x" for i in ids])
+    for codec in ("lz4", "zstd", "blosc"):
+        writer.add_fixed(codec, VOLUMES[ids], codec=codec, chunk_samples=2)
+    writer.add_arrays("array", [ARRAYS[i] for i in ids])
+    writer.add_ragged("text", [TEXTS[i].encode() for i in ids])
+    for name in IMAGES:
+        writer.add_ragged(name, [image_bytes(i, name) for i in ids])
+    for name in ("wav", "flac"):
+        writer.add_ragged(name, [sound_bytes(i, name) for i in ids])
+    writer.add_fixed("label", NUMBERS[ids] % 2)
+    file = f"shards/train-{number:05d}.h5"
+    written = writer.publish(folder / file)
+    return ShardInfo(
+        file=file,
+        split="train",
+        num_samples=len(ids),
+        num_bytes=written.num_bytes,
+        xxh3_128=written.xxh3_128,
+    )
+
+
+def make(folder: Path) -> Path:
+    (folder / "shards").mkdir(parents=True)
+    firsts = range(0, NUM, PER_SHARD)
+    shards = [
+        write_shard(folder, number, list(range(first, min(first + PER_SHARD, NUM))))
+        for number, first in enumerate(firsts)
+    ]
+    manifest = Manifest(
+        name="kinds",
+        fingerprint="0",
+        pack_key="0",
+        fields=FIELDS,
+        classes=("a", "b"),
+        splits={"train": NUM},
+        shards=tuple(shards),
+    )
+    write_manifest(folder, manifest)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("fields") / "kinds")
+
+
+def check(batch: dict[str, object]) -> None:
+    ids = batch["sample_id"].tolist()
+    for codec in ("lz4", "zstd", "blosc"):
+        np.testing.assert_array_equal(batch[codec].numpy(), VOLUMES[ids])
+    for place, i in enumerate(ids):
+        np.testing.assert_array_equal(batch["array"][place].numpy(), ARRAYS[i])
+        assert batch["array"][place].dtype == torch.int16
+        assert batch["text"][place] == TEXTS[i]
+        for name in IMAGES:
+            assert batch[name][place, 1, 2].tolist() == [i, 0, 7]
+        for name in ("wav", "flac"):
+            np.testing.assert_allclose(batch[name][place].numpy(), SOUND[i], atol=1e-4)
+    assert batch["label"].tolist() == [i % 2 for i in ids]
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_all_kinds_of_fields(folder: Path, prefetch: int) -> None:
+    order = TrainOrder(num_samples=NUM, seed=3, global_batch_size=5)
+    loader = BatchLoader(ShardedDataset(folder, "train"), order, prefetch=prefetch)
+    batches = list(loader)
+    assert len(batches) == 2
+    for batch in batches:
+        check(batch)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_all_kinds_in_children(folder: Path, method: str) -> None:
+    """Pains 24: compressed fields keep files open; a child opens its own."""
+    reader = SampleReader(ShardedDataset(folder, "train"))
+    check(reader.read(np.arange(NUM)))
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        check(pool.apply(reader.read, (np.array([10, 0, 5, 5]),)))
+    check(reader.read(np.arange(NUM)))
+
+
+def test_intact_samples_pass_the_check(folder: Path) -> None:
+    spec = DataSpec(verify_samples=True)
+    reading = reading_of(spec, Allowed(prefixes=(), code=()))
+    assert reading.is_special
+    check(SampleReader(ShardedDataset(folder, "train"), reading).read(NUMBERS[::-1].copy()))
+
+
+@pytest.mark.parametrize("name", ["text", "label", "array"])
+def test_a_flipped_bit_is_named_with_its_sample(tmp_path: Path, name: str) -> None:
+    """A bit that turns in memory or on disk after staging ends the read."""
+    folder = make(tmp_path / "kinds")
+    dataset = ShardedDataset(folder, "train")
+    reader = dataset._mapped.reader(1)
+    key = "fields/label" if name == "label" else f"fields/{name}/data"
+    place = reader.place(key)
+    path = folder / dataset.shards[1].file
+    content = bytearray(path.read_bytes())
+    content[place.offset + place.num_bytes - 8] ^= 4  # of the last sample of the shard, number 7
+    path.write_bytes(content)
+    verified = SampleReader(ShardedDataset(folder, "train"), Reading(verify=True))
+    check(verified.read(np.array([6, 8, 0])))
+    with pytest.raises(ShardError, match=r"Damaged .* 7 and 7, in .*train-00001\.h5 .* 7\.x"):
+        verified.read(np.array([6, 7, 8]))
+    with pytest.raises(ShardError, match="Damaged samples"):
+        verified.samples(np.array([7]))
+
+
+def test_an_encoded_sample_that_is_damaged_is_named(tmp_path: Path) -> None:
+    folder = make(tmp_path / "kinds")
+    dataset = ShardedDataset(folder, "train")
+    reader = dataset._mapped.reader(0)
+    _, offsets = reader.ragged("png")
+    path = folder / dataset.shards[0].file
+    content = bytearray(path.read_bytes())
+    content[reader.place("fields/png/data").offset + int(offsets[2])] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"2\.x: .* bytes of png cannot be decoded"):
+        SampleReader(ShardedDataset(folder, "train"), fields=["png"]).read(np.arange(4))
+
+
+def test_a_truncated_or_missing_shard_is_named_with_its_samples(tmp_path: Path) -> None:
+    folder = make(tmp_path / "kinds")
+    path = folder / "shards/train-00001.h5"
+    content = path.read_bytes()
+    path.write_bytes(content[:-100])
+    with pytest.raises(ShardError, match=r"train-00001\.h5 has .* bytes, not .* samples 4 to 7"):
+        SampleReader(ShardedDataset(folder, "train")).read(np.arange(NUM))
+    reseal(folder, "shards/train-00001.h5")
+    with pytest.raises(ShardError, match=r"train-00001\.h5 .*(truncated|damaged)"):
+        SampleReader(ShardedDataset(folder, "train")).read(np.arange(NUM))
+    path.unlink()
+    with pytest.raises(ShardError, match=r"train-00001\.h5 is missing; .* samples 4 to 7"):
+        SampleReader(ShardedDataset(folder, "train")).read(np.arange(NUM))
+
+
+def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
+    folder = make(tmp_path / "kinds")
+    import h5py
+
+    path = folder / "shards/train-00002.h5"
+    with h5py.File(path, "r") as file:
+        start = file["fields/zstd"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[start : start + 4] = b"\0\0\0\0"
+    path.write_bytes(content)
+    with pytest.raises(ShardError, match=r"train-00002\.h5 cannot be read at 'fields/zstd'"):
+        SampleReader(ShardedDataset(folder, "train"), fields=["zstd"]).read(np.array([8, 9]))
