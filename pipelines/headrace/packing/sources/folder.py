@@ -25,7 +25,9 @@ def tar_source(
     spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
 ) -> FolderSource:
     """Files in tar files, as if these were folders."""
-    return FolderSource(spec, TarPlace(place), fields, access)
+    source = FolderSource(spec, TarPlace(place), fields, access)
+    source.sequential = place.folder is None  # neighbours share a request
+    return source
 
 
 class FolderSource:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
@@ -167,24 +168,22 @@ class ParquetIndex:
 
     def columns(self) -> list[str]:
         """Names of the columns."""
-        return [str(name) for name in self._batches()[0].schema.names]
+        return [str(name) for name in self._table.schema.names]
 
     def rows(self) -> Iterator[tuple[int, Row, tuple[int, ...]]]:
         """Row number from 1, cells by column and place of every row."""
         number = 0
-        for batch in self._batches():
+        for batch in self._table.to_batches():
             for row in batch.to_pylist():
                 number += 1
                 yield number, row, (number - 1,)
 
     def again(self, places: Sequence[tuple[int, ...]]) -> list[Row]:
         """The rows at places."""
-        import pyarrow as pa
+        return list(self._table.take([place[0] for place in places]).to_pylist())
 
-        table = pa.concat_tables(self._batches())
-        return list(table.take([place[0] for place in places]).to_pylist())
-
-    def _batches(self) -> list[Any]:
+    @cached_property
+    def _table(self) -> Any:
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -199,7 +198,7 @@ class ParquetIndex:
                 f"Column '{binary[0]}' of the index {self.name} holds bytes",
                 "Take it as the source with dataset.format 'parquet', or leave the column out.",
             )
-        return [table]
+        return table
 
 
 class _Counted:

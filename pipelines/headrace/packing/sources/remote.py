@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
 from headrace.packing.samples import Unreadable
@@ -15,7 +14,9 @@ from headrace.packing.sources.place import Piece, Wanted, changed, check_name
 from headrace.storage.store import Store, StoredFile
 
 _BATCH_FILES = 256
-_BATCH_BYTES = 64 * 2**20
+_BATCH_BYTES = 32 * 2**20
+_JOINT_BYTES = 4 * 2**20
+_GAP_BYTES = 64 * 2**10
 _READ_AHEAD_BYTES = 4 * 2**20
 _NUM_THREADS = 16
 
@@ -59,24 +60,35 @@ class RemotePlace:
         return self.store.stat(path)
 
     def read(self, files: Sequence[StoredFile]) -> Iterator[bytes | Unreadable]:
-        """Bytes of whole files, in order; at most 64 MiB or one file are held at once."""
-        for batch in batches(files):
-            contents = self.store.read_many(
-                [file.path for file in batch], [file.version for file in batch]
-            )
-            for file, content in zip(batch, contents, strict=True):
+        """Bytes of whole files, in order.
+
+        The next files are read while these are worked on; at most 64 MiB or two files are held.
+        """
+        groups = list(batches(files))
+        for group, contents in zip(groups, _one_ahead(self._read_many, groups), strict=True):
+            for file, content in zip(group, contents, strict=True):
                 if isinstance(content, DataError):
                     raise self._changed(file.path, content)
                 yield content
 
     def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
-        """Bytes of parts of files, in order; 16 are under way at once."""
+        """Bytes of parts of files, in order; neighbours are read at once, memory as in `read`."""
         for path, version in dict.fromkeys((piece.path, piece.version) for piece in pieces):
             self._check(path, version)
-        waiting = iter(pieces)
+        groups = list(_together(joints(pieces)))
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            while group := list(islice(waiting, 4 * _NUM_THREADS)):
-                yield from pool.map(self._piece, group)
+
+            def read_group(group: Sequence[Joint]) -> list[bytes]:
+                return list(pool.map(self._piece, [joint for joint, _ in group]))
+
+            for group, contents in zip(groups, _one_ahead(read_group, groups), strict=True):
+                for (joint, members), content in zip(group, contents, strict=True):
+                    for piece in members:
+                        start = piece.start - joint.start
+                        yield content[start : start + piece.num_bytes]
+
+    def _read_many(self, files: Sequence[StoredFile]) -> list[bytes | DataError]:
+        return self.store.read_many([file.path for file in files], [file.version for file in files])
 
     def open(self, path: str, version: str) -> BinaryIO:
         """A file to read and seek in; pieces of 4 MiB are read ahead."""
@@ -142,6 +154,59 @@ class _Remote(io.RawIOBase):
         buffer[: len(content)] = content
         self._at += len(content)
         return len(content)
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _one_ahead(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Results of a function in order; the next one is made while one is worked on."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting: Future[R] | None = None
+        for item in items:
+            following = pool.submit(function, item)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = following
+        if waiting is not None:
+            yield waiting.result()
+
+
+Joint = tuple[Piece, list[Piece]]
+"""A piece that covers neighbours, and these."""
+
+
+def joints(pieces: Sequence[Piece]) -> Iterator[Joint]:
+    """Pieces that cover the given ones in their order; neighbours share one, up to 4 MiB."""
+    members: list[Piece] = []
+    start = end = 0
+    for piece in pieces:
+        same = bool(members) and members[0][:2] == piece[:2]
+        near = 0 <= piece.start - end <= _GAP_BYTES
+        if not (same and near and piece.start + piece.num_bytes - start <= _JOINT_BYTES):
+            if members:
+                yield Piece(*members[0][:2], start, end - start), members
+            members, start = [], piece.start
+        members.append(piece)
+        end = piece.start + piece.num_bytes
+    if members:
+        yield Piece(*members[0][:2], start, end - start), members
+
+
+def _together(found: Iterable[Joint]) -> Iterator[list[Joint]]:
+    """Pieces to read at once: 16, or 32 MiB, or one that is larger."""
+    group: list[Joint] = []
+    num_bytes = 0
+    for joint, members in found:
+        too_many = num_bytes + joint.num_bytes > _BATCH_BYTES or len(group) == _NUM_THREADS
+        if group and too_many:
+            yield group
+            group, num_bytes = [], 0
+        group.append((joint, members))
+        num_bytes += joint.num_bytes
+    if group:
+        yield group
 
 
 def batches(files: Sequence[StoredFile]) -> Iterator[Sequence[StoredFile]]:
