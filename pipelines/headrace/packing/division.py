@@ -36,8 +36,15 @@ class Listing:
     """Whether a shard should hold neighbours."""
 
 
-def split_samples(dataset: DatasetSpec, listing: Listing) -> dict[str, Indices]:
+def split_samples(
+    dataset: DatasetSpec, listing: Listing, *, may_be_empty: bool = False
+) -> dict[str, Indices]:
     """Indices of the samples of each split, in the order of the shards.
+
+    Args:
+        dataset: How samples are split.
+        listing: The samples.
+        may_be_empty: Whether a split may get none.
 
     Raises:
         RecipeError: A split would be empty.
@@ -50,7 +57,7 @@ def split_samples(dataset: DatasetSpec, listing: Listing) -> dict[str, Indices]:
     every = np.arange(len(refs))
     splits = _assign(dataset, listing, every, dataset.splits)
     for name, share in dataset.splits.items():
-        if share > 0 and not len(splits[name]):
+        if share > 0 and not len(splits[name]) and not may_be_empty:
             raise RecipeError(
                 f"Split '{name}' would be empty: {len(refs)} samples at a share of {share:g}",
                 "Raise its share in dataset.splits, or add samples.",

@@ -151,7 +151,7 @@ def make_plan(
     """
     sizes = _sizes(listing.refs, rules, bool(listing.labels.classes))
     order = ranks([ref.path for ref in listing.refs], dataset.split_seed)
-    splits = split_samples(dataset, listing)
+    splits = split_samples(dataset, listing, may_be_empty=first is not None)
     shards: list[PlannedShard] = []
     next_id = first.sample_id if first else 0
     for split, indices in splits.items():

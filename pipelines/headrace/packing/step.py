@@ -6,18 +6,29 @@ import importlib.metadata
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.errors import DataError, ManifestError
 from headrace.leases.fleet import Fleet
+from headrace.packing.append import (
+    SETTINGS,
+    check_can_grow,
+    check_fields,
+    find_base,
+    in_plan_order,
+    merged_plan,
+    new_samples,
+    read_base,
+)
 from headrace.packing.division import Listing
+from headrace.packing.fields import FieldRule
 from headrace.packing.labels import Labels, labels_of
 from headrace.packing.merge import check_quarantine, merge
 from headrace.packing.pack_shard import pack_shard
 from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, has_size
-from headrace.packing.plan import PackPlan, make_plan, pack_key
+from headrace.packing.plan import PackPlan, make_plan, pack_key, settings_key
 from headrace.packing.probe import field_rules
 from headrace.packing.samples import Source
 from headrace.packing.sources.access import Access
@@ -25,7 +36,7 @@ from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
-from headrace.storage.atomic import write_text
+from headrace.storage.atomic import write_record, write_text
 from headrace.storage.layout import LeaseFolder, SiteFolder
 from headrace.storage.locks import exclusive_while
 from headrace.storage.manifest import Manifest, read_manifest, write_manifest
@@ -92,8 +103,10 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
         return _outputs(folder, _packed_dataset(folder), reused=True)
     context.progress(0, None, _UNIT, "listing files")
     opened = _open(context)
+    datasets = SiteFolder(Path(context.site.folder).expanduser()).datasets
     key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
-    folder = SiteFolder(Path(context.site.folder).expanduser()).datasets / f"{spec.name}-{key[:12]}"
+    base = _base_folder(context, opened, datasets)
+    folder = base or datasets / f"{spec.name}-{key[:12]}"
     manifest = reusable(folder, key)
     reused = manifest is not None
     if manifest is None:
@@ -103,7 +116,8 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
             manifest = reusable(folder, key)
             reused = manifest is not None
             if manifest is None:
-                manifest = _pack(context, open_fleet, opened, DatasetFolder(folder))
+                work = _append if base is not None else _pack
+                manifest = work(context, open_fleet, opened, DatasetFolder(folder))
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
     return _outputs(folder, manifest, reused=reused)
@@ -155,6 +169,50 @@ def _pack(
     recipe, listing = context.recipe, opened.listing
     rules = field_rules(listing.source, opened.source, listing.refs, recipe.pack)
     plan = make_plan(opened.dataset, recipe.pack, listing, rules)
+    packed = _packed_shards(context, open_fleet, folder, (opened, rules, plan))
+    return _published(context, folder, merge(plan, packed, _provenance(context, opened)))
+
+
+def _base_folder(context: StepContext, opened: OpenedSource, datasets: Path) -> Path | None:
+    """Folder of the dataset that samples are to be added to; None to make a new one."""
+    if not context.recipe.pack.append:
+        return None
+    check_can_grow(opened.dataset, opened.listing)
+    settings = settings_key(opened.dataset, context.recipe.pack)
+    return find_base(datasets, context.recipe.dataset.name, settings)
+
+
+def _append(
+    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, folder: DatasetFolder
+) -> Manifest:
+    _packed_dataset(folder.path)
+    base = read_base(folder.path)
+    key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
+    listing = new_samples(base, opened.listing)
+    if not listing.refs:
+        return base.manifest
+    refs = (*(plan.refs()[0] for plan in base.planned[:1]), *listing.refs)
+    rules = field_rules(listing.source, opened.source, refs, context.recipe.pack)
+    first = base.first_numbers()
+    plan = make_plan(opened.dataset, context.recipe.pack, listing, rules, first)
+    plan = replace(plan, pack_key=key)
+    check_fields(base, plan)
+    packed = _packed_shards(context, open_fleet, folder, (opened, rules, plan))
+    whole = merged_plan(base, plan)
+    records = in_plan_order(whole, base, plan.shards, packed)
+    manifest = merge(whole, records, _provenance(context, opened))
+    write_record(folder.path / f"manifest-{base.manifest.version}.json", base.manifest)
+    update = {"version": base.manifest.version + 1}
+    return _published(context, folder, manifest.model_copy(update=update))
+
+
+def _packed_shards(
+    context: StepContext,
+    open_fleet: OpenFleet,
+    folder: DatasetFolder,
+    work: tuple[OpenedSource, tuple[FieldRule, ...], PackPlan],
+) -> list[PackedShard]:
+    opened, rules, plan = work
     _prepare(plan, folder)
     tasks = [
         ShardTask(
@@ -163,7 +221,7 @@ def _pack(
             source_fields=tuple(opened.source.fields),
             rules=rules,
             fields=plan.fields,
-            statistics=recipe.pack.statistics,
+            statistics=context.recipe.pack.statistics,
             target=str(folder.path),
             file=shard.file,
             pack_key=plan.pack_key,
@@ -171,9 +229,11 @@ def _pack(
         for shard in plan.shards
     ]
     with open_fleet(context.lease_folder) as fleet:
-        packed = _run_tasks(context, fleet, tasks, plan.num_samples)
-    manifest = merge(plan, packed, _provenance(context, listing.source))
-    check_quarantine(manifest, recipe.pack.max_quarantined)
+        return _run_tasks(context, fleet, tasks, plan.num_samples)
+
+
+def _published(context: StepContext, folder: DatasetFolder, manifest: Manifest) -> Manifest:
+    check_quarantine(manifest, context.recipe.pack.max_quarantined)
     with told_when_full(folder.path, len(manifest.model_dump_json())):
         write_manifest(folder.path, manifest)
     logger.info("Packed %d samples into %s", manifest.num_samples, folder.path)
@@ -207,9 +267,10 @@ def _run_tasks(
     return [packed[index] for index in range(len(tasks))]
 
 
-def _provenance(context: StepContext, source: str) -> dict[str, Any]:
+def _provenance(context: StepContext, opened: OpenedSource) -> dict[str, Any]:
     return {
-        "source": source,
+        "source": opened.listing.source,
+        SETTINGS: settings_key(opened.dataset, context.recipe.pack),
         "recipe": context.recipe.name,
         "run_id": context.spec.run_id,
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},

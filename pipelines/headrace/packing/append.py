@@ -1,0 +1,186 @@
+"""Adds what is new in a source to a dataset packed before: new shards, and the next manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+from headrace.errors import DataError, ManifestError, RecipeError
+from headrace.packing.division import Listing
+from headrace.packing.labels import Labels, labels_of, shown
+from headrace.packing.packed import DatasetFolder, PackedShard
+from headrace.packing.plan import FirstNumbers, PackPlan, PlannedShard
+from headrace.recipe.dataset import DatasetSpec
+from headrace.storage.atomic import read_record
+from headrace.storage.manifest import Manifest, read_manifest
+
+SETTINGS = "settings"
+"""Key of the provenance: hash of the settings that a dataset was packed with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """A dataset that samples are added to."""
+
+    folder: Path
+    """Its folder."""
+    manifest: Manifest
+    """Its manifest."""
+    planned: tuple[PlannedShard, ...]
+    """Plans of its shards, in the order of the manifest."""
+    packed: tuple[PackedShard, ...]
+    """Their records."""
+
+    def first_numbers(self) -> FirstNumbers:
+        """Numbers that new samples and shards begin with."""
+        next_shard: dict[str, int] = {}
+        for shard in self.planned:
+            next_shard[shard.split] = next_shard.get(shard.split, 0) + 1
+        next_id = max(shard.first_sample_id + shard.num_samples for shard in self.planned)
+        return FirstNumbers(sample_id=next_id, shard=next_shard)
+
+
+def find_base(datasets: Path, name: str, settings: str) -> Path | None:
+    """Folder of the dataset of that name and settings with the most versions; None for none.
+
+    Args:
+        datasets: Folder of all datasets of the site.
+        name: Name of the dataset.
+        settings: Hash of the settings.
+    """
+    found: list[tuple[int, int, Path]] = []
+    for folder in datasets.glob(f"{name}-*"):
+        try:
+            manifest = read_manifest(folder)
+        except ManifestError:
+            continue
+        if manifest.name == name and manifest.provenance.get(SETTINGS) == settings:
+            found.append((manifest.version, manifest.num_samples, folder))
+    return max(found)[2] if found else None
+
+
+def read_base(folder: Path) -> Base:
+    """What is known of a dataset, from its folder.
+
+    Raises:
+        DataError: Plans or records of its shards are gone.
+    """
+    parts = DatasetFolder(folder)
+    plan_files = sorted(parts.parts.glob("*.plan.json"))
+    plans = [read_record(path, PlannedShard) for path in plan_files]
+    manifest = read_manifest(folder)
+    order = {split: number for number, split in enumerate(manifest.splits)}
+    planned = [plan for plan in plans if plan is not None and plan.split in order]
+    planned.sort(key=lambda plan: (order[plan.split], plan.file))
+    records = [read_record(parts.record_file(plan.file), PackedShard) for plan in planned]
+    known = {shard.file for shard in manifest.shards}
+    every = [(plan, record) for plan, record in zip(planned, records, strict=True) if record]
+    keys = {record.pack_key for plan, record in every if plan.file in known}
+    pairs = [  # and no remains of an appending that was given up
+        (plan, record)
+        for plan, record in every
+        if (record.pack_key in keys if record.shard is None else plan.file in known)
+    ]
+    if known - {plan.file for plan, _ in pairs}:
+        raise DataError(
+            f"Nothing can be added to {folder}: {parts.parts} does not tell what its shards hold",
+            "Pack without pack.append, which makes a new dataset.",
+        )
+    return Base(
+        folder=folder,
+        manifest=manifest,
+        planned=tuple(plan for plan, _ in pairs),
+        packed=tuple(record for _, record in pairs),
+    )
+
+
+def check_can_grow(dataset: DatasetSpec, listing: Listing) -> None:
+    """Refuse what would break splits that are there.
+
+    Raises:
+        RecipeError: The dataset has folds or groups.
+    """
+    grouped = any(ref.group is not None for ref in listing.refs)
+    if dataset.folds is not None or grouped:
+        raise RecipeError(
+            f"pack.append is set, but the dataset has {'groups' if grouped else 'folds'}",
+            "Its new samples could not be kept apart from old ones; pack without pack.append.",
+        )
+
+
+def new_samples(base: Base, listing: Listing) -> Listing:
+    """The samples of a listing that the dataset does not have.
+
+    Raises:
+        DataError: Samples that it has changed.
+    """
+    known = {
+        path: (size, version)
+        for plan in base.planned
+        for path, size, version in zip(plan.paths, plan.sizes, plan.versions, strict=True)
+    }
+    changed = [
+        ref.path
+        for ref in listing.refs
+        if ref.path in known and known[ref.path] != (ref.num_bytes, ref.version)
+    ]
+    if changed:
+        raise DataError(
+            f"{len(changed):,} samples changed since they were packed into {base.folder}: "
+            f"{shown(changed)}",
+            "Shards that are there do not change; pack without pack.append.",
+        )
+    refs = [ref for ref in listing.refs if ref.path not in known]
+    return replace(listing, refs=refs, labels=_labels(base.manifest.classes, listing, known))
+
+
+def check_fields(base: Base, plan: PackPlan) -> None:
+    """Make sure that new shards hold the same fields.
+
+    Raises:
+        DataError: They do not.
+    """
+    ours = [info.model_copy(update={"encoding": "raw"}) for info in base.manifest.fields]
+    theirs = [info.model_copy(update={"encoding": "raw"}) for info in plan.fields]
+    for one, other in zip_longest(ours, theirs):
+        if one != other:
+            raise DataError(
+                f"The dataset {base.folder} has a field {one}, the new samples {other}",
+                "Pack without pack.append, which makes a new dataset.",
+            )
+
+
+def merged_plan(base: Base, plan: PackPlan) -> PackPlan:
+    """Plan of the old and the new shards together, split after split."""
+    shards = [
+        shard
+        for split in dict.fromkeys((*base.manifest.splits, *plan.splits))
+        for shard in (*base.planned, *plan.shards)
+        if shard.split == split
+    ]
+    splits = tuple(dict.fromkeys((*base.manifest.splits, *plan.splits)))
+    return replace(plan, splits=splits, shards=tuple(shards))
+
+
+def in_plan_order(
+    plan: PackPlan, base: Base, shards: Sequence[PlannedShard], packed: Sequence[PackedShard]
+) -> list[PackedShard]:
+    """Records of old and new shards in the order of a merged plan."""
+    old = zip(base.planned, base.packed, strict=True)
+    by_file = {shard.file: record for shard, record in (*old, *zip(shards, packed, strict=True))}
+    return [by_file[shard.file] for shard in plan.shards]
+
+
+def _labels(classes: Sequence[str], listing: Listing, known: dict[str, tuple[int, str]]) -> Labels:
+    """Labels of the new samples; classes that are new come last, so that the old keep theirs."""
+    if not listing.labels.classes:
+        return listing.labels
+    fresh = [name for name in listing.labels.classes if name not in classes]
+    names = [
+        listing.labels.classes[index]
+        for ref, index in zip(listing.refs, listing.labels.indices, strict=True)
+        if ref.path not in known
+    ]
+    return labels_of(names, (*classes, *fresh))

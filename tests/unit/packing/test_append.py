@@ -1,0 +1,114 @@
+"""Appending: old shards stay, new samples come into new ones, the manifest is the next version."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.unit.packing.conftest import write_image
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.step import pack
+from headrace.shards.dataset import ShardedDataset
+from headrace.shards.verify import verify_dataset
+from headrace.steps.context import StepContext
+from headrace.storage.manifest import Manifest, read_manifest
+
+MakeContext = Callable[..., StepContext]
+APPEND = {"append": True, "max_quarantined": 0.5}
+
+
+def shard_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "shards").iterdir()}
+
+
+def sources(folder: Path, manifest: Manifest) -> list[str]:
+    found: list[str] = []
+    for split, num_samples in manifest.splits.items():
+        found += ShardedDataset(folder, split).sources(np.arange(num_samples))
+    return found
+
+
+def test_new_samples_come_into_new_shards(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    first = pack(make_context(image_source, pack=APPEND), in_process)
+    folder = Path(first["dataset"])
+    before, old = shard_bytes(folder), read_manifest(folder)
+    for number in range(40, 50):
+        write_image(image_source / "cow" / f"{number}.png", number)
+    (image_source / "cat/broken.png").write_bytes(b"")
+    again = pack(make_context(image_source, pack=APPEND), in_process)
+    manifest = read_manifest(folder)
+    assert (again["dataset"], again["reused"]) == (first["dataset"], False)
+    assert (old.version, manifest.version, manifest.num_samples) == (1, 2, 50)
+    assert {name: shard_bytes(folder)[name] for name in before} == before
+    assert manifest.fingerprint != old.fingerprint
+    assert manifest.classes == ("cat", "dog", "cow")
+    assert sum(counts["cow"] for counts in manifest.class_counts.values()) == 10
+    assert [item.path for item in manifest.quarantined] == ["cat/broken.png"]
+    assert len(set(sources(folder, manifest))) == 50
+    assert verify_dataset(folder) == ()
+    assert Manifest.model_validate_json((folder / "manifest-1.json").read_bytes()) == old
+    third = pack(make_context(image_source, pack=APPEND), in_process)
+    assert third == {**again, "reused": True}
+    # statistics are over old and new samples
+    images = ShardedDataset(folder, "train").gather("image", np.arange(manifest.splits["train"]))
+    np.testing.assert_allclose(manifest.statistics["image"].mean, [images.mean()])
+
+
+def test_killed_while_appending(
+    image_source: Path, make_context: MakeContext, in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old version stays whole, and the second try gives the bytes the first would have."""
+    folder = Path(pack(make_context(image_source, pack=APPEND), in_process)["dataset"])
+    old = read_manifest(folder)
+    for number in range(40, 60):
+        write_image(image_source / "cat" / f"{number}.png", number)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.packing.step.merge", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pack(make_context(image_source, pack=APPEND), in_process)
+    assert read_manifest(folder) == old
+    assert verify_dataset(folder) == ()
+    expected = shard_bytes(folder)
+    write_image(image_source / "cat" / "60.png", 60)  # given up for another set of samples
+    pack(make_context(image_source, pack=APPEND), in_process)
+    manifest = read_manifest(folder)
+    assert manifest.num_samples == len(set(sources(folder, manifest))) == 61
+    assert verify_dataset(folder) == ()
+    assert all(shard_bytes(folder)[shard.file.split("/")[1]] for shard in old.shards)
+    assert set(expected) <= set(shard_bytes(folder))
+
+
+def test_what_cannot_be_appended(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    folder = Path(pack(make_context(image_source, pack=APPEND), in_process)["dataset"])
+    Image.new("L", (4, 3), 99).save(image_source / "cat/01.png")
+    with pytest.raises(DataError, match=r"1 samples changed since .*: cat/01\.png"):
+        pack(make_context(image_source, pack=APPEND), in_process)
+    (image_source / "cat/01.png").unlink()
+    Image.new("L", (9, 9)).save(image_source / "cat/large.png")
+    with pytest.raises(DataError, match=r"'cat/large\.png' has shape \(9, 9\)"):
+        pack(make_context(image_source, pack=APPEND), in_process)
+    (folder / "parts/train-00000.plan.json").unlink()
+    with pytest.raises(DataError, match="does not tell what its shards hold"):
+        pack(make_context(image_source, pack=APPEND), in_process)
+    folds = {"splits": {"train": 0.8, "test": 0.2}, "folds": 2}
+    with pytest.raises(RecipeError, match="the dataset has folds"):
+        pack(make_context(image_source, folds, pack=APPEND), in_process)
+
+
+def test_other_settings_make_a_new_dataset(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    first = pack(make_context(image_source, pack=APPEND), in_process)
+    other = pack(make_context(image_source, {"split_seed": 3}, pack=APPEND), in_process)
+    assert first["dataset"] != other["dataset"]

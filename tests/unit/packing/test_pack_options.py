@@ -1,0 +1,297 @@
+"""Options of packing, from the recipe to the shards: fields, checks, statistics, splits, shards."""
+
+import io
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hdf5plugin  # noqa: F401 registers the codecs
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.resample import resampled
+from headrace.packing.step import pack
+from headrace.shards.verify import verify_dataset
+from headrace.steps.context import StepContext
+from headrace.storage.manifest import Manifest, read_manifest
+
+MakeContext = Callable[..., StepContext]
+ALL = {"splits": {"test": 1.0}}
+
+
+class Packed:
+    """A packed dataset, read by plain h5py."""
+
+    def __init__(self, outputs: dict[str, Any]) -> None:
+        self.folder = Path(outputs["dataset"])
+        self.manifest: Manifest = read_manifest(self.folder)
+
+    def shards(self) -> list[h5py.File]:
+        return [h5py.File(self.folder / shard.file) for shard in self.manifest.shards]
+
+    def samples(self, name: str) -> dict[str, Any]:
+        """Values of a field by source path."""
+        found: dict[str, Any] = {}
+        info = self.manifest.field(name)
+        for file in self.shards():
+            group = file[f"fields/{name}"]
+            for number, path in enumerate(pieces(file["source"])):
+                if info.layout == "fixed":
+                    found[path.decode()] = group[number]
+                else:
+                    content = pieces(group)[number]
+                    found[path.decode()] = content
+                    if info.ndim is not None:
+                        flat = np.frombuffer(content, dtype=info.dtype)
+                        found[path.decode()] = flat.reshape(group["shapes"][number])
+        return found
+
+
+def pieces(group: h5py.Group) -> list[bytes]:
+    data, offsets = group["data"][:], group["offsets"][:]
+    return [data[a:b].tobytes() for a, b in pairwise(offsets)]
+
+
+@pytest.fixture
+def mixed_source(tmp_path: Path) -> Path:
+    """Twelve images of several sizes, four of them grey."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    rng = np.random.default_rng(3)
+    for number in range(12):
+        shape = (6 + number, 9, 3) if number % 3 else (7, 5)
+        pixels = rng.integers(0, 255, shape, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return folder
+
+
+def run(make: MakeContext, fleet: Any, source: Path, pack_spec: Any, **dataset: Any) -> Packed:
+    given = {**ALL, "labels": "none", **dataset}
+    return Packed(pack(make(source, given, pack_spec), fleet))
+
+
+def test_resize_channels_dtype_and_codec(
+    mixed_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    options = {
+        "resize": [8, 10], "channels": 3, "dtype": "float32", "filter": "lanczos", "codec": "zstd",
+    }  # fmt: skip
+    done = run(make_context, in_process, mixed_source, {"fields": {"image": options}})
+    info = done.manifest.field("image")
+    assert (info.dtype, info.shape, info.layout) == ("float32", (8, 10, 3), "fixed")
+    assert (info.codec, info.chunk_samples) == ("zstd", 65536 // (8 * 10 * 3 * 4))
+    for path, found in done.samples("image").items():
+        with Image.open(mixed_source / path) as image:
+            pixels = image.convert("RGB").resize((10, 8), Image.Resampling.LANCZOS)
+            np.testing.assert_array_equal(found, np.asarray(pixels, dtype=np.float32))
+
+
+def test_grey_and_of_the_first_one_s_size(
+    mixed_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    fields = {"image": {"channels": 1, "mixed": "resize"}}
+    done = run(make_context, in_process, mixed_source, {"fields": fields})
+    assert done.manifest.field("image").shape == (7, 5)
+    assert len(done.samples("image")) == 12
+
+
+def test_every_shape_as_it_is(
+    mixed_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    fields = {"image": {"channels": 3, "mixed": "ragged"}}
+    done = run(make_context, in_process, mixed_source, {"fields": fields})
+    info = done.manifest.field("image")
+    assert (info.layout, info.ndim, info.dtype, info.encoding) == ("ragged", 3, "uint8", "raw")
+    for path, found in done.samples("image").items():
+        with Image.open(mixed_source / path) as image:
+            np.testing.assert_array_equal(found, np.asarray(image.convert("RGB")))
+    sizes = done.manifest.lengths["image"]
+    assert (sizes.count, sizes.minimum_bytes) == (12, 7 * 5 * 3)
+
+
+def test_mixed_shapes_without_a_rule_say_what_to_set(
+    mixed_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    with pytest.raises(DataError, match=r"pack\.fields\.image\.channels to 1 or 3"):
+        run(make_context, in_process, mixed_source, {})
+    fields = {"image": {"channels": 3}}
+    with pytest.raises(DataError, match=r"pack\.fields\.image\.resize or pack\.fields\.image\.mix"):
+        run(make_context, in_process, mixed_source, {"fields": fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "images", "message"),
+    [
+        ({"imag": {}}, "decode", "Did you mean 'image'"),
+        ({"image": {"sample_rate": 8000}}, "decode", r"sample_rate is set, but 'image' is of kind"),
+        ({"image": {"resize": [3, 3]}}, "encoded", r"resize is set, but 'image' stays encoded"),
+        ({"image": {"codec": "lz4", "mixed": "ragged"}}, "decode", "is of varying shape"),
+    ],
+)
+def test_options_that_do_not_fit(
+    mixed_source: Path,
+    make_context: MakeContext,
+    in_process: Any,
+    fields: Any,
+    images: str,
+    message: str,
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        run(make_context, in_process, mixed_source, {"fields": fields, "images": images})
+
+
+def sound(frames: int, rate: int) -> bytes:
+    stream = io.BytesIO()
+    wave = np.sin(np.arange(frames) / rate * 2 * np.pi * 220) / 2
+    soundfile.write(stream, wave, rate, format="FLAC")
+    return stream.getvalue()
+
+
+def test_sounds_encoded_or_resampled(
+    tmp_path: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    source = tmp_path / "sounds"
+    source.mkdir()
+    for number, rate in enumerate((8000, 16000, 16000)):
+        (source / f"{number}.flac").write_bytes(sound(rate // 2, rate))
+    kept = run(make_context, in_process, source, {})
+    assert kept.manifest.field("audio").encoding == "flac"
+    assert kept.samples("audio")["0.flac"] == (source / "0.flac").read_bytes()
+    with pytest.raises(DataError, match=r"has 16,000 samples a second, '0\.flac' has 8,000"):
+        run(make_context, in_process, source, {"fields": {"audio": {"keep": "decode"}}})
+    fields = {"audio": {"keep": "decode", "sample_rate": 8000}}
+    done = run(make_context, in_process, source, {"fields": fields})
+    info = done.manifest.field("audio")
+    assert (info.layout, info.ndim, info.dtype, info.sample_rate) == ("ragged", 1, "float32", 8000)
+    found = done.samples("audio")
+    assert [len(found[f"{number}.flac"]) for number in range(3)] == [4000, 4000, 4000]
+    expected = np.sin(np.arange(4000) / 8000 * 2 * np.pi * 220) / 2
+    np.testing.assert_allclose(found["1.flac"][100:-100], expected[100:-100], atol=2e-3)
+    (source / "0.flac").write_bytes(b"fLaC but no more")
+    left_out = run(make_context, in_process, source, {"max_quarantined": 0.5})
+    assert "damaged sound" in left_out.manifest.quarantined[0].reason
+
+
+@pytest.mark.parametrize(("rate", "target"), [(44100, 16000), (8000, 44100), (16000, 16000)])
+def test_resampling_keeps_tones_and_removes_what_does_not_fit(rate: int, target: int) -> None:
+    seconds = np.arange(rate) / rate
+    high = np.sin(2 * np.pi * 15000 * seconds) if rate > 2 * 15000 > target else 0
+    low = np.stack([np.sin(2 * np.pi * 440 * seconds) + high, np.ones(rate)], axis=1)
+    out = resampled(low.astype(np.float32), rate, target)
+    assert out.shape == (target, 2)
+    inner = slice(200, -200)
+    expected = np.sin(2 * np.pi * 440 * np.arange(target) / target)
+    np.testing.assert_allclose(out[inner, 0], expected[inner], atol=0.01)
+    np.testing.assert_allclose(out[inner, 1], 1, atol=0.01)
+
+
+def test_image_question_and_answer_in_one_sample(
+    tmp_path: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    source = tmp_path / "vqa"
+    source.mkdir()
+    for number in range(9):
+        Image.new("RGB", (5, 4), (number, 0, 0)).save(source / f"{number}.png")
+        (source / f"{number}.txt").write_text(f"Wieviele? {'ü' * number}")
+        np.save(source / f"{number}.npy", np.arange(number, dtype=np.int16))
+    fields = {"image": "*.png", "question": "*.txt", "answer": "*.npy"}
+    done = run(
+        make_context,
+        in_process,
+        source,
+        {"fields": {"answer": {"mixed": "ragged", "dtype": "int32"}}},
+        fields=fields,
+    )
+    assert [info.name for info in done.manifest.fields] == ["image", "question", "answer"]
+    assert done.manifest.field("question").encoding == "text"
+    questions, answers = done.samples("question"), done.samples("answer")
+    assert questions["7.png"].decode() == "Wieviele? üüüüüüü"
+    np.testing.assert_array_equal(answers["7.png"], np.arange(7))
+    assert answers["7.png"].dtype == np.int32
+    assert verify_dataset(done.folder) == ()
+
+
+def test_header_check_takes_what_only_begins_well(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    content = (image_source / "cat/01.png").read_bytes()
+    (image_source / "cat/01.png").write_bytes(content[:50])
+    (image_source / "cat/02.png").write_bytes(b"no image")
+    options = {"images": "encoded", "max_quarantined": 0.1}
+    for check, reasons in (("decode", 2), ("header", 1)):
+        done = run(make_context, in_process, image_source, {**options, "check": check})
+        assert len(done.manifest.quarantined) == reasons
+    assert "no image by its first bytes" in done.manifest.quarantined[0].reason
+
+
+def test_statistics_over_all_some_or_none(
+    array_source: Path, make_context: MakeContext, in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.packing.blocks._SAMPLED", 3)
+    counts = {}
+    for statistics in ("all", "sample", "none"):
+        spec = {"statistics": statistics, "shard_samples": 5}
+        done = run(make_context, in_process, array_source, spec)
+        found = done.manifest.statistics.get("array")
+        counts[statistics] = found.count if found else 0
+    assert counts == {"all": 20 * 6, "sample": 4 * 3 * 6, "none": 0}
+
+
+@pytest.mark.parametrize(("multiple", "sizes"), [(1, [8, 8, 4]), (4, [5, 5, 5, 5])])
+def test_shards_are_a_multiple(
+    array_source: Path, make_context: MakeContext, in_process: Any, multiple: int, sizes: list[int]
+) -> None:
+    done = run(make_context, in_process, array_source, {"shards_multiple_of": multiple})
+    assert [shard.num_samples for shard in done.manifest.shards] == sizes
+
+
+def test_folds_are_shards_of_their_own(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    given = {"splits": {"train": 0.8, "test": 0.2}, "folds": 4, "labels": "folders"}
+    done = run(make_context, in_process, image_source, {}, **given)
+    assert done.manifest.folds == {"train": (8, 8, 8, 8)}
+    assert [shard.fold for shard in done.manifest.shards] == [0, 1, 2, 3, None]
+    labels = [file["fields/label"][:].sum() for file in done.shards()[:4]]
+    assert labels == [2, 2, 2, 2]  # a quarter are dogs, in each fold
+    one = done.manifest.with_fold(2)
+    assert (one.splits["train"], one.splits["val"]) == (24, 8)
+
+
+def test_groups_and_splits_of_an_index(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    paths = sorted(str(path.relative_to(image_source)) for path in image_source.rglob("*.png"))
+    rows = [f"{path},{path[:3]},p{number // 4}" for number, path in enumerate(paths)]
+    (image_source / "index.csv").write_text("\n".join(["path,label,group", *rows]))
+    shares = {"train": 0.5, "val": 0.25, "test": 0.25}
+    done = run(make_context, in_process, image_source, {}, index="index.csv", labels="index",
+               splits=shares)  # fmt: skip
+    group_of = dict(zip(paths, (number // 4 for number in range(40)), strict=True))
+    seen: dict[str, set[int]] = {}
+    for shard, file in zip(done.manifest.shards, done.shards(), strict=True):
+        found = {group_of[path.decode()] for path in pieces(file["source"])}
+        seen.setdefault(shard.split, set()).update(found)
+    assert sum(map(len, seen.values())) == 10
+    assert sum(done.manifest.splits.values()) == 40
+    rows = [
+        f"{path},{path[:3]},{'test' if n % 8 == 0 else 'train'}" for n, path in enumerate(paths)
+    ]
+    (image_source / "index.csv").write_text("\n".join(["path,label,split", *rows]))
+    given = run(make_context, in_process, image_source, {}, index="index.csv", labels="index")
+    assert given.manifest.splits == {"train": 35, "test": 5}
+
+
+def test_values_that_do_not_fit_a_dtype(
+    array_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    np.save(array_source / "05.npy", np.full((2, 3), np.nan, dtype=np.float32))
+    spec = {"fields": {"array": {"dtype": "uint8"}}, "max_quarantined": 0.5}
+    done = run(make_context, in_process, array_source, spec)
+    assert [item.path for item in done.manifest.quarantined] == ["05.npy"]
+    assert "do not fit uint8" in done.manifest.quarantined[0].reason
