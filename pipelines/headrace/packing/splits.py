@@ -39,7 +39,9 @@ def stratified_counts(
     """Samples of each split from each class, so that classes and splits both add up exactly.
 
     Every class gives a split its share rounded down, and what is left goes where the rounding
-    took most, as long as the split (`split_counts` of the whole) has room.
+    took most, as long as the split (`split_counts` of the whole) has room; where there is none,
+    another class moves its sample to a third split. So shares are rounded up or down, where that
+    can be.
 
     Args:
         class_sizes: Samples of each class.
@@ -58,10 +60,58 @@ def stratified_counts(
             room[name] -= row[name]
     cells = [(number, name) for number in range(len(counts)) for name in shares]
     cells.sort(key=lambda cell: counts[cell[0]][cell[1]] - ideals[cell[0]][cell[1]])
-    _give(counts, left, room, [cell for cell in cells if ideals[cell[0]][cell[1]] % 1])
+    fractional = [cell for cell in cells if ideals[cell[0]][cell[1]] % 1]
+    given: list[set[str]] = [set() for _ in counts]
+    open_names: list[list[str]] = [[] for _ in counts]
+    for number, name in fractional:
+        open_names[number].append(name)
+        if left[number] and room[name]:
+            given[number].add(name)
+            left[number] -= 1
+            room[name] -= 1
+    for number in range(len(counts)):
+        while left[number] and _moved(given, open_names, room, number, set()):
+            left[number] -= 1
+    for number, names in enumerate(given):
+        for name in names:
+            counts[number][name] += 1
     while any(left):
         _give(counts, left, room, cells)
     return counts
+
+
+def _moved(
+    given: Sequence[set[str]],
+    open_names: Sequence[Sequence[str]],
+    room: dict[str, int],
+    number: int,
+    seen: set[str],
+) -> bool:
+    """Round a class up in one more split; where it has no room, another class leaves it.
+
+    Args:
+        given: Splits that each class is rounded up in.
+        open_names: Splits that each class may be rounded up in.
+        room: Samples that each split still takes.
+        number: The class.
+        seen: Splits on the way here.
+    """
+    for name in open_names[number]:
+        if name in seen or name in given[number]:
+            continue
+        seen.add(name)
+        if room[name]:
+            room[name] -= 1
+        else:
+            holders = (other for other, names in enumerate(given) if name in names)
+            leaving = (h for h in holders if _moved(given, open_names, room, h, seen))
+            holder = next(leaving, None)
+            if holder is None:
+                continue
+            given[holder].remove(name)
+        given[number].add(name)
+        return True
+    return False
 
 
 def _give(

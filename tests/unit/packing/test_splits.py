@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.packing.splits import assign_groups, assign_splits, split_counts, stratified_counts
@@ -38,6 +38,7 @@ def test_counts_are_the_largest_remainders(total: int, shares: dict[str, float])
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), SHARES)
+@example([9] * 4, {"a": 2 / 29, "b": 9 / 29, "c": 9 / 29, "d": 9 / 29})
 def test_classes_and_splits_both_add_up(sizes: list[int], shares: dict[str, float]) -> None:
     rows = stratified_counts(sizes, shares)
     whole = split_counts(sum(sizes), shares)
