@@ -102,7 +102,9 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         return self._loader(dataset, order)
 
     def _split(self, name: str) -> ShardedDataset:
-        return ShardedDataset(self.settings.folder, name, self.settings.source)
+        return ShardedDataset(
+            self.settings.folder, name, self.settings.source, self.settings.spec.fold
+        )
 
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
         reading, prefetch = self.settings.reading, self.settings.spec.prefetch

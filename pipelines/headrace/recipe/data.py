@@ -31,6 +31,8 @@ class DataSpec(Part):
     """`uniform`: each sample once an epoch; `balanced`: classes alike; or a field of weights."""
     samples_per_epoch: int | None = Field(default=None, ge=1)
     """Samples drawn an epoch when sampling is not uniform; null: as many as the split has."""
+    fold: int | None = Field(default=None, ge=0)
+    """Fold of `dataset.folds` to validate on, from 0; the others are trained on. Null: all are."""
     drop_last: bool = True
     """Leave out the last training batch when it is not full."""
     prefetch: int = Field(default=2, ge=0)

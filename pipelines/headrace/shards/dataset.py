@@ -30,15 +30,22 @@ class ShardedDataset:
         folder: Folder with `manifest.json`; a staged copy will do.
         split: Name of the split.
         source: Where shards come from that are not in `folder`.
+        fold: Fold of split `train` that is split `val`; None leaves the folds together.
 
     Raises:
-        ManifestError: No dataset there, or no such split.
+        ManifestError: No dataset there, or no such split or fold.
     """
 
-    def __init__(self, folder: Path, split: str, source: ShardSource | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        source: ShardSource | None = None,
+        fold: int | None = None,
+    ) -> None:
         self.folder = Path(folder)
         self.split = split
-        self.manifest = read_manifest(self.folder)
+        self.manifest = read_manifest(self.folder).with_fold(fold)
         self.shards = self.manifest.shards_of(split)
         self.places = ShardPlaces(self.folder, self.shards, source, self._moved)
         paths = [self.places.path(number) for number in range(len(self.shards))]

@@ -166,17 +166,21 @@ class Manifest(Record):
             )
         return tuple(shard for shard in self.shards if shard.split == split)
 
-    def with_fold(self, fold: int, split: str = "train", validation: str = "val") -> Manifest:
+    def with_fold(
+        self, fold: int | None, split: str = "train", validation: str = "val"
+    ) -> Manifest:
         """The dataset with one fold taken out of a split, for cross-validation.
 
         Args:
-            fold: Number of the fold, from 0.
+            fold: Number of the fold, from 0; None takes none out.
             split: Split with folds; it keeps the other folds.
             validation: Split that the fold becomes.
 
         Raises:
             ManifestError: There is no such fold, or `validation` is there already.
         """
+        if fold is None:
+            return self
         sizes = self.folds.get(split, ())
         if not 0 <= fold < len(sizes):
             raise ManifestError(

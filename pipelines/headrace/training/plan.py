@@ -68,11 +68,12 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     Raises:
         UserError: The global batch cannot be shared equally, there are too few samples, or
             `stage.splits` leaves out what training reads.
-        ManifestError: The dataset has no training split.
+        ManifestError: The dataset has no training split, or not the fold to validate on.
     """
     num_nodes, ranks_per_node = gang_size(recipe, role)
     manifest.shards_of(TRAIN)
     _check_staged(recipe, manifest)
+    manifest = manifest.with_fold(recipe.data.fold)
     if recipe.data.sampling != "uniform":
         weight_field(recipe.data.sampling, manifest)
     order = TrainOrder(
