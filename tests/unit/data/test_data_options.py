@@ -103,7 +103,7 @@ KINDS = (
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(
     kind=st.sampled_from(KINDS),
     drop_last=st.booleans(),
