@@ -7,8 +7,10 @@ would have to be cleared by the kernel first, which costs as much as the copy.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -76,35 +78,52 @@ class Gatherer:
         self.dataset = dataset
         self._buffers = Buffers()
         self._views: dict[int, Tensor] = {}
+        self._kinds: dict[str, tuple[int, torch.dtype]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_views": {}}
 
-    def gather(self, info: FieldInfo, indices: NDArray[np.int64]) -> Tensor:
+    def gather(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> dict[str, Tensor]:
         """Samples in the order asked for; call it inside the dataset's `holding`.
 
         Args:
-            info: A field of fixed shape.
+            fields: Fields of fixed shape.
             indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
 
         Returns:
-            `(n, *shape)` of the field's dtype; nobody else will write to it.
+            By field `(n, *shape)` of its dtype; nobody else will write to it.
 
         Raises:
             ShardError: A shard is damaged.
             IndexError: An index is outside the split.
         """
-        dtype = torch.from_numpy(np.empty(0, dtype=info.dtype)).dtype
-        row_bytes = int(np.prod(info.shape, dtype=np.int64)) * dtype.itemsize
+        shard_of = self.dataset.shard_of(indices)
+        return {info.name: self._gather(info, indices, shard_of) for info in fields}
+
+    def _gather(
+        self, info: FieldInfo, indices: NDArray[np.int64], shard_of: NDArray[np.int64]
+    ) -> Tensor:
+        row_bytes, dtype = self._kind(info)
         out = self._buffers.lend(len(indices) * row_bytes)
         values = out.view(dtype).view(len(indices), *info.shape)
         if info.codec != "none":
             self.dataset.gather(info.name, indices, values.numpy())
         elif out.numel():
-            starts = torch.from_numpy(self.dataset.rows(info.name, indices))
-            rows = self._rows(row_bytes)
-            torch.index_select(rows, 0, starts, out=out.view(len(indices), row_bytes))
+            table = self.dataset.table(info.name, shard_of) if info.shape == () else None
+            if table is not None:
+                np.take(table, indices, out=values.numpy(), mode="clip")
+            else:
+                starts = torch.from_numpy(self.dataset.rows(info.name, indices, shard_of))
+                rows = self._rows(row_bytes)
+                torch.index_select(rows, 0, starts, out=out.view(len(indices), row_bytes))
         return values
+
+    def _kind(self, info: FieldInfo) -> tuple[int, torch.dtype]:
+        """Bytes of a sample, and its dtype."""
+        if info.name not in self._kinds:
+            dtype = torch.from_numpy(np.empty(0, dtype=info.dtype)).dtype
+            self._kinds[info.name] = math.prod(info.shape) * dtype.itemsize, dtype
+        return self._kinds[info.name]
 
     def _rows(self, row_bytes: int) -> Tensor:
         """Row `i` begins at byte `i` of the dataset's memory, `(n, row_bytes) uint8`."""

@@ -60,16 +60,16 @@ def gather_batch(
         DataError: Encoded samples of one batch differ in shape, or cannot be decoded.
         ShardError: A shard is damaged.
     """
-    dataset, batch = gatherer.dataset, Batch()
+    dataset = gatherer.dataset
+    infos = [dataset.field(name) for name in (*fields, SAMPLE_ID)]
     with dataset.holding(indices):
-        for name in (*fields, SAMPLE_ID):
-            info = dataset.field(name)
-            if info.layout == "fixed":
-                batch[name] = gatherer.gather(info, indices)
-            else:
+        batch: Batch = {}
+        batch |= gatherer.gather([info for info in infos if info.layout == "fixed"], indices)
+        for info in infos:
+            if info.layout == "ragged":
                 items = decoder.decode(dataset, info, indices)
                 sources = partial(dataset.sources, indices)
-                batch |= collate(name, items, sources, varying=varies(info), pad=pad)
+                batch |= collate(info.name, items, sources, varying=varies(info), pad=pad)
     return batch
 
 

@@ -71,12 +71,38 @@ class ShardedDataset:
         """
         return _SAMPLE_ID if name == names.SAMPLE_ID else self.manifest.field(name)
 
-    def rows(self, field: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def shard_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number of the shard of each sample, `(n,) int64`.
+
+        Raises:
+            IndexError: An index is outside the split.
+        """
+        return self._mapped.shard_of(indices)
+
+    def table(self, field: str, shard_of: NDArray[np.int64]) -> NDArray[Any] | None:
+        """An uncompressed field of single numbers in memory, `(len(self),)`; valid in `holding`.
+
+        Args:
+            field: Name of the field, or `sample_id`.
+            shard_of: Shards whose numbers are needed; those of others may be missing.
+
+        Returns:
+            The numbers; None when they are too many.
+
+        Raises:
+            ShardError: A shard is damaged.
+        """
+        return self._mapped.table(_key(field), _row(self.field(field)), shard_of)
+
+    def rows(
+        self, field: str, indices: NDArray[np.int64], shard_of: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
         """First byte in `memory` of samples of an uncompressed fixed field; valid in `holding`.
 
         Args:
             field: Name of the field, or `sample_id`.
             indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
+            shard_of: Shard of each, when it is known.
 
         Returns:
             `(n,) int64`.
@@ -88,7 +114,9 @@ class ShardedDataset:
         info = self.field(field)
         if info.layout != "fixed" or info.codec != "none":
             raise ShardError(f"Field '{field}' cannot be mapped row by row", "Use `gather`.")
-        return self._starts(_key(field), _row(info), indices)
+        if shard_of is None:
+            shard_of = self.shard_of(indices)
+        return self._mapped.starts(_key(field), _row(info), indices, shard_of)
 
     def gather(
         self, field: str, indices: NDArray[np.int64], out: NDArray[Any] | None = None
@@ -218,12 +246,9 @@ class ShardedDataset:
         """Whole numbers from the beginning of a row on, `(n, width) int64`."""
         if width == 0:
             return np.empty((len(indices), 0), dtype=np.int64)
-        starts = self._starts(key, row, indices)
+        starts = self._mapped.starts(key, row, indices, self.shard_of(indices))
         found: NDArray[np.int64] = self.memory[starts[:, None] + np.arange(8 * width)].view("<i8")
         return found
-
-    def _starts(self, key: str, row: Row, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._mapped.starts(key, row, indices, self._mapped.shard_of(indices))
 
 
 def _key(field: str) -> str:

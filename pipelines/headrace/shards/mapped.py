@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from headrace.shards.region import Region
 from headrace.storage.manifest import ShardInfo
 
 _UNKNOWN = np.iinfo(np.int64).min
+_MAX_TABLE_BYTES = 2**28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,13 @@ class Row:
     def num_bytes(self) -> int:
         """Bytes of a row."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(kw_only=True)
+class _Table:
+    values: NDArray[Any]
+    filled: NDArray[np.bool_]
+    is_full: bool = False
 
 
 class MappedShards:
@@ -53,9 +62,10 @@ class MappedShards:
         self._readers = [self._reader(number, path) for number, path in enumerate(paths)]
         self._ends = np.cumsum([shard.num_samples for shard in shards], dtype=np.int64)
         self._bases: dict[str, NDArray[np.int64]] = {}
+        self._tables: dict[str, _Table] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_bases": {}}
+        return {**self.__dict__, "_bases": {}, "_tables": {}}
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -154,6 +164,37 @@ class MappedShards:
                 bases[number] = self._base(number, key, row)
             found = bases[shard_of]
         return found + indices * row.num_bytes
+
+    def table(self, key: str, row: Row, shard_of: NDArray[np.int64]) -> NDArray[Any] | None:
+        """An array of numbers over all shards in memory, `(num_samples,)`; None when too large.
+
+        Single numbers all over the shards would cost as much time as samples of several KB.
+
+        Args:
+            key: HDF5 path of an array that is not compressed.
+            row: What a row must be: one number.
+            shard_of: Shards whose numbers must be there.
+
+        Raises:
+            ShardError: A shard is damaged, or its rows are of another kind.
+        """
+        if row.num_bytes * len(self) > _MAX_TABLE_BYTES:
+            return None
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = _Table(
+                values=np.empty(len(self), dtype=row.dtype),
+                filled=np.zeros(len(self._shards), dtype=np.bool_),
+            )
+        if not table.is_full and not table.filled[shard_of].all():
+            for number in np.unique(shard_of[~table.filled[shard_of]]).tolist():
+                self.check(number, key, row)
+                first = self.first(number)
+                values = self._readers[number].array(key)
+                table.values[first : first + len(values)] = values
+                table.filled[number] = True
+            table.is_full = bool(table.filled.all())
+        return table.values
 
     def _reader(self, number: int, path: Path) -> ShardReader:
         return ShardReader(path, self._region, number)

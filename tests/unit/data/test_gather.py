@@ -42,18 +42,19 @@ def test_every_dtype_equals_indexing_the_whole(folder: Path) -> None:
     gatherer = pickle.loads(pickle.dumps(Gatherer(dataset)))
     indices = np.array([39, 0, 9, 9, 8, 17, 35])
     for info in dataset.manifest.fields:
-        found = gatherer.gather(info, indices)
+        found = gatherer.gather([info], indices)[info.name]
         np.testing.assert_array_equal(found.numpy(), dataset.gather(info.name, indices))
         assert found.numpy().dtype == np.dtype(info.dtype)
         assert found.is_contiguous()
-        assert gatherer.gather(info, indices[:0]).shape == (0, *info.shape)
+        nothing = gatherer.gather([info], indices[:0])[info.name]
+        assert nothing.shape == (0, *info.shape)
 
 
 @pytest.mark.parametrize("index", [-1, NUM_SAMPLES, -(2**62)])
 def test_an_index_outside_the_split_is_refused(folder: Path, index: int) -> None:
     dataset = ShardedDataset(folder, "train")
     with pytest.raises(IndexError, match="split 'train' of 40 samples"):
-        Gatherer(dataset).gather(dataset.field("image"), np.array([3, index]))
+        Gatherer(dataset).gather([dataset.field("image")], np.array([3, index]))
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
