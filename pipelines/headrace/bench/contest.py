@@ -17,7 +17,7 @@ FAULTS = (
 )  # fmt: skip
 """What other libraries raise when they do not work here; it goes into their row."""
 
-SLOW_S = 3.0
+SLOW_S = 2.0
 """Time of a lap from which on a peer is not run again and again."""
 
 
@@ -41,8 +41,8 @@ class Variant:
 def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[Row]:
     """Run a warm-up round, then `rounds` rounds; in each all variants, one after the other.
 
-    A peer that fails gets a row that says so; any other failure is raised. A peer whose warm-up
-    took longer than `SLOW_S` runs in the first round only.
+    A peer that fails gets a row that says so; any other failure is raised. A peer that
+    took longer than `SLOW_S` in the first round is left out of the others.
 
     Args:
         variants: What to run.
@@ -54,7 +54,7 @@ def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[Row]:
     slow: set[str] = set()
     for number in range(rounds + 1):
         for variant in variants:
-            if variant.name in problems or (number > 1 and variant.name in slow):
+            if variant.name in problems or (variant.name in slow):
                 continue
             tick(f"{variant.name}, {f'round {number} of {rounds}' if number else 'warm-up'}")
             began = time.perf_counter()
@@ -66,7 +66,7 @@ def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[Row]:
                 problems[variant.name] = failure(error)
             else:
                 laps[variant.name] += [lap] if number else []
-                if variant.kind == "peer" and time.perf_counter() - began > SLOW_S:
+                if number and variant.kind == "peer" and time.perf_counter() - began > SLOW_S:
                     slow.add(variant.name)
     return [_row(each, laps[each.name], problems.get(each.name, "")) for each in variants]
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 _SEED = 20_240_501
 _CHANNELS = 3
-_BATCH_BYTES = 16 * 2**20
-_MIN_BATCH, _MAX_BATCH = 16, 512
+_BATCH_BYTES = 12 * 2**20
+_MIN_BATCH, _MAX_BATCH = 8, 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +42,10 @@ class Shape:
         return self.num_samples * self.sample_bytes
 
 
-def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 65_536) -> Shape:
+def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 32_768) -> Shape:
     """Pictures of about `sample_bytes`, together about `total_bytes`.
 
-    Batches hold about 16 MiB, but at least 16 and at most 512 samples; there are at least two.
+    Batches hold about 12 MiB, but at least 8 and at most 512 samples; there are at least two.
 
     Args:
         sample_bytes: Size of a sample.

@@ -57,7 +57,7 @@ def read(
     decode: Annotated[
         str | None, typer.Option(help="Read encoded images instead; valid: jpeg.")
     ] = None,
-    total: Total = "128MiB",
+    total: Total = "256MiB",
     folder: Folder = None,
     peers: Peers = False,
     as_json: JsonOption = False,

@@ -80,6 +80,15 @@ def test_a_peer_that_fails_gets_a_row_and_headrace_that_fails_stops_the_run():
         compete([Variant(name="h", kind="headrace", lap=broken)], 3, lambda _: None)
 
 
+def test_a_slow_peer_runs_in_one_round_only(monkeypatch):
+    monkeypatch.setattr("headrace.bench.contest.SLOW_S", 0.0)
+    variants = [
+        Variant(name="h", kind="headrace", lap=lambda _: lap(1.0)),
+        Variant(name="p", kind="peer", lap=lambda _: lap(1.0)),
+    ]
+    assert [len(each.laps) for each in compete(variants, 3, lambda _: None)] == [3, 1]
+
+
 def reader(*batches: list[int], **changes) -> Reader:
     samples = torch.arange(10)
 
