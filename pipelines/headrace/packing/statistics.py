@@ -42,7 +42,10 @@ def moments(values: NDArray[Any]) -> Moments | None:
     num_channels = values.shape[-1] if values.ndim == 4 else 1
     rows = values.reshape(-1, num_channels)
     step = max(1, _BLOCK_ELEMENTS // num_channels)
-    blocks = (_of_block(rows[start : start + step]) for start in range(0, len(rows), step))
+    starts = range(0, len(rows), step)
+    if rows.dtype == np.uint8:
+        return _of_histogram(sum(_histogram(rows[start : start + step]) for start in starts))
+    blocks = (_of_block(rows[start : start + step]) for start in starts)
     return merge(block for block in blocks if block is not None)
 
 
@@ -92,6 +95,34 @@ def merge_lengths(parts: Sequence[LengthStatistics]) -> LengthStatistics:
     )
 
 
+def _histogram(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """How often each value comes in each channel, `(num_channels, 256)`."""
+    channels = range(rows.shape[1])
+    return np.stack([np.bincount(rows[:, each], minlength=256) for each in channels])
+
+
+def _of_histogram(found: NDArray[np.int64] | int) -> Moments | None:
+    """Moments of bytes: exact sums, and many times faster than by floating point.
+
+    Args:
+        found: Counts `(num_channels, 256)`; 0 when there was nothing to count.
+    """
+    if isinstance(found, int):
+        return None
+    values = np.arange(256, dtype=np.float64)
+    counts = found.sum(axis=1)
+    means = (found @ np.arange(256)) / counts
+    present = np.flatnonzero(found.sum(axis=0))
+    deviations = (found * (values - means[:, None]) ** 2).sum(axis=1)
+    return Moments(
+        counts=tuple(counts.tolist()),
+        means=tuple(means.tolist()),
+        deviations=tuple(deviations.tolist()),
+        minimum=float(present[0]),
+        maximum=float(present[-1]),
+    )
+
+
 def _of_block(rows: NDArray[Any]) -> Moments | None:
     """Moments of `(num_rows, num_channels)`."""
     wide = np.array(rows, dtype=np.float64, order="F")  # a copy, channels side by side
@@ -105,7 +136,7 @@ def _of_block(rows: NDArray[Any]) -> Moments | None:
     return Moments(
         counts=(len(rows),) * rows.shape[1],
         means=tuple(means.tolist()),
-        deviations=tuple(float(column @ column) for column in wide.T),
+        deviations=tuple(np.square(wide).sum(axis=0).tolist()),
         minimum=wide_minimum,
         maximum=wide_maximum,
     )
