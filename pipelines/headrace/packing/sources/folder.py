@@ -12,7 +12,7 @@ from headrace.packing.sources.access import Access
 from headrace.packing.sources.containers import no_second_label, sorted_unique
 from headrace.packing.sources.contents import made_of, values_of
 from headrace.packing.sources.globs import any_of
-from headrace.packing.sources.index import Index
+from headrace.packing.sources.index import Index, index_of
 from headrace.packing.sources.kinds import ARCHIVE, field_of, kind_of, plural, suffix_of
 from headrace.packing.sources.parts import Patterns, grouped, parts_of, patterns_of, values_of_parts
 from headrace.packing.sources.place import Place
@@ -49,7 +49,7 @@ class FolderSource:
         self.fields = fields
         self._place = place
         self._include = spec.include
-        self._index = Index(spec, place) if spec.index is not None else None
+        self._index = index_of(spec, place)
         self._by_folders = by_folders(spec)
         self._patterns = patterns_of(spec.fields)
 

@@ -17,7 +17,7 @@ from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, 
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.containers import no_second_label, sorted_unique
 from headrace.packing.sources.folder import included, joined, nothing_found, with_columns
-from headrace.packing.sources.index import Index
+from headrace.packing.sources.index import index_of
 from headrace.packing.sources.kinds import kind_of_bytes
 from headrace.packing.sources.place import Place, changed
 from headrace.recipe.dataset import DatasetSpec
@@ -61,7 +61,7 @@ class FunctionSource:
         self._place = place
         self._spec = spec
         self._access = access
-        self._index = Index(spec, place, every=False) if spec.index is not None else None
+        self._index = index_of(spec, place, every=False)
 
     def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path; the first file is read to know the fields."""

@@ -192,6 +192,27 @@ class Index:
 _KEEP_ONE = "Keep one of the lines."
 
 
+def index_of(spec: DatasetSpec, place: Place, *, every: bool = True) -> Index | None:
+    """The index file that a recipe names, or None.
+
+    Raises:
+        RecipeError: There is none, but the recipe names columns; or it cannot be used.
+    """
+    if spec.index is not None:
+        return Index(spec, place, every=every)
+    columns = {key: getattr(spec, key) for key in ("label_field", "group_field", "split_field")}
+    columns |= {f"fields.{name}": text for name, text in spec.fields.items() if "*" not in text}
+    if spec.label_kind == "value" and spec.labels != "none":
+        columns["label_kind"] = spec.label_kind
+    for key, column in columns.items():
+        if column is not None:
+            raise RecipeError(
+                f"dataset.{key} is '{column}', but there is no index file with columns",
+                "Name a CSV, JSONL or Parquet file below the source in dataset.index.",
+            )
+    return None
+
+
 def columns_named(spec: DatasetSpec) -> bool:
     """Whether `dataset.fields` names columns, not only file patterns."""
     return any("*" not in column for column in spec.fields.values())

@@ -90,8 +90,8 @@ class RowSource(ABC):
         self._label = spec.label_field if spec.labels != "none" else None
         self._as_value = spec.label_kind == "value"
         self._roles = {"group": spec.group_field, "split": spec.split_field}
-        if self._as_value and self._label:
-            self._columns[_LABEL] = self._label
+        if self._as_value and spec.labels != "none":
+            self._columns[_LABEL] = label_column(spec)
 
     @abstractmethod
     def open_rows(self, path: str, version: str) -> AbstractContextManager[Rows]:
@@ -218,6 +218,20 @@ class RowSource(ABC):
                     (len(file.path), part, at),
                 )
                 row += 1
+
+
+def label_column(spec: DatasetSpec) -> str:
+    """The column of numbers to predict.
+
+    Raises:
+        RecipeError: The recipe names none.
+    """
+    if spec.label_field is None:
+        raise RecipeError(
+            "dataset.label_kind is 'value', but dataset.label_field names no column",
+            "Name the column that holds the numbers to predict.",
+        )
+    return spec.label_field
 
 
 def _field_name(column: str) -> str:

@@ -90,7 +90,7 @@ class WebDatasetSource:
         """Let the first sample decide which keys count, and what they are."""
         if self.fields:
             return
-        if self._labels != "none" and not self._label_needed and self._label_key not in parts:
+        if self._labels == "class" and not self._label_needed and self._label_key not in parts:
             self._labels = "none"
         if not self._keys:
             told = {name for name in self._roles.values() if name}

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -196,6 +197,22 @@ def test_wrong_index(tmp_path: Path, name: str, content: str | bytes, message: s
     with pytest.raises(HeadraceError, match=message) as caught:
         listed(spec_of(folder, name))
     assert not caught.value.failure_class.is_retried
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"label_field": "age"}, "dataset.label_field is 'age', but there is no index"),
+        ({"group_field": "who"}, "dataset.group_field is 'who'"),
+        ({"split_field": "fold"}, "dataset.split_field is 'fold'"),
+        ({"label_kind": "value"}, "dataset.label_kind is 'value'"),
+        ({"fields": {"image": "*.png", "text": "question"}}, "dataset.fields.text is 'question'"),
+    ],
+)
+def test_columns_need_an_index(tmp_path: Path, more: dict[str, Any], message: str) -> None:
+    spec = DatasetSpec(name="x", source=str(with_files(tmp_path)), format="files", **more)
+    with pytest.raises(RecipeError, match=message):
+        open_source(spec)
 
 
 def test_two_label_files(tmp_path: Path) -> None:

@@ -138,6 +138,12 @@ def test_a_field_that_is_called_label_beside_classes(tmp_path: Path) -> None:
     assert read_all(spec_of(tmp_path))[1] == [{"label": 1, "kind": "a"}]
 
 
+def test_numbers_to_predict_need_a_column(tmp_path: Path) -> None:
+    write_parquet(tmp_path)
+    with pytest.raises(RecipeError, match=r"label_kind is 'value', but .*label_field names no"):
+        open_source(spec_of(tmp_path, label_kind="value"))
+
+
 def test_values_that_are_missing_or_uneven(tmp_path: Path) -> None:
     whole = pa.table(
         {

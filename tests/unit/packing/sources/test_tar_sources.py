@@ -191,6 +191,12 @@ def test_webdataset_with_groups_and_splits(tmp_path: Path) -> None:
     assert values == [{"txt": "a", "bin": b"x"}]
 
 
+def test_numbers_to_predict_need_a_key(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", {"1.txt": b"a", "1.png": b"x"})
+    with pytest.raises(DataError, match=r"Sample '1' of .*0\.tar has no 'cls'"):
+        read_all(spec_of(tmp_path, format="webdataset", label_kind="value"))
+
+
 def test_damaged_parts_and_copies(tmp_path: Path) -> None:
     write_tar(tmp_path / "0.tar", {"1.npy": b"no", "1.txt": b"a", "2.npy": b"", "2.txt": b"b"})
     values = read_all(spec_of(tmp_path))[1]
