@@ -7,10 +7,11 @@ from pathlib import Path
 
 from headrace.errors import StepError
 from headrace.packing.blocks import Gatherer
-from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, packed_before
+from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, is_intact, recorded
 from headrace.packing.plan import PlannedShard
 from headrace.packing.samples import Unreadable
 from headrace.packing.sources.open import open_source
+from headrace.packing.target import is_sent, send_shard
 from headrace.shards.builder import ShardBuilder
 from headrace.shards.columns import Expected
 from headrace.storage.atomic import read_record, write_text
@@ -24,19 +25,28 @@ def pack_shard(task: ShardTask) -> PackedShard:
     Raises:
         DataError: A source changed since it was listed, or has another shape than the others.
         StorageFullError: The dataset's storage is full; nothing half-written is left.
+        StoreError: S3 kept failing.
     """
     folder = DatasetFolder(Path(task.target))
-    done = packed_before(folder, task.file, task.pack_key)
-    if done is not None:
+    done = recorded(folder, task.file, task.pack_key)
+    if done is not None and (done.shard is None or _is_there(folder, task, done.shard)):
         return done
     plan = read_record(folder.plan_file(task.file), PlannedShard)
     if plan is None:
         raise StepError(f"The plan {folder.plan_file(task.file)} is missing", "Pack again.")
     packed = _pack(folder, task, plan)
+    if task.url is not None and packed.shard is not None:
+        send_shard(folder, task.url, task.access.s3, task.file)
     text = packed.model_dump_json()
     with told_when_full(folder.parts, len(text)):
         write_text(folder.record_file(task.file), text)
     return packed
+
+
+def _is_there(folder: DatasetFolder, task: ShardTask, shard: ShardInfo) -> bool:
+    if task.url is not None:
+        return is_sent(task.url, task.access.s3, shard)
+    return is_intact(folder.path, shard)
 
 
 def _pack(folder: DatasetFolder, task: ShardTask, plan: PlannedShard) -> PackedShard:

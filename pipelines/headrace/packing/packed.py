@@ -63,6 +63,8 @@ class ShardTask:
     """Over which samples moments are taken."""
     target: str
     """The dataset's folder."""
+    url: str | None = None
+    """S3 prefix to which the shard is moved when it is whole; None: it stays in the folder."""
     file: str
     """The shard, relative to the dataset's folder."""
     pack_key: str
@@ -90,8 +92,8 @@ class PackedShard(Record):
     """Samples the shard was to hold."""
 
 
-def packed_before(folder: DatasetFolder, file: str, pack_key: str) -> PackedShard | None:
-    """The record of a shard that is whole and unharmed; None when it is to be packed.
+def recorded(folder: DatasetFolder, file: str, pack_key: str) -> PackedShard | None:
+    """The record of a shard; None when it is to be packed. Whether it is unharmed is not looked at.
 
     Args:
         folder: The dataset's folder.
@@ -106,7 +108,7 @@ def packed_before(folder: DatasetFolder, file: str, pack_key: str) -> PackedShar
         return None
     if packed is None or packed.pack_key != pack_key:
         return None
-    return packed if packed.shard is None or is_intact(folder.path, packed.shard) else None
+    return packed
 
 
 def has_size(folder: Path, shard: ShardInfo) -> bool:

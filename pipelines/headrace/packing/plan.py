@@ -25,7 +25,7 @@ _DATASET_KEYS = {
     "splits", "stratify", "split_seed", "folds", "fields", "format", "reader",
     "label_kind", "label_field",
 }  # fmt: skip
-_PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined"}
+_PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined", "target"}
 
 
 class PlannedShard(Record):

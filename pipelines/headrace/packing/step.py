@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.errors import DataError, ManifestError
 from headrace.leases.fleet import Fleet
 from headrace.packing.append import (
     SETTINGS,
@@ -27,20 +26,22 @@ from headrace.packing.fields import FieldRule
 from headrace.packing.labels import Labels, labels_of
 from headrace.packing.merge import check_quarantine, merge
 from headrace.packing.pack_shard import pack_shard
-from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, has_size
+from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask
 from headrace.packing.plan import PackPlan, make_plan, pack_key, settings_key
 from headrace.packing.probe import field_rules
 from headrace.packing.samples import Source
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.open import open_source, settled
+from headrace.packing.target import Target, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
+from headrace.storage.layout import LeaseFolder
 from headrace.storage.locks import exclusive_while
-from headrace.storage.manifest import Manifest, read_manifest, write_manifest
+from headrace.storage.manifest import Manifest
 from headrace.storage.room import require_room, told_when_full
+from headrace.storage.store import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def run(context: StepContext) -> dict[str, Any]:
     """Pack the recipe's dataset on the lease, or find it packed.
 
     Returns:
-        `dataset` (folder), `fingerprint`, `num_samples`, `num_shards`, `num_bytes`,
+        `dataset` (folder or URL), `fingerprint`, `num_samples`, `num_shards`, `num_bytes`,
         `num_quarantined` and `reused`.
 
     Raises:
@@ -99,55 +100,29 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     """As `run`, on workers that the caller chooses."""
     spec = context.recipe.dataset
     if spec.path is not None:
-        folder = Path(spec.path).expanduser().absolute()
-        return _outputs(folder, _packed_dataset(folder), reused=True)
+        location = open_store(spec.path, context.site.s3).url
+        return _outputs(location, packed_dataset(location, context.site.s3), reused=True)
     context.progress(0, None, _UNIT, "listing files")
     opened = _open(context)
-    datasets = SiteFolder(Path(context.site.folder).expanduser()).datasets
     key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
-    base = _base_folder(context, opened, datasets)
-    folder = base or datasets / f"{spec.name}-{key[:12]}"
-    manifest = reusable(folder, key)
+    target = Target.of(context.site, context.recipe.pack.target, f"{spec.name}-{key[:12]}")
+    base = _base_folder(context, opened, target.folder.path.parent)
+    if base is not None:
+        target = replace(target, folder=DatasetFolder(base))
+    manifest = target.reusable(key)
     reused = manifest is not None
     if manifest is None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        target.lock_file.parent.mkdir(parents=True, exist_ok=True)
         context.progress(0, None, _UNIT, "waiting for another pack of this dataset")
-        with exclusive_while(folder.parent / f".{folder.name}.lock", context.check):
-            manifest = reusable(folder, key)
+        with exclusive_while(target.lock_file, context.check):
+            manifest = target.reusable(key)
             reused = manifest is not None
             if manifest is None:
                 work = _append if base is not None else _pack
-                manifest = work(context, open_fleet, opened, DatasetFolder(folder))
+                manifest = work(context, open_fleet, opened, target)
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
-    return _outputs(folder, manifest, reused=reused)
-
-
-def reusable(folder: Path, key: str) -> Manifest | None:
-    """The manifest of a dataset that is already packed; None when there is work to do.
-
-    Args:
-        folder: The dataset's folder.
-        key: The pack key it must have.
-    """
-    try:
-        manifest = read_manifest(folder)
-    except ManifestError:
-        return None
-    complete = all(has_size(folder, shard) for shard in manifest.shards)
-    return manifest if manifest.pack_key == key and complete else None
-
-
-def _packed_dataset(folder: Path) -> Manifest:
-    manifest = read_manifest(folder)
-    for shard in manifest.shards:
-        if not has_size(folder, shard):
-            raise DataError(
-                f"The dataset {folder} is not whole: {shard.file} is missing or is not "
-                f"{shard.num_bytes:,} bytes long",
-                f"Run `headrace verify {folder}`, or pack the dataset again.",
-            )
-    return manifest
+    return _outputs(target.location, manifest, reused=reused)
 
 
 def _open(context: StepContext) -> OpenedSource:
@@ -164,13 +139,13 @@ def _open(context: StepContext) -> OpenedSource:
 
 
 def _pack(
-    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, folder: DatasetFolder
+    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: Target
 ) -> Manifest:
     recipe, listing = context.recipe, opened.listing
     rules = field_rules(listing.source, opened.source, listing.refs, recipe.pack)
     plan = make_plan(opened.dataset, recipe.pack, listing, rules)
-    packed = _packed_shards(context, open_fleet, folder, (opened, rules, plan))
-    return _published(context, folder, merge(plan, packed, _provenance(context, opened)))
+    packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
+    return _published(context, target, merge(plan, packed, _provenance(context, opened)))
 
 
 def _base_folder(context: StepContext, opened: OpenedSource, datasets: Path) -> Path | None:
@@ -183,10 +158,11 @@ def _base_folder(context: StepContext, opened: OpenedSource, datasets: Path) -> 
 
 
 def _append(
-    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, folder: DatasetFolder
+    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: Target
 ) -> Manifest:
-    _packed_dataset(folder.path)
-    base = read_base(folder.path)
+    folder = target.folder.path
+    packed_dataset(str(folder), target.s3)
+    base = read_base(folder)
     key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
     listing = new_samples(base, opened.listing)
     if not listing.refs:
@@ -197,23 +173,23 @@ def _append(
     plan = make_plan(opened.dataset, context.recipe.pack, listing, rules, first)
     plan = replace(plan, pack_key=key)
     check_fields(base, plan)
-    packed = _packed_shards(context, open_fleet, folder, (opened, rules, plan))
+    packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
     whole = merged_plan(base, plan)
     records = in_plan_order(whole, base, plan.shards, packed)
     manifest = merge(whole, records, _provenance(context, opened))
-    write_record(folder.path / f"manifest-{base.manifest.version}.json", base.manifest)
+    write_record(folder / f"manifest-{base.manifest.version}.json", base.manifest)
     update = {"version": base.manifest.version + 1}
-    return _published(context, folder, manifest.model_copy(update=update))
+    return _published(context, target, manifest.model_copy(update=update))
 
 
 def _packed_shards(
     context: StepContext,
     open_fleet: OpenFleet,
-    folder: DatasetFolder,
+    target: Target,
     work: tuple[OpenedSource, tuple[FieldRule, ...], PackPlan],
 ) -> list[PackedShard]:
     opened, rules, plan = work
-    _prepare(plan, folder)
+    _prepare(plan, target)
     tasks = [
         ShardTask(
             dataset=opened.dataset,
@@ -222,7 +198,8 @@ def _packed_shards(
             rules=rules,
             fields=plan.fields,
             statistics=context.recipe.pack.statistics,
-            target=str(folder.path),
+            target=str(target.folder.path),
+            url=target.url,
             file=shard.file,
             pack_key=plan.pack_key,
         )
@@ -232,20 +209,21 @@ def _packed_shards(
         return _run_tasks(context, fleet, tasks, plan.num_samples)
 
 
-def _published(context: StepContext, folder: DatasetFolder, manifest: Manifest) -> Manifest:
+def _published(context: StepContext, target: Target, manifest: Manifest) -> Manifest:
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
-    with told_when_full(folder.path, len(manifest.model_dump_json())):
-        write_manifest(folder.path, manifest)
-    logger.info("Packed %d samples into %s", manifest.num_samples, folder.path)
+    target.publish(manifest)
+    logger.info("Packed %d samples into %s", manifest.num_samples, target.location)
     return manifest
 
 
-def _prepare(plan: PackPlan, folder: DatasetFolder) -> None:
+def _prepare(plan: PackPlan, target: Target) -> None:
+    folder = target.folder
     for each in (folder.shards, folder.parts):
         each.mkdir(parents=True, exist_ok=True)
     remove_temporary(folder.shards)
     waiting = [shard for shard in plan.shards if not folder.record_file(shard.file).exists()]
-    require_room(folder.path, sum(shard.num_bytes for shard in waiting))
+    sizes = [shard.num_bytes for shard in waiting]
+    require_room(folder.path, sum(sizes) if target.url is None else max(sizes, default=0))
     for shard in plan.shards:
         text = shard.model_dump_json()
         with told_when_full(folder.parts, len(text)):
@@ -277,9 +255,9 @@ def _provenance(context: StepContext, opened: OpenedSource) -> dict[str, Any]:
     }
 
 
-def _outputs(folder: Path, manifest: Manifest, *, reused: bool) -> dict[str, Any]:
+def _outputs(location: str, manifest: Manifest, *, reused: bool) -> dict[str, Any]:
     return {
-        "dataset": str(folder),
+        "dataset": location,
         "fingerprint": manifest.fingerprint,
         "num_samples": manifest.num_samples,
         "num_shards": len(manifest.shards),

@@ -29,7 +29,7 @@ class DatasetSpec(Part):
     source: str | None = None
     """Folder or S3 prefix of raw samples, or one container file; null when `path` is given."""
     path: str | None = None
-    """Folder of an already packed dataset; packing is then skipped."""
+    """Folder or S3 prefix of an already packed dataset; packing is then skipped."""
     format: SourceFormat = "auto"
     """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
     files, Parquet files, what Hugging Face's `save_to_disk` wrote, or files for `reader`."""
@@ -126,6 +126,8 @@ class PackField(Part):
 class PackSpec(Part):
     """How raw samples become shards."""
 
+    target: str | None = None
+    """Folder or S3 prefix below which the dataset is put; null for the site's folder."""
     images: Literal["decode", "encoded"] = "decode"
     """Store pixels `(height, width[, channels]) uint8`, or the file's bytes as they are."""
     fields: dict[Name, PackField] = {}
@@ -144,3 +146,9 @@ class PackSpec(Part):
     """Add samples that are new in the source to the dataset packed before with these settings."""
     max_quarantined: Fraction = 0.01
     """The step fails when a larger share of the samples cannot be read."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PackSpec:
+        if self.append and self.target is not None and self.target.startswith("s3://"):
+            raise ValueError("append adds to datasets in folders only; 'target' is an S3 prefix")
+        return self

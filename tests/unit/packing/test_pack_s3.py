@@ -86,6 +86,71 @@ def test_a_file_that_is_replaced_while_packing_is_told(
         pack(at(make_context(bucket), server), in_process)
 
 
+def test_a_dataset_is_put_on_s3_shard_by_shard(
+    image_source: Path, make_context: MakeContext, in_process: Any, bucket: str, server: S3Server
+) -> None:
+    local = pack(make_context(image_source), in_process)
+    context = at(make_context(image_source, pack={"target": f"{bucket}/packed/"}), server)
+    remote = pack(context, in_process)
+    assert remote["dataset"] == f"{bucket}/packed/{Path(local['dataset']).name}"
+    assert remote["fingerprint"] == local["fingerprint"]
+    store = open_store(remote["dataset"], server.options)
+    for name, content in shard_bytes(local).items():
+        assert store.read(f"shards/{name}") == content
+    assert {file.path for file in store.list_files()} == {
+        "manifest.json",
+        *(f"shards/{name}" for name in shard_bytes(local)),
+    }
+    calls = in_process.num_calls
+    assert pack(context, in_process) == {**remote, "reused": True}
+    assert in_process.num_calls == calls
+    given = make_context(None, {"path": remote["dataset"]})
+    assert pack(at(given, server), in_process) == {**remote, "reused": True}
+
+
+def test_only_missing_shards_are_packed_and_sent_again(
+    image_source: Path,
+    make_context: MakeContext,
+    in_process: Any,
+    bucket: str,
+    server: S3Server,
+    tmp_path: Path,
+) -> None:
+    site = tmp_path / "other-site"
+    context = at(make_context(image_source, pack={"target": bucket}, site_folder=site), server)
+    first = pack(context, in_process)
+    assert not list(site.glob("**/*.h5"))  # no shard stays here
+    store = open_store(first["dataset"], server.options)
+    before = {file.path: file for file in store.list_files()}
+    store.delete("shards/val-00001.h5")
+    with pytest.raises(DataError, match=r"not whole: shards/val-00001\.h5 is missing"):
+        pack(at(make_context(None, {"path": first["dataset"]}), server), in_process)
+    sent: list[str] = []
+    upload = type(store).upload
+
+    def watched(self: Any, source: Path, path: str, tick: Any = None) -> None:
+        sent.append(path)
+        upload(self, source, path, tick)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(store), "upload", watched)
+        again = pack(context, in_process)
+    assert sent == ["shards/val-00001.h5"]
+    assert again == first
+    after = {file.path: file for file in store.list_files()}
+    assert {path: after[path].num_bytes for path in after} == {
+        path: before[path].num_bytes for path in before
+    }
+
+
+def test_a_local_target_is_a_folder_of_datasets(
+    image_source: Path, make_context: MakeContext, in_process: Any, tmp_path: Path
+) -> None:
+    made = pack(make_context(image_source, pack={"target": str(tmp_path / "there")}), in_process)
+    assert Path(made["dataset"]).parent == tmp_path / "there"
+    assert read_manifest(Path(made["dataset"])).fingerprint == made["fingerprint"]
+
+
 def test_an_empty_prefix_and_a_missing_bucket_are_told(
     make_context: MakeContext, in_process: Any, bucket: str, server: S3Server
 ) -> None:
