@@ -39,7 +39,9 @@ def npz(number: int) -> bytes:
 
 def wav(number: int) -> bytes:
     buffer = io.BytesIO()
-    soundfile.write(buffer, np.full(50 + number, number / 100), 8000, format="WAV", subtype="FLOAT")
+    soundfile.write(
+        buffer, np.full(50 + number, number / 100), 8000, format="WAV", subtype="PCM_16"
+    )
     return buffer.getvalue()
 
 
