@@ -37,8 +37,8 @@ def field_rules(
     """
     rules = sorted(first_rules(source.fields, pack), key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []
-    tried = refs[:_NUM_TRIED]
-    for ref, values in zip(tried, source.read(tried), strict=False):
+    for ref in refs[:_NUM_TRIED]:
+        (values,) = source.read([ref])  # one by one: the first one is mostly all that is needed
         try:
             if isinstance(values, Unreadable):
                 bad.append(Quarantined(path=ref.path, reason=values.reason))
