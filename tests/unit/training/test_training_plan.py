@@ -40,6 +40,12 @@ def recipe(batch: int = 64, *, trainer=None, train=None, **data):
 ROLE = Role(nodes=2, ranks_per_node=4)
 
 
+def test_a_fold_that_is_validated_on_is_not_trained_on():
+    folded = manifest(train=1280).model_copy(update={"folds": {"train": (256, 1024)}})
+    plan = plan_training(recipe(fold=0), ROLE, folded)
+    assert plan.batches_per_epoch == 16
+
+
 def test_draws_by_weight_may_make_an_epoch_of_another_length():
     drawn = recipe(sampling="balanced", samples_per_epoch=6400)
     assert plan_training(drawn, ROLE, manifest(train=1258)).batches_per_epoch == 100
