@@ -317,7 +317,7 @@ def test_without_room_on_any_tier_the_numbers_are_told_and_ctrl_c_ends_the_tries
     first = next(row for row in attempts if row.step == "stage")
     assert first.failure_class is FailureClass.CAPACITY
     words(first.message or "", "No storage tier has room", f"tiny: {tiny}/t needs ")
-    words(first.message or "", " free (keeps 0B), budget 1.0KiB of which ", "raise `budget`")
+    words(first.message or "", " free (keeps 0B), budget 1.0KiB of which ", "Raise `budget`")
 
 
 def failed_for_room(place: Place, process: subprocess.Popen[str]) -> bool:
