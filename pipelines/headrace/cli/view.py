@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -140,6 +140,8 @@ def result_line(step: StepView) -> str:
     if step.name == "evaluate" and isinstance(metrics, dict):
         shown = [(k, v) for k, v in metrics.items() if isinstance(v, float)]
         return ", ".join(f"{key} {value:.4f}" for key, value in shown[:3])
+    if step.name == "stage":
+        return _staged(step.outputs)
     if step.outputs.get("reused") is True:
         return f"reused, {step.outputs.get('num_samples')} samples"
     for key, unit in (("num_samples", "samples"), ("steps", "steps"), ("num_bytes", "bytes")):
@@ -147,6 +149,23 @@ def result_line(step: StepView) -> str:
         if isinstance(value, (int, float)):
             return f"{amount(value)} {unit}"
     return ""
+
+
+def _staged(outputs: Mapping[str, object]) -> str:
+    nodes = outputs.get("nodes")
+    rows = [row for row in nodes if isinstance(row, dict)] if isinstance(nodes, list) else []
+    num_bytes, copied_bytes = outputs.get("num_bytes"), outputs.get("copied_bytes")
+    told = [f"{amount(num_bytes)}B"] if isinstance(num_bytes, (int, float)) else []
+    told += [f"on {len(rows)} nodes"] if len(rows) > 1 else []
+    told += [", ".join(sorted({f"on {row['tier']}" for row in rows if "tier" in row}))]
+    rate = outputs.get("bytes_per_s")
+    if not copied_bytes:
+        told.append("reused")
+    elif isinstance(rate, (int, float)):
+        told.append(f"{amount(rate)}B/s")
+    left_out = sum(row.get("left_out_bytes", 0) for row in rows)
+    told += [f"{amount(left_out)}B left at the source"] if left_out else []
+    return ", ".join(filter(None, told))
 
 
 def _places(view: RunView) -> Iterator[tuple[str, str]]:

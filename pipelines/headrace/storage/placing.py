@@ -17,6 +17,9 @@ from headrace.storage.use import KEPT_S
 _MARGIN_BYTES = 2**20
 """Room for the manifest and the like when only a part fits."""
 
+_STREAMED_SHARDS = 8
+"""Largest shards that find room while the part that did not fit is fetched from a store."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
@@ -28,6 +31,14 @@ class Wanted:
     """Its splits that are wanted."""
     partial: bool
     """Whether a part will do."""
+    is_remote: bool = False
+    """Whether the rest of a part is fetched, rather than mapped from where it lies."""
+
+    @property
+    def spare_bytes(self) -> int:
+        """Room to leave on a tier that takes a part."""
+        largest = max((shard.num_bytes for shard in self.manifest.shards), default=0)
+        return _MARGIN_BYTES + (_STREAMED_SHARDS * largest if self.is_remote else 0)
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,7 @@ def _most_room(
         if room.problem:
             continue
         missing = place.folder.missing(wanted.manifest, wanted.splits)
-        left_out = fitting(missing, room.usable_bytes - _MARGIN_BYTES)
+        left_out = fitting(missing, room.usable_bytes - wanted.spare_bytes)
         taken = [shard for shard in missing if shard.file not in left_out]
         size_bytes = bytes_in(place.folder.path) + _size(taken)
         if found is None or size_bytes > found[2]:

@@ -24,7 +24,7 @@ from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.placing import Place, Wanted, choose_place, room_locks
 from headrace.storage.staged_folder import Filling, StagedFolder, TierFullError, shards_in
-from headrace.storage.store import open_store
+from headrace.storage.store import is_remote, open_store
 from headrace.storage.use import in_use
 
 
@@ -111,7 +111,7 @@ def staged(
     started = time.perf_counter()
     options = options or StagingOptions()
     manifest = read_manifest_at(str(dataset), options.s3)
-    wanted = _wanted(manifest, splits, options.partial)
+    wanted = _wanted(str(dataset), manifest, splits, options.partial)
     job = _Job(str(dataset), wanted, verify, tick, options.s3)
     places = [_place(tier, manifest) for tier in tiers]
     with ExitStack() as using:
@@ -138,11 +138,13 @@ class _Job:
     s3: StoreOptions | None
 
 
-def _wanted(manifest: Manifest, splits: tuple[str, ...] | None, partial: bool) -> Wanted:
+def _wanted(
+    dataset: str, manifest: Manifest, splits: tuple[str, ...] | None, partial: bool
+) -> Wanted:
     for split in splits or ():
         manifest.shards_of(split)  # names the valid splits when there is no such one
     names = tuple(split for split in manifest.splits if splits is None or split in splits)
-    return Wanted(manifest=manifest, splits=names, partial=partial)
+    return Wanted(manifest=manifest, splits=names, partial=partial, is_remote=is_remote(dataset))
 
 
 def _place(tier: Tier, manifest: Manifest) -> Place:

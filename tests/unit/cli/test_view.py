@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli.view import amount, closing, duration, live, print_failures
+from headrace.cli.view import amount, closing, duration, live, print_failures, result_line
 from headrace.control.overview import RunView, StepView
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import Progress, StepStatus
@@ -94,6 +94,16 @@ def test_the_live_table_shows_progress_rate_and_time_left():
     for part in ("running (2)", "30/120 steps epoch 1/4 [x]", "2.5 steps/s", "12.0 s", "36.0 s"):
         assert part in text
     assert "waiting" in text
+
+
+def test_a_stage_tells_how_much_came_how_fast_and_from_where_the_rest_is_read():
+    node = {"tier": "shm", "left_out_bytes": 0}
+    outputs = {"num_bytes": 4e9, "copied_bytes": 8e9, "bytes_per_s": 3.2e9, "nodes": [node, node]}
+    done = StepView(name="stage", state=StepState.SUCCEEDED, outputs=outputs)
+    assert result_line(done) == "4GB, on 2 nodes, on shm, 3.2GB/s"
+    reused = {**outputs, "copied_bytes": 0, "nodes": [{**node, "left_out_bytes": 5e8}]}
+    done = StepView(name="stage", state=StepState.SUCCEEDED, outputs=reused)
+    assert result_line(done) == "4GB, on shm, reused, 500MB left at the source"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,215 @@
+"""`headrace cache`: staged datasets on this machine's tiers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.console import open_console
+from headrace.cli.view import duration
+from headrace.errors import UnknownNameError, UserError, nearest
+from headrace.recipe.load import load_site
+from headrace.recipe.site import Tier
+from headrace.storage import cache
+from headrace.storage.cache import CachedCopy
+from headrace.storage.staged_folder import StagedFolder
+from headrace.storage.tiers import TierRoom, folder_of, measure
+
+_HELP = "Staged datasets on this machine's tiers."
+_EXIT_DAMAGED = 1
+_EXIT_IN_USE = 1
+
+SiteOption = Annotated[str, typer.Option(help="Name of a site, or a YAML file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[COPY]...", help="Fingerprints, their beginnings, or dataset names."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `headrace cache …` to the command line."""
+    group = typer.Typer(help=_HELP, no_args_is_help=True)
+    group.command("list")(list_copies)
+    group.command()(evict)
+    group.command()(verify)
+    app.add_typer(group, name="cache")
+
+
+def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> None:
+    """List staged datasets, tier by tier, the least recently used first.
+
+    Only what lies on this machine is seen: on a cluster, run it on a node, as with `srun`.
+
+    Examples:
+        headrace cache list
+
+        headrace cache list --site my-site.yaml --json
+    """
+    tiers = load_site(site).tiers
+    copies = cache.copies_of(tiers)
+    rooms = [measure(tier, 0) for tier in tiers if folder_of(tier).is_dir()]
+    if as_json:
+        typer.echo(json.dumps({"copies": _plain(copies), "tiers": _plain_rooms(rooms)}, indent=1))
+        return
+    console = open_console()
+    if copies:
+        console.print(_table(copies))
+    else:
+        typer.echo("No staged datasets on this machine.")
+    for room in rooms:
+        _print_room(room, console)
+
+
+def evict(
+    names: NamesArgument = None,
+    every: Annotated[bool, typer.Option("--all", help="All that nobody uses.")] = False,
+    site: SiteOption = "laptop",
+    as_json: JsonOption = False,
+) -> None:
+    """Remove staged datasets from this machine; they can be staged again.
+
+    What is in use or being staged stays: then the exit code is 1. Datasets themselves, on shared
+    storage, are not touched.
+
+    Examples:
+        headrace cache evict digits
+
+        headrace cache evict 4f1c 9ab0
+
+        headrace cache evict --all
+    """
+    copies = _chosen(load_site(site).tiers, names or [], every)
+    removed = [copy for copy in copies if cache.evict(StagedFolder(copy.path, copy.tier))]
+    kept = [copy for copy in copies if copy not in removed]
+    if as_json:
+        typer.echo(json.dumps({"evicted": _plain(removed), "kept": _plain(kept)}, indent=1))
+    else:
+        for copy in removed:
+            typer.echo(f"evicted {_title(copy)}: {decimal(copy.num_bytes)}")
+        for copy in kept:
+            typer.echo(f"kept {_title(copy)}: it is {copy.state}")
+        if not copies:
+            typer.echo("Nothing to evict.")
+    if kept and not every:
+        raise typer.Exit(_EXIT_IN_USE)
+
+
+def verify(
+    names: NamesArgument = None, site: SiteOption = "laptop", as_json: JsonOption = False
+) -> None:
+    """Compare the checksums of staged datasets with their manifests; all of them by default.
+
+    Damaged shards are removed from the copy, and staged anew by the next run that needs them. The
+    exit code is 1 when there were any.
+
+    Examples:
+        headrace cache verify
+
+        headrace cache verify digits --json
+    """
+    copies = _chosen(load_site(site).tiers, names or [], every=not names)
+    found = [(copy, cache.verify(copy)) for copy in copies]
+    if as_json:
+        content = [{"copy": _plain([copy])[0], "damaged": list(bad)} for copy, bad in found]
+        typer.echo(json.dumps(content, indent=1))
+    else:
+        for copy, damaged in found:
+            _tell_verified(copy, damaged)
+        if not found:
+            typer.echo("No staged datasets on this machine.")
+    if any(damaged for _, damaged in found):
+        raise typer.Exit(_EXIT_DAMAGED)
+
+
+def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[CachedCopy]:
+    copies = cache.copies_of(tiers)
+    if every and names:
+        raise UserError("Give names or --all, not both")
+    if every:
+        return list(copies)
+    if not names:
+        raise UserError("Nothing to evict was named", "Give names from `headrace cache list`.")
+    chosen: list[CachedCopy] = []
+    for name in names:
+        found = [copy for copy in copies if copy.name == name or copy.fingerprint.startswith(name)]
+        if not found:
+            known = [copy.name or copy.fingerprint for copy in copies]
+            raise UnknownNameError(f"No staged dataset is called '{name}'", nearest(name, known))
+        chosen += [copy for copy in found if copy not in chosen]
+    return chosen
+
+
+def _table(copies: Sequence[CachedCopy]) -> Table:
+    table = Table("dataset", "tier", "state", "splits")
+    for title in ("shards", "size", "last used"):
+        table.add_column(title, justify="right")
+    table.add_column("fingerprint")
+    for copy in copies:
+        left_out = f" of {copy.num_shards + copy.num_left_out}" if copy.num_left_out else ""
+        table.add_row(
+            copy.name or "-",
+            copy.tier,
+            copy.state,
+            Text(", ".join(copy.splits)),
+            f"{copy.num_shards}{left_out}",
+            decimal(copy.num_bytes),
+            _ago(copy.last_used_at),
+            copy.fingerprint,
+        )
+    return table
+
+
+def _ago(moment: float) -> str:
+    return f"{duration(max(time.time() - moment, 0.0))} ago" if moment else "never"
+
+
+def _print_room(room: TierRoom, console: Console) -> None:
+    budget = "" if room.budget_bytes is None else f" of a budget of {decimal(room.budget_bytes)}"
+    console.print(
+        f"{room.name}: {decimal(room.held_bytes)} held{budget}, room for "
+        f"{decimal(room.usable_bytes)} more  {room.folder}",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _tell_verified(copy: CachedCopy, damaged: Sequence[str]) -> None:
+    if copy.state in ("interrupted", "being staged"):
+        typer.echo(f"{_title(copy)}: not looked at, it is {copy.state}")
+    elif not damaged:
+        typer.echo(f"{_title(copy)}: intact, {copy.num_shards} shards")
+    else:
+        typer.echo(f"{_title(copy)}: {len(damaged)} damaged, will be staged anew:")
+        for file in damaged:
+            typer.echo(f"  {file}")
+
+
+def _title(copy: CachedCopy) -> str:
+    return f"{copy.name or 'half a copy'} ({copy.fingerprint[:12]}) on {copy.tier}"
+
+
+def _plain(copies: Sequence[CachedCopy]) -> list[dict[str, object]]:
+    return [copy.model_dump(mode="json") for copy in copies]
+
+
+def _plain_rooms(rooms: Sequence[TierRoom]) -> list[dict[str, object]]:
+    return [
+        {
+            "name": room.name,
+            "folder": str(Path(room.folder)),
+            "held_bytes": room.held_bytes,
+            "budget_bytes": room.budget_bytes,
+            "usable_bytes": room.usable_bytes,
+        }
+        for room in rooms
+    ]

@@ -1,0 +1,82 @@
+"""`headrace cache list|evict|verify`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from headrace.cli import cache
+from headrace.errors import UnknownNameError, UserError
+from headrace.storage.staged import ensure_staged, staged
+from support.staged_datasets import make_dataset, tier
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A site whose only tier holds one staged dataset."""
+    make_dataset(tmp_path / "source")
+    ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f"name: here\nfolder: {tmp_path}/site\nroles: {{}}\n"
+        f"tiers:\n  - {{name: disk, folder: {tmp_path}/tier, budget: 5MB, reserve: 0}}\n"
+    )
+    return file
+
+
+def call(site: Path, *arguments: str) -> Result:
+    app = typer.Typer()
+    cache.register(app)
+    command = ["cache", *arguments, "--site", str(site)]
+    return CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_list_tells_what_lies_there_and_how_much_room_is_left(site: Path) -> None:
+    shown = call(site, "list")
+    assert shown.exit_code == 0, shown.output
+    for word in ("bytes", "disk", "idle", "test, train", "abc123", "of a budget of 5.0 MB"):
+        assert word in shown.stdout
+    content = json.loads(call(site, "list", "--json").stdout)
+    assert [copy["fingerprint"] for copy in content["copies"]] == ["abc123"]
+    assert content["tiers"][0]["budget_bytes"] == 5_000_000
+
+
+def test_verify_finds_removes_and_tells_damage(site: Path, tmp_path: Path) -> None:
+    assert "intact, 4 shards" in call(site, "verify").stdout
+    shard = tmp_path / "tier/datasets/abc123/shards/train-00001.h5"
+    content = bytearray(shard.read_bytes())
+    content[7] ^= 1
+    shard.write_bytes(content)
+    found = call(site, "verify", "bytes", "--json")
+    assert found.exit_code == 1
+    assert json.loads(found.stdout)[0]["damaged"] == ["shards/train-00001.h5"]
+    again = ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
+    assert again.copied_bytes == len(content)
+    assert call(site, "verify").exit_code == 0
+
+
+def test_evict_leaves_what_is_in_use(site: Path, tmp_path: Path) -> None:
+    with staged(tmp_path / "source", [tier(tmp_path / "tier")]) as copy:
+        refused = call(site, "evict", "abc")
+        assert refused.exit_code == 1
+        assert "it is in use" in refused.stdout
+        assert copy.folder.exists()
+    removed = call(site, "evict", "abc123")
+    assert removed.exit_code == 0
+    assert "evicted bytes (abc123) on disk" in removed.stdout
+    assert not copy.folder.exists()
+    assert "Nothing to evict." in call(site, "evict", "--all").stdout
+    assert "No staged datasets" in call(site, "list").stdout
+
+
+def test_wrong_names_are_told(site: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"called 'bites'(.|\n)*bytes"):
+        call(site, "evict", "bites")
+    with pytest.raises(UserError, match="Nothing to evict was named"):
+        call(site, "evict")
+    with pytest.raises(UserError, match="not both"):
+        call(site, "evict", "abc", "--all")
