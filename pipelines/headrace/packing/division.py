@@ -126,17 +126,22 @@ def folds_of(
 def shards_of(
     indices: Indices,
     sizes: NDArray[np.int64],
-    order: NDArray[np.uint64],
+    order: NDArray[np.uint64] | None,
     pack: PackSpec,
-    *,
-    sequential: bool,
 ) -> Iterator[Indices]:
-    """Samples of each shard; of neighbours in the source, when it is to be read in sequence."""
-    if sequential:
+    """Samples of each shard.
+
+    Args:
+        indices: The samples, in random order.
+        sizes: Bytes of every sample.
+        order: Ranks, when a shard should hold neighbours in the source; else None.
+        pack: How large shards are.
+    """
+    if order is not None:
         indices = np.sort(indices)
     for start, stop in cut(sizes[indices], pack):
         part = indices[start:stop]
-        yield in_order(part, order) if sequential else part
+        yield part if order is None else in_order(part, order)
 
 
 def cut(sizes: NDArray[np.int64], pack: PackSpec) -> Iterator[tuple[int, int]]:

@@ -150,14 +150,16 @@ def make_plan(
         DataError: The source gives splits to some samples only.
     """
     sizes = _sizes(listing.refs, rules, bool(listing.labels.classes))
-    order = ranks([ref.path for ref in listing.refs], dataset.split_seed)
+    order = None
+    if listing.sequential:
+        order = ranks([ref.path for ref in listing.refs], dataset.split_seed)
     splits = split_samples(dataset, listing, may_be_empty=first is not None)
     shards: list[PlannedShard] = []
     next_id = first.sample_id if first else 0
     for split, indices in splits.items():
         number = (first.shard or {}).get(split, 0) if first else 0
         for fold, part in folds_of(dataset, listing, split, indices):
-            for piece in shards_of(part, sizes, order, pack, sequential=listing.sequential):
+            for piece in shards_of(part, sizes, order, pack):
                 file = f"shards/{split}-{number:05d}.h5"
                 num_bytes = HEADER_BYTES + int(sizes[piece].sum())
                 shards.append(_shard(listing, piece, (file, split, fold, next_id, num_bytes)))

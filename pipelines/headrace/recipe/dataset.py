@@ -141,7 +141,8 @@ class PackSpec(Part):
     shard_samples: int | None = Field(default=None, ge=1)
     """Samples a shard; overrides `shard_bytes`."""
     shards_multiple_of: int = Field(default=1, ge=1)
-    """Make the shards of a split a multiple of this, as world size x workers, of equal size."""
+    """Make the shards of a split (or fold) a multiple of this, as world size x workers, of equal
+    size; a split of fewer samples is left as it is."""
     append: bool = False
     """Add samples that are new in the source to the dataset packed before with these settings."""
     max_quarantined: Fraction = 0.01

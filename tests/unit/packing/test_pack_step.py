@@ -1,6 +1,9 @@
 """The pack step from folder to dataset: content, reuse, resume, bad samples, full disks."""
 
+import multiprocessing
+import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -145,6 +148,40 @@ def test_killed_pack_goes_on_where_it_was(
     assert shard_bytes(folder) == expected
     kept = {name: inode for name, inode in inodes(folder).items() if name not in published}
     assert kept == {name: before[name] for name in kept}
+
+
+def test_kill_9_in_the_middle_of_a_shard(
+    image_source: Path, make_context: MakeContext, in_process: Any, tmp_path: Path
+) -> None:
+    """The process is gone before its third shard has its name; packing again gives the bytes."""
+    reference, _ = packed(pack(make_context(image_source), in_process))
+    context = make_context(image_source, site_folder=tmp_path / "killed")
+
+    def killed() -> None:
+        calls = iter(range(100))
+        finish = ShardBuilder.finish
+
+        def end(self: ShardBuilder) -> Any:
+            if next(calls) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return finish(self)
+
+        ShardBuilder.finish = end  # type: ignore[method-assign]  # of this process only
+        pack(context, in_process)
+
+    child = multiprocessing.get_context("fork").Process(target=killed)
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    (folder,) = (path for path in (tmp_path / "killed/datasets").iterdir() if path.is_dir())
+    assert len(list((folder / "shards").glob(".*.tmp"))) == 1
+    kept = inodes(folder)
+    again, _ = packed(pack(make_context(image_source, site_folder=tmp_path / "killed"), in_process))
+    assert again == folder
+    assert shard_bytes(again) == shard_bytes(reference)
+    whole = {name: inode for name, inode in kept.items() if not name.startswith(".")}
+    assert len(whole) == 2
+    assert {name: inodes(again)[name] for name in whole} == whole
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
