@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from headrace.data.ahead import read_ahead
 from headrace.data.collate import collate, varies
@@ -24,6 +28,9 @@ varying length, are lists of samples unless they are filled up, see `headrace.da
 """
 
 SAMPLE_ID = "sample_id"
+
+_TOGETHER_BYTES = 8 * 2**20
+_MAX_TOGETHER = 16
 
 ReadBatch = Callable[[int, int], Batch]
 """Reads batch `number` of an epoch in a way of its own: `(epoch, number) -> batch`."""
@@ -76,8 +83,8 @@ def gather_batch(
 class BatchLoader:
     """Iterates over the batches of an order; what Lightning takes for a DataLoader.
 
-    While a batch is worked on, threads read the next ones. The position is counted in batches
-    handed out, so reading ahead does not change it.
+    While a batch is worked on, threads read the next ones; small ones (together up to 8 MiB) in
+    one go. The position is counted in batches handed out, so reading ahead does not change it.
 
     Args:
         dataset: The split.
@@ -156,20 +163,38 @@ class BatchLoader:
     def __iter__(self) -> Iterator[Batch]:
         """Batches from the position on; epoch and position are looked up at the first one."""
         start, self._start = self._start, 0
-        epoch, stop = self._epoch, self.order.num_batches
+        epoch, stop, number = self._epoch, self.order.num_batches, start
         began = time.perf_counter()
-        batches = read_ahead(partial(self._read, epoch), range(start, stop), self._prefetch)
-        with closing(batches):
-            for number, batch in enumerate(batches, start):
+        firsts = range(start, stop, self._together())
+        groups = read_ahead(partial(self._read, epoch), firsts, self._prefetch)
+        with closing(groups):
+            for batch in chain.from_iterable(groups):
                 self.wait_s += time.perf_counter() - began
                 self.num_samples += len(batch[SAMPLE_ID])
-                self._position = number + 1
+                number += 1
+                self._position = number
                 yield batch
                 del batch  # its memory is used again when the caller drops it, too
                 began = time.perf_counter()
 
-    def _read(self, epoch: int, number: int) -> Batch:
+    def _together(self) -> int:
+        """Batches read in one go: several small ones take hardly longer than one."""
+        infos = [self.dataset.field(name) for name in self._fields]
+        if self._read_instead is not None or any(info.layout == "ragged" for info in infos):
+            return 1
+        sample_bytes = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in infos)
+        batch_bytes = max(sample_bytes * self.order.batch_span, 1)
+        return max(min(_TOGETHER_BYTES // batch_bytes, _MAX_TOGETHER), 1)
+
+    def _read(self, epoch: int, first: int) -> Iterator[Batch]:
         if self._read_instead is not None:
-            return self._read_instead(epoch, number)
-        indices = self.order.batch(epoch, number)
-        return gather_batch(self._gatherer, indices, self._fields, self._decoder)
+            return iter([self._read_instead(epoch, first)])
+        stop = min(first + self._together(), self.order.num_batches)
+        parts = [self.order.batch(epoch, number) for number in range(first, stop)]
+        indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        batch = gather_batch(self._gatherer, indices, self._fields, self._decoder)
+        if len(parts) == 1:
+            return iter([batch])
+        sizes = [len(part) for part in parts]
+        columns = [values.split(sizes) for values in batch.values()]
+        return (dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True))

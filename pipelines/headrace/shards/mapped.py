@@ -159,7 +159,7 @@ class MappedShards:
         if bases is None:
             bases = self._bases[key] = np.full(len(self._shards), _UNKNOWN)
         found = bases[shard_of]
-        if len(found) and found.min() == _UNKNOWN:
+        if len(found) and found.min() == _UNKNOWN:  # a shard is asked for the first time
             for number in np.unique(shard_of[found == _UNKNOWN]).tolist():
                 bases[number] = self._base(number, key, row)
             found = bases[shard_of]
