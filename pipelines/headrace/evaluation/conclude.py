@@ -18,9 +18,12 @@ from headrace.evaluation.plan import EvaluationPlan
 from headrace.evaluation.report import Column, Report, Table, render
 from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.places import ShardSource
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import write_json, write_text
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest import Manifest, write_manifest
+from headrace.storage.packed import read_manifest_at
+from headrace.storage.store import is_remote
 
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 
@@ -43,14 +46,23 @@ def conclude(
         EvaluationError: The model misses `evaluate.min_metrics`; the report is written before.
         StepError: Samples were not counted exactly once.
     """
-    dataset = ShardedDataset(inputs.dataset, planned.split)
+    dataset = _opened(context, inputs.dataset, planned.split)
     predictions = _merged(context, planned, dataset)
     judgement = judge(predictions, dataset, inputs.spec)
     context.report(**judgement.metrics, samples_per_s=planned.num_samples / predict_s)
-    outputs = _write(context, inputs, predictions, judgement)
+    outputs = _write(context, inputs, predictions, judgement, dataset.manifest)
     context.event("evaluated", **outputs)
     _require(judgement, inputs.spec, outputs["report"])
     return outputs
+
+
+def _opened(context: StepContext, dataset: str, split: str) -> ShardedDataset:
+    """The split where it lies; of one far away, only the manifest is copied."""
+    if not is_remote(dataset):
+        return ShardedDataset(Path(dataset), split)
+    folder = context.folder.parts / "dataset"
+    write_manifest(folder, read_manifest_at(dataset, context.site.s3))
+    return ShardedDataset(folder, split, ShardSource.at(dataset, context.site.s3))
 
 
 def _merged(context: StepContext, planned: EvaluationPlan, dataset: ShardedDataset) -> Predictions:
@@ -59,12 +71,15 @@ def _merged(context: StepContext, planned: EvaluationPlan, dataset: ShardedDatas
 
 
 def _write(
-    context: StepContext, inputs: Inputs, predictions: Predictions, judgement: Judgement
+    context: StepContext,
+    inputs: Inputs,
+    predictions: Predictions,
+    judgement: Judgement,
+    manifest: Manifest,
 ) -> dict[str, Any]:
     folder = context.run_folder.report
     num_samples = len(predictions.sample_id)
     minima = inputs.spec.min_metrics
-    manifest = read_manifest(inputs.dataset)
     report = Report(
         title=f"Evaluation of {context.recipe.name}",
         lead=f"{num_samples:,} samples of split '{inputs.spec.split}' of dataset "

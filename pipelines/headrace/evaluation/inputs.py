@@ -14,8 +14,8 @@ from headrace.steps.context import StepContext
 class Inputs:
     """What is evaluated, and how."""
 
-    dataset: Path
-    """Folder of the packed dataset."""
+    dataset: str
+    """Folder or URL of the packed dataset."""
     checkpoint: Path
     """Checkpoint with the weights."""
     spec: EvaluateSpec
@@ -32,12 +32,12 @@ def read_inputs(context: StepContext) -> Inputs:
     spec = context.recipe.evaluate
     if spec is None:
         raise RecipeError(f"Recipe '{context.recipe.name}' has 'evaluate: null'")
-    paths: dict[str, Path] = {}
+    given: dict[str, str] = {}
     for name, maker in (("dataset", "pack"), ("checkpoint", "train")):
         value = context.spec.inputs.get(name)
         if not isinstance(value, str):
             raise StepError(
                 f"The evaluate step was given no {name}", f"Run the {maker} step first."
             )
-        paths[name] = Path(value)
-    return Inputs(paths["dataset"], paths["checkpoint"], spec)
+        given[name] = value
+    return Inputs(given["dataset"], Path(given["checkpoint"]), spec)

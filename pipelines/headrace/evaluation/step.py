@@ -16,7 +16,7 @@ from headrace.evaluation.job import PredictJob, predict_shard
 from headrace.evaluation.plan import EvaluationPlan, plan
 from headrace.leases.fleet import Fleet
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import read_manifest
+from headrace.storage.packed import read_manifest_at
 
 _CONCLUSION = "headrace.evaluation.conclude"
 
@@ -32,7 +32,7 @@ def run(context: StepContext) -> dict[str, Any]:
         StepError: Samples were not counted exactly once, or an input is missing.
     """
     inputs = read_inputs(context)
-    planned = plan(read_manifest(inputs.dataset), inputs.spec)
+    planned = plan(read_manifest_at(inputs.dataset, context.site.s3), inputs.spec)
     loading = threading.Thread(target=importlib.import_module, args=(_CONCLUSION,), daemon=True)
     loading.start()
     started = time.perf_counter()
@@ -50,7 +50,7 @@ def _predict(context: StepContext, inputs: Inputs, planned: EvaluationPlan) -> N
     jobs = [
         PredictJob(
             run_folder=str(context.run_folder.path),
-            dataset=str(inputs.dataset),
+            dataset=inputs.dataset,
             checkpoint=str(inputs.checkpoint),
             task=task,
             part=str(context.folder.parts / task.part_name),

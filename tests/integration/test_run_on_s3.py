@@ -1,0 +1,57 @@
+"""A whole run between S3 prefixes: raw samples there, the packed dataset there too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.storage.store import below, open_store
+from support.bad_input import Place, status_of
+from support.s3_servers import SECRET, S3Server
+
+pytestmark = pytest.mark.slow
+
+NUM_EACH = 12
+
+
+@pytest.fixture
+def place(tmp_path: Path, rclone_server: S3Server) -> Place:
+    """A home whose site names the server."""
+    found = Place(tmp_path / "home")
+    found.home.mkdir()
+    found.write_site(s3={"endpoint_url": rclone_server.endpoint_url})
+    return found
+
+
+def test_pack_stage_train_and_evaluate(
+    place: Place,
+    digits_folder: Path,
+    rclone_server: S3Server,
+    rclone_bucket: str,
+    no_leftover_processes: None,
+) -> None:
+    """The site's options and the environment's credentials reach every process."""
+    raw = open_store(below(rclone_bucket, "raw"), rclone_server.options)
+    for folder in sorted(digits_folder.glob("[0-9]")):
+        for image in sorted(folder.iterdir())[:NUM_EACH]:
+            raw.upload(image, f"{folder.name}/{image.name}")
+    overrides = [
+        f"dataset.source={rclone_bucket}/raw",
+        f"pack.target={rclone_bucket}/packed",
+        "pack.shard_samples=16",
+        "pack_role=gpu",
+        "data.global_batch_size=8",
+        "trainer.max_epochs=1",
+    ]
+    done = place.run("digits", *overrides)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    steps = status_of(place)["steps"]
+    dataset = steps["pack"]["outputs"]["dataset"]
+    assert dataset.startswith(f"{rclone_bucket}/packed/digits-")
+    assert steps["pack"]["outputs"]["num_samples"] == 10 * NUM_EACH
+    assert steps["evaluate"]["outputs"]["num_samples"] == 10 * NUM_EACH // 5
+    assert not list((place.home / "datasets").glob("**/*.h5"))
+    files = [file.path for file in open_store(dataset, rclone_server.options).list_files()]
+    assert "manifest.json" in files
