@@ -322,7 +322,7 @@ def test_without_room_on_any_tier_the_numbers_are_told_and_ctrl_c_ends_the_tries
 
 def failed_for_room(place: Place, process: subprocess.Popen[str]) -> bool:
     assert process.poll() is None, "the run ended by itself"
-    if not (place.home / "ledger.db").exists():
+    if not place.has_run():
         return False
     record, attempts = place.newest()
     return record.site_name == "full" and any(

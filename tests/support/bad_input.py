@@ -70,6 +70,11 @@ class Place:
         """`headrace run RECIPE --site here OVERRIDES`."""
         return self.headrace("run", recipe, "--site", "here", *overrides)
 
+    def has_run(self) -> bool:
+        """Whether the ledger has a run."""
+        path = self.home / "ledger.db"
+        return path.exists() and bool(Ledger.open(f"sqlite:///{path}").runs(limit=1))
+
     def newest(self) -> tuple[RunRecord, tuple[AttemptRecord, ...]]:
         """The newest run and its attempts, as the ledger has them."""
         ledger = Ledger.open(f"sqlite:///{self.home}/ledger.db")
