@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.recipe.site import Tier
 from headrace.storage import tiers as tiers_module
-from headrace.storage.cache import evict, idle_copies
+from headrace.storage.cache import CachedCopy, evict, idle_copies
 from headrace.storage.manifest import Manifest, ShardInfo
 from headrace.storage.staged_folder import StagedFolder
 from headrace.storage.tiers import TierRoom, bytes_in
@@ -132,19 +132,29 @@ def _evict_for(wanted: Wanted, place: Place, full: Mapping[str, str], idle_for_s
 def _most_room(
     wanted: Wanted, places: Sequence[Place], full: Mapping[str, str]
 ) -> tuple[StagedFolder, frozenset[str], int] | None:
-    """The tier that takes most of the dataset, what is there already included."""
-    found: tuple[StagedFolder, frozenset[str], int] | None = None
-    for place in places:
-        room = _measure(wanted, place, full)
-        if room.problem:
-            continue
-        missing = place.folder.missing(wanted.manifest, wanted.splits)
-        left_out = fitting(missing, room.usable_bytes - wanted.spare_bytes)
-        taken = [shard for shard in missing if shard.file not in left_out]
-        size_bytes = bytes_in(place.folder.path) + _size(taken)
-        if found is None or size_bytes > found[2]:
-            found = place.folder, left_out, size_bytes
-    return found
+    """The tier that takes most of the dataset; what nobody has used for a while goes for it."""
+    usable = [place for place in places if not _measure(wanted, place, full).problem]
+    if not usable:
+        return None
+    place = max(usable, key=lambda place: _most_bytes(wanted, place, full))
+    for copy in _idle(wanted, place):
+        evict(StagedFolder(copy.path, place.tier.name))
+    missing = place.folder.missing(wanted.manifest, wanted.splits)
+    room_bytes = _measure(wanted, place, full).usable_bytes - wanted.spare_bytes
+    left_out = fitting(missing, room_bytes)
+    taken = [shard for shard in missing if shard.file not in left_out]
+    return place.folder, left_out, bytes_in(place.folder.path) + _size(taken)
+
+
+def _most_bytes(wanted: Wanted, place: Place, full: Mapping[str, str]) -> int:
+    """Bytes of the dataset that a tier could hold at most, what is there already included."""
+    idle_bytes = sum(copy.num_bytes for copy in _idle(wanted, place))
+    free_bytes = _measure(wanted, place, full).usable_bytes + idle_bytes
+    return bytes_in(place.folder.path) + free_bytes
+
+
+def _idle(wanted: Wanted, place: Place) -> list[CachedCopy]:
+    return idle_copies(place.datasets, KEPT_S, but=wanted.manifest.fingerprint)
 
 
 def _whole(wanted: Wanted, place: Place) -> tuple[StagedFolder, frozenset[str], int]:

@@ -173,6 +173,20 @@ def test_what_fits_is_staged_and_the_rest_left_where_it_is(tmp_path):
     assert grown.left_out_bytes == 0
 
 
+def test_old_copies_make_room_for_a_part(tmp_path):
+    sizes = [
+        shard.num_bytes for shard in make_dataset(tmp_path / "large", 3_000_000, "large").shards
+    ]
+    make_dataset(tmp_path / "old", 3_000_000, "old")
+    tiers = [tier(tmp_path / "tier", budget=sum(sizes) - 1)]
+    ensure_staged(tmp_path / "old", tiers, ("train",))
+    age(tiers, "old", LONG_AGO)
+    partial = StagingOptions(partial=True)
+    copy = ensure_staged(tmp_path / "large", tiers, options=partial)
+    assert names(tiers) == {"large"}
+    assert copy.left_out_bytes == sizes[-1]
+
+
 def test_partial_takes_all_where_all_fits(tmp_path):
     manifest = make_dataset(tmp_path / "source")
     tiers = [tier(tmp_path / "small", "small", budget=400_000), tier(tmp_path / "large", "large")]
