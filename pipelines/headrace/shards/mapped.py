@@ -108,7 +108,7 @@ class MappedShards:
         if old == path:
             return None
         self._region.release(number)
-        for bases in self._bases.values():
+        for bases in list(self._bases.values()):  # another thread may add one meanwhile
             bases[number] = _UNKNOWN
         self._readers[number] = self._reader(number, path)
         return old

@@ -62,7 +62,8 @@ class ShardPlaces:
         folder: The dataset's folder.
         shards: Shards of the split.
         source: Where shards come from that are not there.
-        moved: Called with a shard's number and its new path, None when it is to be let go.
+        moved: Called with a shard's number and its path, None when it is let go; by one thread
+            at a time. The path is the same for as long as anybody holds the shard.
     """
 
     def __init__(
@@ -80,13 +81,15 @@ class ShardPlaces:
         self._scratch: ShardScratch | None = None
         self._pid = 0
         self._opening = threading.Lock()
+        self._moving = threading.Lock()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_scratch": None, "_pid": 0, "_opening": None}
+        return {**self.__dict__, "_scratch": None, "_pid": 0, "_opening": None, "_moving": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._opening = threading.Lock()
+        self._moving = threading.Lock()
 
     def path(self, number: int) -> Path:
         """File of a shard that is not far; the folder of the dataset goes first."""
@@ -109,7 +112,7 @@ class ShardPlaces:
             return
         with self.scratch().holding(wanted) as paths:
             for number, path in paths.items():
-                self._moved(number, path)
+                self._move(number, path)
             yield
 
     def scratch(self) -> ShardScratch:
@@ -129,14 +132,18 @@ class ShardPlaces:
         if self.source is None or self.source.open is None:
             raise ShardError(f"All shards of {self.folder} are mapped from where they lie")
         for number in self.far:
-            self._moved(number, None)
+            self._move(number, None)
         return ShardScratch(
             self.source.open(),
             self.source.scratch or self.folder / SCRATCH,
             self.shards,
             self.source.room,
-            lambda number: self._moved(number, None),
+            lambda number: self._move(number, None),
         )
+
+    def _move(self, number: int, path: Path | None) -> None:
+        with self._moving:  # else two threads might both find that it was elsewhere before
+            self._moved(number, path)
 
     def _find_far(self) -> Iterator[int]:
         if self.source is not None and self.source.open is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -213,3 +216,30 @@ def test_a_shard_that_comes_damaged_is_named(afar):
     with pytest.raises(ShardError, match=r"train-00003\.h5 came with .* 5 samples of split"):
         list(data.train_dataloader())
     assert not [path for path in shards_in(folder / "stream") if "00003" in path.name]
+
+
+def test_threads_may_hold_the_same_shards(afar, monkeypatch):
+    """A shard that one thread reads is not mapped anew by another that comes for it."""
+    folder = near_part(afar, "near")
+    dataset = ShardedDataset(folder, "train", ShardSource(open=partial(LocalStore, afar), room=2))
+    busy, overlaps = threading.Lock(), []
+    moved = dataset._moved
+
+    def watched(number: int, path: Path | None) -> None:
+        if not busy.acquire(blocking=False):
+            overlaps.append(number)
+            return
+        moved(number, path)
+        busy.release()
+
+    monkeypatch.setattr(dataset.places, "_moved", watched)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            places = [np.array([first, first + 5]) for first in (0, 0, 10, 10, 20) * 40]
+            found = list(pool.map(partial(dataset.gather, "label"), places))
+    finally:
+        sys.setswitchinterval(interval)
+    assert not overlaps
+    assert all((values == at % 3).all() for values, at in zip(found, places, strict=True))
