@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -29,6 +29,8 @@ _IMAGE_MAGIC = (
     (b"GIF8", "gif"), (b"II*\0", "tiff"), (b"MM\0*", "tiff"),
 )  # fmt: skip
 _AUDIO_MAGIC = ((b"RIFF", "wav"), (b"fLaC", "flac"))
+_IMAGE_TABLE = {magic[:2]: (magic, encoding) for magic, encoding in _IMAGE_MAGIC}
+_AUDIO_TABLE = {magic[:2]: (magic, encoding) for magic, encoding in _AUDIO_MAGIC}
 
 
 @dataclass
@@ -207,23 +209,23 @@ def _array_decoder(rule: FieldRule) -> Callable[[Value], NDArray[Any]]:
 
 
 def _image_encoding(content: bytes, check: bool) -> str:
-    return check_image(content) if check else _told(content, _IMAGE_MAGIC, "image")
+    return check_image(content) if check else _told(content, _IMAGE_TABLE, "image")
 
 
 def _audio_encoding(content: bytes, check: bool) -> str:
-    encoding = _told(content, _AUDIO_MAGIC, "sound")
+    encoding = _told(content, _AUDIO_TABLE, "sound")
     if check:
         decode_audio(content)
     return encoding
 
 
-def _told(content: bytes, table: Sequence[tuple[bytes, str]], what: str) -> str:
+def _told(content: bytes, table: Mapping[bytes, tuple[bytes, str]], what: str) -> str:
+    magic, encoding = table.get(content[:2], (b"", ""))
+    if magic and content.startswith(magic):
+        return encoding
     if not content:
         raise UnreadableError("the file is empty")
-    for magic, encoding in table:
-        if content.startswith(magic):
-            return encoding
-    names = ", ".join(sorted({encoding for _, encoding in table}))
+    names = ", ".join(sorted({encoding for _, encoding in table.values()}))
     raise UnreadableError(f"no {what} by its first bytes; valid: {names}")
 
 

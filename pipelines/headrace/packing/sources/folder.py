@@ -156,8 +156,12 @@ def one_kind(paths: Sequence[str]) -> str:
         RecipeError: They are of several kinds.
     """
     firsts: dict[str, str] = {}
+    endings: set[str] = set()
     for path in paths:
-        firsts.setdefault(suffix_of(path), path)
+        ending = path[path.rfind(".") :]
+        if ending not in endings:
+            endings.add(ending)
+            firsts.setdefault(suffix_of(path), path)
     first, *others = (firsts[suffix] for suffix in sorted(firsts))
     kind = kind_of(first)
     for other in others:

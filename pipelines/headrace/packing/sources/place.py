@@ -121,9 +121,11 @@ class LocalPlace:
 
     def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
         """The files of `names` that are wanted."""
+        name = self.name
         for path, entry in self._entries(check):
             if wanted(path):
-                check_name(self.name, path)
+                if not path.isascii():
+                    check_name(name, path)
                 if entry.is_symlink():
                     self._check_link(path)
                 yield _stored(path, entry.stat())
