@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import struct
 import zlib
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from headrace.data.order import Indices
-from headrace.errors import DataError, UserError
+from headrace.errors import DataError, ShardError, UserError
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage.manifest import FieldInfo
 
@@ -105,6 +106,12 @@ class Decoder:
             if info.ndim is None:
                 return arrays
             shapes = dataset.shapes(info.name, indices).tolist()
+            for place, shape in enumerate(shapes):
+                if math.prod(shape) != arrays[place].size:
+                    (source,) = dataset.sources(indices[place : place + 1])
+                    raise ShardError(
+                        f"Bytes and shape of '{info.name}' do not fit each other: {source}", _VERIFY
+                    )
             return [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
 
     def _decoded(

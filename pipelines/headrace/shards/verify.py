@@ -141,12 +141,26 @@ def _field_problems(
         yield f"'{info.name}' is not {info.layout}"
         return
     if info.layout == "ragged":
-        data, offsets = reader.ragged(info.name)
-        if offsets[0] != 0 or offsets[-1] != len(data) or (np.diff(offsets) < 0).any():
-            yield f"the offsets of '{info.name}' do not fit its data"
+        yield from _ragged_problems(reader, info)
         return
     values = reader.fixed(info.name)
     if values.dtype != np.dtype(info.dtype) or values.shape[1:] != info.shape:
         yield f"'{info.name}' is {values.dtype} {values.shape[1:]}, not {info.dtype} {info.shape}"
-    elif info.name == "label" and ((values < 0) | (values >= len(manifest.classes))).any():
+    elif (
+        info.name == "label"
+        and manifest.classes
+        and ((values < 0) | (values >= len(manifest.classes))).any()
+    ):
         yield f"a label is not one of the {len(manifest.classes)} classes"
+
+
+def _ragged_problems(reader: ShardReader, info: FieldInfo) -> Iterator[str]:
+    data, offsets = reader.ragged(info.name)
+    if offsets[0] != 0 or offsets[-1] != len(data) or (np.diff(offsets) < 0).any():
+        yield f"the offsets of '{info.name}' do not fit its data"
+    elif info.ndim is not None:
+        shapes = reader.shapes(info.name)
+        if shapes is None or shapes.shape[1:] != (info.ndim,):
+            yield f"'{info.name}' has no shapes of {info.ndim} axes"
+        elif (shapes.prod(axis=1) * np.dtype(info.dtype).itemsize != np.diff(offsets)).any():
+            yield f"the shapes of '{info.name}' do not fit its data"

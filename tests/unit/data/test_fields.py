@@ -19,9 +19,10 @@ from headrace.data.targets import Allowed
 from headrace.errors import DataError, ShardError
 from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.verify import verify_dataset
 from headrace.shards.writer import ShardWriter
 from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
-from support.shards import reseal
+from support.shards import reseal, write_dataset
 
 NUM, PER_SHARD = 11, 4
 NUMBERS = np.arange(NUM)
@@ -144,6 +145,31 @@ def test_all_kinds_in_children(folder: Path, method: str) -> None:
     with multiprocessing.get_context(method).Pool(1) as pool:
         check(pool.apply(reader.read, (np.array([10, 0, 5, 5]),)))
     check(reader.read(np.arange(NUM)))
+
+
+def test_verification_of_all_kinds(tmp_path: Path) -> None:
+    folder = make(tmp_path / "kinds")
+    assert verify_dataset(folder) == ()
+    import h5py
+
+    with h5py.File(folder / "shards/train-00001.h5", "r+") as file:
+        file["fields/array/shapes"][2] = (2, 1, 3)
+    reseal(folder, "shards/train-00001.h5")
+    (finding,) = verify_dataset(folder)
+    assert (finding.first_sample, finding.last_sample) == (4, 7)
+    assert finding.problem == "the shapes of 'array' do not fit its data"
+    with pytest.raises(ShardError, match=r"array.* do not fit .*6\.x"):
+        SampleReader(ShardedDataset(folder, "train")).read(np.array([5, 6]))
+
+
+def test_labels_that_are_numbers_need_no_classes(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers"
+    write_dataset(
+        numbers,
+        {"image": np.zeros((4, 2), np.uint8), "label": np.array([-1.5, 7, 0, 2])},
+        splits={"train": 4},
+    )
+    assert verify_dataset(numbers) == ()
 
 
 def test_intact_samples_pass_the_check(folder: Path) -> None:
