@@ -104,7 +104,7 @@ def packed_dataset(location: str, options: StoreOptions) -> Manifest:
         raise DataError(
             f"The dataset {location} is not whole: {shard.file} is missing or is not "
             f"{shard.num_bytes:,} bytes long",
-            f"Run `headrace verify {location}`, or pack the dataset again.",
+            "Pack the dataset again, or restore the shard.",
         )
     return manifest
 
