@@ -13,6 +13,9 @@ from headrace.storage.manifest import FieldStatistics, LengthStatistics, Record
 
 _BLOCK_ELEMENTS = 3 * 2**14  # elements widened to float64 at once: they fit a processor's cache
 
+_LANES = 128  # elements of a channel that are summed side by side
+_SUMMED = 256  # of which so many are summed: 256 * 255**2 is below 2**24
+
 
 class Moments(Record):
     """What is known of a field in one shard, by channel."""
@@ -41,6 +44,8 @@ def moments(values: NDArray[Any]) -> Moments | None:
     """
     num_channels = values.shape[-1] if values.ndim == 4 else 1
     rows = values.reshape(-1, num_channels)
+    if rows.dtype == np.uint8 and rows.size:
+        return _of_bytes(rows)
     step = max(1, _BLOCK_ELEMENTS // num_channels)
     starts = range(0, len(rows), step)
     if rows.dtype == np.uint8:
@@ -139,6 +144,30 @@ def _of_block(rows: NDArray[Any]) -> Moments | None:
         deviations=tuple(np.square(wide).sum(axis=0).tolist()),
         minimum=wide_minimum,
         maximum=wide_maximum,
+    )
+
+
+def _of_bytes(rows: NDArray[np.uint8]) -> Moments:
+    """As `_of_block`, twice as fast and more: sums of integers below 2**24 are exact in float32."""
+    num_rows, num_channels = rows.shape
+    width = _LANES * num_channels
+    flat = rows.reshape(-1)
+    sums = np.zeros(num_channels, dtype=np.int64)
+    squares = np.zeros(num_channels, dtype=np.int64)
+    for start in range(0, len(flat), _SUMMED * width):
+        part = flat[start : start + _SUMMED * width]
+        part = np.pad(part, (0, -len(part) % width)) if len(part) % width else part
+        block = part.reshape(-1, width).astype(np.float32)
+        sums += block.sum(axis=0).astype(np.int64).reshape(-1, num_channels).sum(axis=0)
+        block *= block
+        squares += block.sum(axis=0).astype(np.int64).reshape(-1, num_channels).sum(axis=0)
+    pairs = list(zip(sums.tolist(), squares.tolist(), strict=True))
+    return Moments(
+        counts=(num_rows,) * num_channels,
+        means=tuple(total / num_rows for total, _ in pairs),
+        deviations=tuple((num_rows * square - total**2) / num_rows for total, square in pairs),
+        minimum=float(flat.min()),
+        maximum=float(flat.max()),
     )
 
 

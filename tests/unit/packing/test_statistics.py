@@ -39,3 +39,19 @@ def test_only_finite_elements_count() -> None:
     assert (found.count, found.mean, found.std, found.maximum) == (2, (2.0,), (1.0,), 3.0)
     assert statistics.moments(np.array([np.nan])) is None
     assert statistics.moments(np.empty((0, 3))) is None
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 3), (7, 33, 45, 3), (400, 28, 28), (3, 5), (5,)])
+@pytest.mark.parametrize("fill", [None, 255])
+def test_bytes_are_summed_exactly(shape: tuple[int, ...], fill: int | None) -> None:
+    values = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    if fill is not None:
+        values[:] = fill
+    found = statistics.moments(values)
+    assert found is not None
+    axes = (0, 1, 2) if values.ndim == 4 else None
+    wide = values.astype(np.float64)
+    np.testing.assert_allclose(found.means, np.atleast_1d(wide.mean(axis=axes)), rtol=1e-12)
+    expected = np.atleast_1d(wide.var(axis=axes)) * found.counts[0]
+    np.testing.assert_allclose(found.deviations, expected, rtol=1e-9, atol=1e-9)
+    assert (found.minimum, found.maximum) == (wide.min(), wide.max())
