@@ -61,11 +61,6 @@ class ShardReader:
         """Numbers of the samples, `(num_samples,) int64`."""
         return self.array(names.SAMPLE_ID)
 
-    @property
-    def checksum(self) -> NDArray[np.uint64] | None:
-        """XXH3 (64 bits) of each sample, `(num_samples,) uint64`; None when there are none."""
-        return self.array(names.CHECKSUM) if names.CHECKSUM in self.layout.arrays else None
-
     def fixed(self, name: str) -> NDArray[Any]:
         """A field of fixed shape, `(num_samples, *shape)`, read-only.
 
