@@ -143,7 +143,7 @@ def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[Ca
     for name in names:
         found = [copy for copy in copies if copy.name == name or copy.fingerprint.startswith(name)]
         if not found:
-            known = [copy.name or copy.fingerprint for copy in copies]
+            known = {copy.name or copy.fingerprint for copy in copies}
             raise UnknownNameError(f"No staged dataset is called '{name}'", nearest(name, known))
         chosen += [copy for copy in found if copy not in chosen]
     return chosen
