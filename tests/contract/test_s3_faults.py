@@ -12,6 +12,7 @@ from headrace.errors import StoreAccessError, StoreError, UserError
 from headrace.recipe.site import StoreOptions
 from headrace.states import FailureClass
 from headrace.storage import s3_errors
+from headrace.storage.s3_client import connection, forget
 from headrace.storage.store import Store, open_store
 from support.ports import find_free_port
 from support.s3_faults import Cut, Faults, Refuse, faulty
@@ -231,3 +232,27 @@ def test_credentials_in_a_url_are_refused_without_showing_them() -> None:
     with pytest.raises(UserError, match="holds credentials") as caught:
         open_store("s3://key:hidden@bucket/a")
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"NO_PROXY": "127.0.0.1"}, "https://a-bucket.s3.eu-central-1.amazonaws.com/"),
+        ({"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "127.0.0.1"}, ""),
+    ],
+    ids=["straight", "by-a-proxy"],
+)
+def test_quick_requests_go_straight_to_the_bucket(
+    s3_credentials: None,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    expected: str,
+) -> None:
+    """Where a proxy stands between, botocore does it."""
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = StoreOptions(region="eu-central-1", timeout=7)
+    forget(options)
+    assert connection(options).quick.base("a-bucket") == expected

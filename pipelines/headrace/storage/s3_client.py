@@ -100,7 +100,7 @@ def _connect(options: StoreOptions) -> S3Connection:
 
 def _config(options: StoreOptions) -> Config:
     return Config(
-        signature_version=UNSIGNED if options.anonymous else None,
+        signature_version=UNSIGNED if options.anonymous else "s3v4",
         connect_timeout=min(options.timeout, _CONNECT_TIMEOUT_S),
         read_timeout=options.timeout,
         max_pool_connections=options.connections,

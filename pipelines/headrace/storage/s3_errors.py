@@ -139,6 +139,8 @@ _CREDENTIALS_HINT = (
 
 
 def _next_step(error: Exception) -> str:
+    if isinstance(error, SSLError):
+        return "Name the file of the server's certificate authority in AWS_CA_BUNDLE."
     code = _code(error) if isinstance(error, ClientError) else ""
     if code in _EXPIRED:
         return "Renew the credentials (`aws sso login`, new session keys) and run again."

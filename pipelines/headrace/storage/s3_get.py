@@ -11,7 +11,7 @@ import http.client
 import ssl
 import weakref
 from collections import deque
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -53,7 +53,7 @@ class QuickGet:
         self._client = client
         self._options = options
         self._idle: deque[http.client.HTTPConnection] = deque()
-        self._base = lru_cache(maxsize=64)(self._find_base)
+        self._base = lru_cache(maxsize=64)(self.base)
         weakref.finalize(self, _close_all, self._idle)
 
     def get(self, bucket: str, key: str, span: str = "") -> Answer | None:
@@ -104,10 +104,10 @@ class QuickGet:
             self._idle.append(found)
         timeout = self._options.timeout
         if url.startswith("https:"):
-            context = self._trust()
-            return http.client.HTTPSConnection(host, timeout=timeout, context=context)
+            return http.client.HTTPSConnection(host, timeout=timeout, context=self._trust)
         return http.client.HTTPConnection(host, timeout=timeout)
 
+    @cached_property
     def _trust(self) -> ssl.SSLContext:
         bundle = self._session.get_config_variable("ca_bundle")
         return ssl.create_default_context(cafile=get_cert_path(bundle or True))
@@ -119,13 +119,18 @@ class QuickGet:
             S3SigV4Auth(self._session.get_credentials(), "s3", region).add_auth(request)
         return dict(request.headers.items())
 
-    def _find_base(self, bucket: str) -> str:
+    def base(self, bucket: str) -> str:
         """URL of a bucket's objects, with a slash at the end; empty when botocore must do it."""
         if bucket.endswith(_EXPRESS):
             return ""
         params = {"Bucket": bucket, "Key": "k"}
         url: str = self._client.generate_presigned_url("get_object", Params=params)
-        return "" if get_environ_proxies(url) else url.partition("?")[0][:-1]
+        # presigned URLs name AWS's global host, which only redirects to young buckets elsewhere
+        region = self._client.meta.region_name
+        url = url.replace("s3.amazonaws.com/", f"s3.{region}.amazonaws.com/", 1)
+        proxies = get_environ_proxies(url)
+        proxied = "all" in proxies or urlsplit(url).scheme in proxies
+        return "" if proxied else url.partition("?")[0][:-1]
 
 
 def _close_all(connections: deque[http.client.HTTPConnection]) -> None:
