@@ -8,7 +8,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -123,8 +123,11 @@ class Decoder:
         count = min(len(items), _num_threads() * _SLICES)
         slices = [range(first, len(items), count) for first in range(count)]
         arrays: list[Any] = [None] * len(items)
-        for places, decoded in zip(slices, self._threads().map(decode, slices), strict=True):
-            for place, array in zip(places, decoded, strict=True):
+        threads = self._threads()
+        parts = [threads.submit(decode, places) for places in slices]
+        wait(parts)  # also when one raises: shards may be unmapped after that
+        for places, part in zip(slices, parts, strict=True):
+            for place, array in zip(places, part.result(), strict=True):
                 arrays[place] = array
         return arrays
 

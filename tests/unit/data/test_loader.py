@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +186,27 @@ def test_encoded_images_of_unequal_shape_are_named(tmp_path):
     dataset = encoded(tmp_path, [png(1), png(2, size=(4, 4))])
     with pytest.raises(DataError, match=r"\(2, 3\) \(0.png\) and uint8 \(4, 4\) \(1.png\)"):
         read_batch(dataset, np.arange(2), ["image"], Decoder())
+
+
+def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, monkeypatch):
+    """Shards of a batch may be unmapped once it is over."""
+    dataset = encoded(tmp_path, [b"damaged", *(png(shade) for shade in range(3))])
+    failed, done = threading.Event(), threading.Event()
+
+    def slowly(content: bytes, encoding: str):
+        if content == b"damaged":
+            failed.set()
+            return decode_one(content, encoding)
+        assert failed.wait(60)
+        done.wait(0.2)
+        done.set()
+        return decode_one(content, encoding)
+
+    monkeypatch.setattr("headrace.data.decode.decode_one", slowly)
+    monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
+    with pytest.raises(DataError, match=r"0\.png"):
+        read_batch(dataset, np.arange(4), ["image"], Decoder())
+    assert done.is_set()
 
 
 def test_bytes_that_are_no_image_are_a_data_error():
