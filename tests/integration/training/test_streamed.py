@@ -32,7 +32,7 @@ def dataset(tmp_path) -> Path:
         "label": label,
     }
     splits = {"train": 80, "val": 10}
-    write_dataset(tmp_path / "dataset", fields, splits=splits, shard_samples=10)
+    write_dataset(tmp_path / "dataset", fields, splits=splits, shard_samples=5)
     return tmp_path / "dataset"
 
 
@@ -55,16 +55,16 @@ def trained(folder: Path, dataset: str, manifest_of: Path, site: dict[str, Any])
 def test_what_is_far_and_what_is_near_train_alike(
     dataset, tmp_path, moto_server: S3Server, moto_bucket, no_leftover_processes
 ):
-    """Two ranks; three MiB for six; the rest comes from S3."""
+    """Two ranks; five MiB for six, of which some are left for what is fetched from S3."""
     url = f"{moto_bucket}/blobs"
     store = open_store(url, moto_server.options)
     for path in [dataset / FILE_NAME, *(dataset / "shards").iterdir()]:
         store.upload(path, str(path.relative_to(dataset)))
-    small = {"name": "disk", "folder": str(tmp_path / "small"), "reserve": 0, "budget": "3MiB"}
+    small = {"name": "disk", "folder": str(tmp_path / "small"), "reserve": 0, "budget": "5MiB"}
     site = {"s3": moto_server.options.model_dump(), "tiers": [small]}
     streamed = trained(tmp_path / "streamed", url, dataset, site)
     (copy,) = (tmp_path / "small" / "datasets").glob("*/shards")
-    assert 0 < len(list(copy.glob("*.h5"))) < 9
+    assert 0 < len(list(copy.glob("*.h5"))) < 18
     assert not list(copy.parent.glob("stream/*/*.h5"))
 
     whole = trained(tmp_path / "whole", str(dataset), dataset, {})
