@@ -42,7 +42,7 @@ FORBIDDEN = ("os.system", "subprocess.Popen", "headrace.processes.spawn_detached
         ),
         (
             ["blobs", "dataset.index=labels.csv"],
-            ["both an index file and labels from folders are named; keep one"],
+            ["'index' is about raw samples, but 'path' names a packed dataset; keep one"],
         ),
         (["blobs", "dataset.source=/x"], ["either 'source'", "or 'path'"]),
         *(

@@ -18,6 +18,13 @@ _INCLUDED = (
 )  # fmt: skip
 
 
+_OF_SOURCES = (
+    "format", "fields", "labels", "index", "label_field", "group_field", "split_field", "reader",
+    "folds",
+)  # fmt: skip
+"""Keys that say nothing about a packed dataset, unless they have their defaults."""
+
+
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -71,6 +78,7 @@ class DatasetSpec(Part):
     def _check(self) -> DatasetSpec:
         if (self.source is None) == (self.path is None):
             raise ValueError("give either 'source' (raw samples) or 'path' (a packed dataset)")
+        self._check_packed()
         self._check_labels()
         self._check_reader()
         if abs(sum(self.splits.values()) - 1.0) > 1e-6:
@@ -81,6 +89,13 @@ class DatasetSpec(Part):
                 "write splits with 'train' and without 'val', as in {train: 0.9, test: 0.1}"
             )
         return self
+
+    def _check_packed(self) -> None:
+        unused = [name for name in _OF_SOURCES if getattr(self, name) not in (None, "auto", {})]
+        if self.path is not None and unused:
+            raise ValueError(
+                f"'{unused[0]}' is about raw samples, but 'path' names a packed dataset; keep one"
+            )
 
     def _check_labels(self) -> None:
         if self.labels == "index" and self.index is None:

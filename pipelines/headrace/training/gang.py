@@ -112,11 +112,14 @@ class Gang:
             self._follow(read_record(folder.progress, TrainingProgress))
 
         try:
-            return self._fleet.on_nodes(
+            outcomes = self._fleet.on_nodes(
                 run_node, [(launch,) for launch in launches], nodes, check=check
             )
         finally:
             write_text(folder.stop, "the launch is over")
+        if any(outcome.stopped for outcome in outcomes):
+            self._context.check()  # nodes may have seen a cancel before this process did
+        return outcomes
 
     def _next_folder(self) -> LaunchFolder:
         while True:

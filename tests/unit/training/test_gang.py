@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import UserError, WorkerLostError
+from headrace.errors import StepCancelledError, UserError, WorkerLostError
 from headrace.steps.children import ChildGroup
+from headrace.steps.mailbox import request_cancel
+from headrace.storage.layout import StepFolder
 from headrace.training.gang import Gang
 from headrace.training.launch import rank_children
 from headrace.training.node import run_node
@@ -67,6 +69,27 @@ def test_dead_ranks_and_workers_are_replaced(tmp_path):
     assert restarts == 2
     assert [launch.number for launch in fleet.launches] == [1, 2, 3]
     assert seen == ["None"] * 6
+
+
+class CancelledFleet(ScriptedFleet):
+    """Its nodes see that the step was cancelled, and end, before the driver does."""
+
+    def on_nodes(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        nodes: Sequence[Any],
+        *,
+        check: Callable[[], None],
+    ) -> list[NodeOutcome]:
+        (outcome,) = super().on_nodes(function, arguments, nodes, check=check)
+        request_cancel(StepFolder(Path(arguments[0][0].step_folder)), "a test")
+        return [outcome.model_copy(update={"stopped": True})]
+
+
+def test_nodes_that_see_the_cancel_first_have_not_trained_to_the_end(tmp_path):
+    with pytest.raises(StepCancelledError, match="a test"):
+        run_gang(tmp_path, CancelledFleet(None))
 
 
 def test_a_port_that_was_taken_costs_no_restart(tmp_path):
