@@ -21,6 +21,7 @@ from headrace.bench.tuned import Tuned
 from headrace.bench.workspace import remove, workspace
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
+from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
 
 _NUM_ORDERS = 4
@@ -58,7 +59,8 @@ def loader_epoch(folder: Path, batch_size: int, prefetch: bool = True) -> Epoch:
     """Passes over a dataset by headrace's loader, each shuffled anew."""
     dataset = ShardedDataset(folder, SPLIT)
     order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=batch_size)
-    loader = BatchLoader(dataset, order, prefetch=prefetch)
+    ahead = DataSpec().prefetch if prefetch else 0
+    loader = BatchLoader(dataset, order, prefetch=ahead)
     epochs = iter(range(2**60))
 
     def epoch() -> Iterator[Pair]:

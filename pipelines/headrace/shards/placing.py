@@ -39,13 +39,32 @@ Feed = Callable[[int], Iterator[NDArray[Any]]]
 """Gives the rows of a compressed array, so many at a time."""
 
 
-class SparseImage:
+class _Positioned:
+    """What the files that HDF5 is given have in common."""
+
+    _position = 0
+
+    def tell(self) -> int:
+        """The place."""
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        """Read back, as `readinto`."""
+        content = bytearray(size)
+        self.readinto(content)
+        return bytes(content)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read back from the place on."""
+        raise NotImplementedError
+
+
+class SparseImage(_Positioned):
     """A file in memory of which only what HDF5 writes itself takes room."""
 
     def __init__(self) -> None:
         self.size = 0
         self._pieces: dict[int, bytes] = {}
-        self._position = 0
 
     def pieces(self) -> list[tuple[int, bytes]]:
         """What was written, as (offset, bytes), by offset; later writes lie over earlier ones."""
@@ -63,16 +82,6 @@ class SparseImage:
         """Move to a place."""
         self._position = offset + (self.size if whence == os.SEEK_END else 0)
         return self._position
-
-    def tell(self) -> int:
-        """The place."""
-        return self._position
-
-    def read(self, size: int) -> bytes:
-        """Read back, as `readinto`."""
-        content = bytearray(size)
-        self.readinto(content)
-        return bytes(content)
 
     def write(self, content: Any) -> int:
         """Keep bytes; they replace those that were written at the same place before."""
@@ -107,7 +116,7 @@ class SparseImage:
         """Nothing waits."""
 
 
-class GuardedFile:
+class GuardedFile(_Positioned):
     """A file that HDF5 writes to; a full disk is remembered, for HDF5 does not survive it.
 
     Args:
@@ -117,23 +126,12 @@ class GuardedFile:
     def __init__(self, descriptor: int) -> None:
         self.error: OSError | None = None
         self._descriptor = descriptor
-        self._position = 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move to a place."""
         end = os.fstat(self._descriptor).st_size if whence == os.SEEK_END else 0
         self._position = offset + end
         return self._position
-
-    def tell(self) -> int:
-        """The place."""
-        return self._position
-
-    def read(self, size: int) -> bytes:
-        """Read back, as `readinto`."""
-        content = bytearray(size)
-        self.readinto(content)
-        return bytes(content)
 
     def write(self, content: Any) -> int:
         """Write all bytes, unless writing failed before."""
