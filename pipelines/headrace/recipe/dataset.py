@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -26,6 +27,18 @@ _OF_SOURCES = (
 
 
 Positive = Annotated[int, Field(ge=1)]
+
+
+def no_credentials(key: str, location: str | None) -> None:
+    """Refuse a URL with a user or password in it: recipes are saved with every run.
+
+    Raises:
+        ValueError: There is one.
+    """
+    if location and "://" in location and "@" in urlsplit(location).netloc:
+        raise ValueError(
+            f"'{key}' holds credentials; give them in the environment or a profile, never in a URL"
+        )
 
 
 class DatasetSpec(Part):
@@ -78,6 +91,8 @@ class DatasetSpec(Part):
     def _check(self) -> DatasetSpec:
         if (self.source is None) == (self.path is None):
             raise ValueError("give either 'source' (raw samples) or 'path' (a packed dataset)")
+        no_credentials("source", self.source)
+        no_credentials("path", self.path)
         self._check_packed()
         self._check_labels()
         self._check_reader()
@@ -165,6 +180,7 @@ class PackSpec(Part):
 
     @model_validator(mode="after")
     def _check(self) -> PackSpec:
+        no_credentials("target", self.target)
         if self.append and self.target is not None and self.target.startswith("s3://"):
             raise ValueError("append adds to datasets in folders only; 'target' is an S3 prefix")
         return self

@@ -75,6 +75,8 @@ def test_interpolation(recipe_file, monkeypatch):
         (["dataset.splits={train: 0.5}"], ["splits add up to 0.5, not to 1"]),
         (["dataset.path=/x"], ["either 'source'", "or 'path'"]),
         (["dataset.labels=index"], ["needs 'index'"]),
+        (["dataset.source='s3://a:b@c/d'"], ["'source' holds credentials", "environment"]),
+        (["pack.target='s3://a:b@c/d'"], ["'target' holds credentials", "environment"]),
         (["dataset.index=a.csv", "dataset.labels=folders"], ["both an index file and labels from"]),
         (["evaluate.split=tset"], ["evaluate.split is 'tset'", "train, val, test"]),
         (["model=null"], ["either 'model' or 'train.script'"]),
