@@ -49,6 +49,8 @@ class DataSettings:
     """How samples become batches."""
     source: ShardSource | None = None
     """Where shards come from that are not in `folder`."""
+    num_epochs: int | None = None
+    """Epochs there will be, so that nothing is fetched for one more; null when nobody knows."""
 
 
 class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
@@ -108,7 +110,9 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
 
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
         reading, prefetch = self.settings.reading, self.settings.spec.prefetch
-        ahead = ReadAhead(dataset, order) if dataset.places.far else None
+        ahead = None
+        if dataset.places.far:
+            ahead = ReadAhead(dataset, order, self.settings.num_epochs)
         read = None
         if reading.is_special or ahead is not None:
             read = BatchReader(SampleReader(dataset, reading), order, ahead)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,6 +13,10 @@ from headrace.data.order import Order
 from headrace.errors import UserError
 from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
+from headrace.storage.scratch import ShardScratch
+
+AT_ONCE = 4
+"""Shards that each rank fetches at once, at most."""
 
 
 class Needs:
@@ -46,24 +50,30 @@ class Needs:
 
 
 class ReadAhead:
-    """Fetches shards in the order in which batches need them, by a thread of its own.
+    """Fetches shards in the order in which batches need them, several at once.
 
-    It holds no more than the scratch has room for, see `data.read_ahead`.
+    Near the end of an epoch it goes on with the first shards of the next one. It holds no more
+    than the scratch has room for, see `data.read_ahead`.
 
     Args:
         dataset: The split.
         order: The batches of this rank.
+        num_epochs: Epochs there will be; None when nobody knows.
     """
 
-    def __init__(self, dataset: ShardedDataset, order: Order) -> None:
+    def __init__(
+        self, dataset: ShardedDataset, order: Order, num_epochs: int | None = None
+    ) -> None:
         self._dataset = dataset
         self._order = order
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-stream")
-        self._task: Future[None] | None = None
+        self._num_epochs = num_epochs
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="headrace-stream")
+        self._tasks: set[Future[None]] = set()
         self._reading: dict[int, tuple[int, int]] = {}
         self._last = (0, 0)
-        self._needs: Needs | None = None
+        self._needs: dict[int, Needs] = {}
         self._lock = threading.Lock()
+        self._planning = threading.Lock()
 
     @contextmanager
     def reading(self, epoch: int, number: int) -> Iterator[None]:
@@ -74,13 +84,10 @@ class ReadAhead:
             ShardError: A shard is damaged.
         """
         key = threading.get_ident()
+        self._settle()
         with self._lock:
-            idle = self._task is None or self._task.done()
-            if idle:
-                self.wait()
             self._reading[key] = self._last = (epoch, number)
-            if idle:
-                self._task = self._pool.submit(self._fetch)
+        self._start()
         try:
             yield
         finally:
@@ -89,22 +96,54 @@ class ReadAhead:
 
     def wait(self) -> None:
         """Wait until there is nothing to fetch ahead at the moment; errors as `reading`."""
-        if self._task is not None:
-            self._task.result()
+        while self._tasks:
+            wait(list(self._tasks))
+            self._settle()
+
+    def _settle(self) -> None:
+        with self._lock:
+            done = [task for task in self._tasks if task.done()]
+            self._tasks.difference_update(done)
+        for task in done:
+            task.result()
+
+    def _start(self) -> None:
+        """Let one more thread look what to fetch, unless all are busy."""
+        with self._lock:
+            if sum(not task.done() for task in self._tasks) < AT_ONCE:
+                self._tasks.add(self._pool.submit(self._fetch))
 
     def _fetch(self) -> None:
         scratch = self._dataset.places.scratch()
-        while True:
+        while (number := self._claim(scratch)) is not None:
+            self._start()  # looks for the next one meanwhile
+            scratch.fetch_claimed(number)
+
+    def _claim(self, scratch: ShardScratch) -> int | None:
+        with self._planning:
             with self._lock:
                 epoch, number = min(self._reading.values(), default=self._last)
-            if self._needs is None or self._needs.epoch != epoch:
-                self._needs = Needs(self._dataset, self._order, epoch)
-            needs = self._needs.after(number)
+            needs = self._coming(epoch, number, scratch.room)
             scratch.needs(needs)
-            coming = list(needs)[: scratch.room]
-            missing = next((shard for shard in coming if not scratch.holds(shard)), None)
-            if missing is None or not scratch.fetch_ahead(missing):
-                return
+            return scratch.claim_ahead(list(needs)[: scratch.room])
+
+    def _coming(self, epoch: int, number: int, room: int) -> dict[int, float]:
+        """When shards are needed, counted in batches from the epoch's first; soonest first."""
+        needs = self._needs_of(epoch).after(number)
+        if len(needs) >= room or epoch + 1 == self._num_epochs:
+            return needs
+        first = self._order.num_batches
+        for shard, batch in self._needs_of(epoch + 1).after(0).items():
+            needs.setdefault(shard, first + batch)
+        return needs
+
+    def _needs_of(self, epoch: int) -> Needs:
+        if epoch not in self._needs:
+            self._needs = {
+                known: needs for known, needs in self._needs.items() if abs(known - epoch) == 1
+            }
+            self._needs[epoch] = Needs(self._dataset, self._order, epoch)
+        return self._needs[epoch]
 
 
 def shards_held(spec: DataSpec) -> int:

@@ -127,21 +127,28 @@ class ShardScratch:
         finally:
             self._unpin(wanted)
 
-    def fetch_ahead(self, number: int) -> bool:
-        """Fetch a shard unless one that is needed sooner would have to go for it.
+    def claim_ahead(self, coming: Sequence[int]) -> int | None:
+        """Take room for the first of some shards that is neither there nor on its way.
+
+        None that is needed sooner goes for it. Whoever gets a number must call `fetch_claimed`.
+
+        Args:
+            coming: Numbers of shards, the one needed soonest first.
 
         Returns:
-            Whether it is there now.
+            Its number; None when all are there or no room can be made.
         """
         with self._changed:
-            if number in self._held:
-                return self._held[number].ready
-            if not self._make_room(number):
-                return False
-            held = self._reserve(number)
-        self._fill(number, held)
+            number = next((number for number in coming if number not in self._held), None)
+            if number is None or not self._make_room(number):
+                return None
+            self._reserve(number)
+            return number
+
+    def fetch_claimed(self, number: int) -> None:
+        """Fetch a shard that `claim_ahead` gave; errors as `holding`."""
+        self._fill(number, self._held[number])
         self._unpin([number])
-        return True
 
     def holds(self, number: int) -> bool:
         """Whether a shard is there, or on its way."""
@@ -193,23 +200,25 @@ class ShardScratch:
 
     def _fill(self, number: int, held: _Held) -> None:
         try:
-            self._obtain(self._shards[number], held.path)
+            fetched = self._obtain(self._shards[number], held.path)
         except BaseException:
             with self._changed:
                 del self._held[number]
                 self._changed.notify_all()
             raise
         with self._changed:
+            self.num_fetched += fetched
+            self.num_linked += not fetched
             held.ready = True
             self._changed.notify_all()
 
-    def _obtain(self, shard: ShardInfo, path: Path) -> None:
+    def _obtain(self, shard: ShardInfo, path: Path) -> bool:
+        """Bring a shard; gives whether it came from the store, not from another process."""
         with exclusive([self._root / f".{path.name}.lock"]):
             for sibling in self._root.glob(f"*/{path.name}"):
                 with suppress(OSError):  # it has just been let go
                     os.link(sibling, path)
-                    self.num_linked += 1
-                    return
+                    return False
             part = path.with_name(f".{path.name}.part")
             try:
                 checksum = self._store.download(shard.file, part)
@@ -221,7 +230,7 @@ class ShardScratch:
                         "Run `headrace verify` on the dataset it comes from.",
                     )
                 part.rename(path)
-                self.num_fetched += 1
+                return True
             finally:
                 part.unlink(missing_ok=True)
 

@@ -79,6 +79,7 @@ class RankTraining:
                 augment=tuple(instantiate(t, self._allowed) for t in data.augment),
                 reading=reading_of(data, self._allowed),
                 source=ShardSource.at(self._spec.source, self._site.s3, shards_held(data)),
+                num_epochs=self._recipe.trainer.max_epochs,
             )
         )
 

@@ -80,6 +80,7 @@ def module(folder: Path, source: ShardSource, rank=0, world_size=1, **data: Any)
             rank=rank,
             world_size=world_size,
             source=source,
+            num_epochs=2,
         )
     )
 
@@ -147,15 +148,63 @@ def test_each_shard_is_fetched_once_an_epoch_and_before_it_is_needed(afar):
     store = WatchedStore(afar, folder / "stream")
     dataset = ShardedDataset(folder, "train", ShardSource(open=lambda: store, room=3))
     order = EachOnceOrder(num_samples=50, global_batch_size=5)
-    ahead = ReadAhead(dataset, order)
+    ahead = ReadAhead(dataset, order, num_epochs=1)
     with ahead.reading(0, 0):
         ahead.wait()
-    assert [path[-5:-3] for path in store.fetched] == ["00", "01", "02"]
+    assert sorted(path[-5:-3] for path in store.fetched) == ["00", "01", "02"]
     for number in range(order.num_batches):
         with ahead.reading(0, number):
             dataset.gather("label", order.batch(0, number))
     ahead.wait()
     assert len(store.fetched) == len(set(store.fetched)) == 10
+
+
+class HeldBackStore(LocalStore):
+    """A folder whose files come only when so many are asked for at once."""
+
+    def __init__(self, folder: Path, at_once: int) -> None:
+        super().__init__(str(folder))
+        self.fetched: list[str] = []
+        self._met = threading.Barrier(at_once)
+
+    def download(self, path, target, tick=None):
+        self._met.wait(30)
+        self.fetched.append(path[-5:-3])
+        return super().download(path, target, tick)
+
+
+def test_several_shards_are_fetched_at_once(afar):
+    """None of them would come alone."""
+    folder = near_part(afar, "near")
+    store = HeldBackStore(afar, at_once=4)
+    dataset = ShardedDataset(folder, "train", ShardSource(open=lambda: store, room=8))
+    order = EachOnceOrder(num_samples=50, global_batch_size=5)
+    ahead = ReadAhead(dataset, order, num_epochs=1)
+    with ahead.reading(0, 0):
+        ahead.wait()
+    assert sorted(store.fetched) == [f"{number:02}" for number in range(8)]
+
+
+def test_an_epoch_starts_with_its_first_shards_there(afar):
+    """They are fetched while the last batches of the epoch before are worked on."""
+    folder = near_part(afar, "near")
+    store = WatchedStore(afar, folder / "stream")
+    data = module(folder, ShardSource(open=lambda: store, room=4), shuffle_window=2)
+    loader = data.train_dataloader()
+    dataset, order = loader.dataset, loader.order
+    ahead = ReadAhead(dataset, order, num_epochs=2)
+    with ahead.reading(0, order.num_batches - 1):
+        ahead.wait()
+    scratch = dataset.places.scratch()
+    first = dataset.shards_with(order.batch(1, 0)).tolist()
+    assert first
+    assert all(scratch.holds(shard) for shard in first)
+    assert scratch.max_held <= 4
+    fetched = len(store.fetched)
+    with ahead.reading(1, order.num_batches - 1):
+        ahead.wait()
+    last = dataset.shards_with(order.batch(1, order.num_batches - 1))
+    assert len(store.fetched) <= fetched + len(last), "fetched for an epoch that will not be"
 
 
 def test_when_shards_are_needed():

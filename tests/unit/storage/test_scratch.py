@@ -44,16 +44,24 @@ def make(store: LocalStore, room: int = 3, evicted: list[int] | None = None) -> 
     return ShardScratch(store, folder, shards(store), room, gone.append)
 
 
+def fetch_ahead(scratch: ShardScratch, number: int) -> bool:
+    """Whether a shard was fetched ahead."""
+    claimed = scratch.claim_ahead([number])
+    if claimed is not None:
+        scratch.fetch_claimed(claimed)
+    return claimed is not None
+
+
 def test_what_is_needed_last_goes_first(store):
     evicted: list[int] = []
     scratch = make(store, evicted=evicted)
     scratch.needs({0: 0, 1: 5, 2: 2, 3: 3})
     for number in range(3):
-        assert scratch.fetch_ahead(number)
-    assert scratch.fetch_ahead(3)
+        assert fetch_ahead(scratch, number)
+    assert fetch_ahead(scratch, 3)
     assert evicted == [1]
-    assert not scratch.fetch_ahead(1)
-    assert not scratch.fetch_ahead(5)
+    assert not fetch_ahead(scratch, 1)
+    assert not fetch_ahead(scratch, 5)
     with scratch.holding([0, 4]) as paths:
         assert {n: path.read_bytes()[0] for n, path in paths.items()} == {0: 0, 4: 4}
     assert evicted == [1, 3]
@@ -67,9 +75,9 @@ def test_no_more_than_there_is_room_for(store):
     with pytest.raises(ShardError, match="samples of 3 shards, more than the 2"):
         scratch.holding([0, 1, 2]).__enter__()
     with scratch.holding([0, 1]):
-        assert not scratch.fetch_ahead(2)
+        assert not fetch_ahead(scratch, 2)
     scratch.needs({2: 0})
-    assert scratch.fetch_ahead(2)
+    assert fetch_ahead(scratch, 2)
 
 
 def test_threads_wait_for_room_and_none_for_ever(store):
@@ -128,9 +136,9 @@ def test_faults_of_the_store_leave_nothing(store):
     (Path(store.url) / "shards/train-1.h5").unlink()
     (Path(store.url) / "shards/train-2.h5").write_bytes(b"other")
     with pytest.raises(StoreMissingError):
-        scratch.fetch_ahead(1)
+        fetch_ahead(scratch, 1)
     with pytest.raises(ShardError, match=r"train-2\.h5 came with checksum"):
-        scratch.fetch_ahead(2)
+        fetch_ahead(scratch, 2)
     assert not scratch.holds(1)
     assert not scratch.holds(2)
-    assert scratch.fetch_ahead(3)
+    assert fetch_ahead(scratch, 3)
