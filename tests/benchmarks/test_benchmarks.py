@@ -13,6 +13,7 @@ from headrace.bench.pack import PackOptions, bench_pack
 from headrace.bench.read import ReadOptions, bench_read
 from headrace.bench.records import Report, Table
 from headrace.bench.report import all_peers
+from headrace.bench.s3 import WORK, S3Options, bench_s3
 from headrace.bench.stage import StageOptions, bench_stage
 from headrace.cli.app import build
 
@@ -77,6 +78,18 @@ def test_staging(tmp_path):
     (table,) = bench_stage(options, lambda _: None)
     check_rows(table, {"limit", "headrace", "cp -r", "rsync -aW"})
     assert [*source.iterdir(), *target.iterdir()] == []
+
+
+def test_packing_staging_and_uploads_with_s3(tmp_path):
+    options = S3Options(
+        work=WORK, sizes=(3072,), total_bytes=2**19, rounds=1, folder=tmp_path, peers=True
+    )
+    tables = bench_s3(options, lambda _: None)
+    for table in tables:
+        check_rows(table, {"limit", "headrace", "rclone copy"})
+        assert table.headrace_over["rclone copy"] > 0
+    assert [table.title.split()[0] for table in tables] == ["pack", "stage", "upload"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("as_json", [True, False])

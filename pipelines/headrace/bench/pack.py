@@ -30,6 +30,7 @@ NUM_PROCESSES = 2
 """Processes that pack, of every variant."""
 
 _MAX_FILES = 16_384
+_CHECKED_AT_ONCE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,7 @@ def _variants(job: _Job, peers: Sequence[Peer]) -> list[Variant]:
             name="headrace",
             kind="headrace",
             is_yardstick=True,
-            lap=_lap(job, lambda: _pack(job, {}), lambda: _check_packed(job)),
+            lap=_lap(job, lambda: _pack(job, {}), lambda: check_packed(job.target, job.samples)),
             settings=lambda: "pack step with the defaults of recipes",
         ),
         Variant(
@@ -194,21 +195,25 @@ def _pack_by(job: _Job, peer: Peer) -> None:
     peer.finish(job.target, NUM_PROCESSES)
 
 
-def _check_packed(job: _Job) -> None:
-    """Compare what headrace packed with the files.
+def check_packed(target: Path, samples: NDArray[np.uint8]) -> None:
+    """Compare what headrace packed with what was written.
+
+    Args:
+        target: Folder of the site.
+        samples: `(num_samples, side, side, 3)`, each in a file named by its number.
 
     Raises:
         ValueError: Samples are missing or differ.
     """
-    (manifest,) = job.target.glob("datasets/*/manifest.json")
+    (manifest,) = target.glob("datasets/*/manifest.json")
     dataset = ShardedDataset(manifest.parent, "train")
     numbers = [int(Path(path).stem) for path in dataset.sources(np.arange(len(dataset)))]
-    if sorted(numbers) != list(range(job.shape.num_samples)):
-        raise ValueError(f"{len(set(numbers))} samples of {job.shape.num_samples} were packed")
-    for start in range(0, len(dataset), job.shape.batch_size):
-        places = np.arange(start, min(start + job.shape.batch_size, len(dataset)))
+    if sorted(numbers) != list(range(len(samples))):
+        raise ValueError(f"{len(set(numbers))} samples of {len(samples)} were packed")
+    for start in range(0, len(dataset), _CHECKED_AT_ONCE):
+        places = np.arange(start, min(start + _CHECKED_AT_ONCE, len(dataset)))
         batch = dataset.gather(dataset.manifest.fields[0].name, places)
-        if not np.array_equal(batch, job.samples[[numbers[place] for place in places]]):
+        if not np.array_equal(batch, samples[[numbers[place] for place in places]]):
             raise ValueError("a sample was not packed as it is")
 
 

@@ -12,7 +12,7 @@ from headrace.bench.samples import Shape
 from headrace.packing.step import pack
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
+from headrace.recipe.site import Site, StoreOptions
 from headrace.steps.context import StepContext
 from headrace.steps.records import StepSpec
 from headrace.storage.layout import StepFolder
@@ -51,20 +51,22 @@ class PoolFleet:
 
 
 def pack_folder(
-    source: Path,
+    source: Path | str,
     site_folder: Path,
     pool: ProcessPoolExecutor,
     shape: Shape,
     options: Mapping[str, str],
+    s3: StoreOptions | None = None,
 ) -> None:
     """Pack a folder of files into `site_folder / "datasets"`.
 
     Args:
-        source: The files, in class folders.
+        source: The files, in class folders; a folder or an S3 prefix.
         site_folder: Folder of the site.
         pool: Processes that pack.
         shape: The samples, from which the size of shards follows.
         options: More of the recipe's `pack`.
+        s3: How S3 is reached.
     """
     shard_bytes = min(64 * 2**20, max(shape.num_bytes // _NUM_SHARDS, shape.sample_bytes))
     recipe = {
@@ -79,6 +81,7 @@ def pack_folder(
         "folder": str(site_folder),
         "roles": {"cpu": {}},
         "tiers": [{"name": "bench", "folder": str(site_folder)}],
+        "s3": (s3 or StoreOptions()).model_dump(),
     }
     folder = StepFolder(site_folder / "steps" / "000001")
     folder.path.mkdir(parents=True)

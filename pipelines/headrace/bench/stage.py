@@ -122,14 +122,14 @@ def _lap(copy: Copy, dataset: Path, target: Path) -> Callable[[bool], Lap]:
         copy(dataset, target)
         seconds = time.perf_counter() - began
         if is_warm_up:
-            _check(dataset, target)
+            check_copied(dataset, target)
         shutil.rmtree(target)
         return Lap(num_samples=num_samples, num_bytes=num_bytes, seconds=seconds)
 
     return lap
 
 
-def _check(dataset: Path, target: Path) -> None:
+def check_copied(dataset: Path, target: Path) -> None:
     """Compare the copied shards, wherever they lie in `target`, with the dataset's.
 
     Raises:

