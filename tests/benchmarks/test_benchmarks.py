@@ -66,7 +66,8 @@ def test_packing_with_all_peers(tmp_path):
     )
     (table,) = bench_pack(options, lambda _: None)
     peers = {peer.name for peer in all_peers() if peer.packs}
-    check_rows(table, {"limit", "headrace", "headrace, no statistics", *peers})
+    limits = {"limit", "limit, bare system calls"}
+    check_rows(table, {*limits, "headrace", "headrace, no statistics", *peers})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,20 +8,46 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-_PIECE_BYTES = 8 * 2**20
+_PIECE_BYTES = 2**20
+
+
+def list_files(folder: Path) -> list[str]:
+    """Paths of all files below a folder, sorted."""
+    found: list[str] = []
+    waiting = [str(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                (waiting if entry.is_dir() else found).append(entry.path)
+    return sorted(found)
 
 
 def concatenate(files: Sequence[str], target: str) -> int:
-    """Write the content of files one after the other into `target`.
+    """Write the content of files one after the other into `target`, as Python's files do it.
 
     Returns:
         Bytes written.
     """
     num_bytes = 0
-    with Path(target).open("wb", buffering=_PIECE_BYTES) as out:
+    with open(target, "wb") as out:
         for name in files:
-            with Path(name).open("rb", buffering=0) as file:
-                num_bytes += out.write(file.readall())
+            with open(name, "rb") as file:
+                num_bytes += out.write(file.read())
+    return num_bytes
+
+
+def concatenate_bare(files: Sequence[str], target: str) -> int:
+    """As `concatenate`, by nothing but four system calls a file.
+
+    Returns:
+        Bytes written.
+    """
+    num_bytes = 0
+    with open(target, "wb", buffering=_PIECE_BYTES) as out:
+        for name in files:
+            handle = os.open(name, os.O_RDONLY)
+            num_bytes += out.write(os.read(handle, os.fstat(handle).st_size))
+            os.close(handle)
     return num_bytes
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.bench.contest import Tick, Variant, compete
-from headrace.bench.copying import concatenate, empty
+from headrace.bench.copying import concatenate, concatenate_bare, empty, list_files
 from headrace.bench.laps import Reader, check_epoch
 from headrace.bench.pack_headrace import pack_folder
 from headrace.bench.peers.peer import Part, Peer, Reading, load, missing
@@ -29,7 +29,7 @@ from headrace.shards.dataset import ShardedDataset
 NUM_PROCESSES = 2
 """Processes that pack, of every variant."""
 
-_MAX_FILES = 16_384
+_MAX_FILES = 32_768
 _CHECKED_AT_ONCE = 128
 
 
@@ -59,11 +59,6 @@ class _Job:
     shape: Shape
     source: Path
     target: Path
-
-    def shares(self) -> list[tuple[str, ...]]:
-        """Files of each process: one piece of the list each."""
-        ends = [len(self.files) * n // NUM_PROCESSES for n in range(NUM_PROCESSES + 1)]
-        return [self.files[a:b] for a, b in pairwise(ends)]
 
 
 def bench_pack(options: PackOptions, tick: Tick) -> tuple[Table, ...]:
@@ -119,9 +114,11 @@ def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
         f"{NUM_PROCESSES} processes",
         rows=tuple(rows),
         notes=(
-            "Limit: the same files read and written one after the other, without looking at them.",
-            "headrace: listing, labels, checks, checksums, statistics and manifest included. "
-            "Processes are started before the clock starts, for all.",
+            "Limit: the same folder listed, and its files read and written one after the other, "
+            "without looking at them.",
+            "headrace: listing, labels, checks, checksums, statistics and manifest included; "
+            "others are given the list of files. Processes are started before the clock starts, "
+            "for all.",
         ),
     )
 
@@ -132,8 +129,14 @@ def _variants(job: _Job, peers: Sequence[Peer]) -> list[Variant]:
             name="limit",
             kind="limit",
             is_yardstick=True,
-            lap=_lap(job, lambda: _concatenate(job)),
-            settings=lambda: "concatenation",
+            lap=_lap(job, lambda: _concatenate(job, concatenate)),
+            settings=lambda: "listing and concatenation by Python's open, read and write",
+        ),
+        Variant(
+            name="limit, bare system calls",
+            kind="limit",
+            lap=_lap(job, lambda: _concatenate(job, concatenate_bare)),
+            settings=lambda: "listing and concatenation by open, fstat, read and close",
         ),
         Variant(
             name="headrace",
@@ -177,9 +180,15 @@ def _lap(
     return lap
 
 
-def _concatenate(job: _Job) -> None:
+def _shares(files: Sequence[str]) -> list[Sequence[str]]:
+    """Files of each process: one piece of the list each."""
+    ends = [len(files) * n // NUM_PROCESSES for n in range(NUM_PROCESSES + 1)]
+    return [files[a:b] for a, b in pairwise(ends)]
+
+
+def _concatenate(job: _Job, work: Callable[[Sequence[str], str], int]) -> None:
     targets = [str(job.target / f"{number}") for number in range(NUM_PROCESSES)]
-    for _ in job.pool.map(concatenate, job.shares(), targets):
+    for _ in job.pool.map(work, _shares(list_files(job.source)), targets):
         pass
 
 
@@ -190,7 +199,7 @@ def _pack(job: _Job, options: dict[str, str]) -> None:
 def _pack_by(job: _Job, peer: Peer) -> None:
     numbers = range(NUM_PROCESSES)
     modules, folders = [peer.folder] * NUM_PROCESSES, [str(job.target)] * NUM_PROCESSES
-    for _ in job.pool.map(write_part, modules, job.shares(), numbers, folders):
+    for _ in job.pool.map(write_part, modules, _shares(job.files), numbers, folders):
         pass
     peer.finish(job.target, NUM_PROCESSES)
 

@@ -96,7 +96,7 @@ def read(
 
 def pack(
     sizes: Sizes = "3072,110592,1400000",
-    total: Total = "128MiB",
+    total: Total = "512MiB",
     folder: Folder = None,
     peers: Peers = False,
     as_json: JsonOption = False,

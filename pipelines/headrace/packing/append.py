@@ -39,7 +39,8 @@ class Base:
         for shard in self.planned:
             next_shard[shard.split] = next_shard.get(shard.split, 0) + 1
         next_id = max(shard.first_sample_id + shard.num_samples for shard in self.planned)
-        return FirstNumbers(sample_id=next_id, shard=next_shard)
+        every = {name: found.every for name, found in self.manifest.statistics.items()}
+        return FirstNumbers(sample_id=next_id, shard=next_shard, every=every)
 
 
 def find_base(datasets: Path, name: str, settings: str) -> Path | None:

@@ -9,6 +9,7 @@ import numpy as np
 from headrace.packing import statistics
 from headrace.packing.convert import Column, Converter
 from headrace.packing.decode import UnreadableError
+from headrace.packing.looked import Looked
 from headrace.packing.packed import ShardTask
 from headrace.packing.plan import PlannedShard
 from headrace.packing.samples import Values
@@ -18,15 +19,12 @@ from headrace.storage.manifest import LengthStatistics, Quarantined
 
 _BLOCK_BYTES = 2**20  # what was read is in the processor's cache still when it is written
 _BLOCK_SAMPLES = 512
-_SAMPLED = 256  # samples of each shard that statistics of a sample are made of
 
 
 @dataclass
 class Tally:
     """What is known of the samples packed."""
 
-    moments: dict[str, Moments] = field(default_factory=dict)
-    """Moments of fixed fields."""
     lengths: dict[str, LengthStatistics] = field(default_factory=dict)
     """Sizes of ragged fields."""
     encodings: dict[str, set[str]] = field(default_factory=dict)
@@ -48,9 +46,12 @@ class Gatherer:
     def __init__(self, task: ShardTask, plan: PlannedShard) -> None:
         self.tally = Tally()
         self._plan = plan
-        self._statistics = task.statistics
         self._converters = [(rule.info.name, Converter(rule)) for rule in task.rules]
-        self._num_blocked = 0
+        self._looked = {
+            rule.info.name: Looked(rule.info, plan.every[rule.info.name])
+            for rule in task.rules
+            if rule.info.name in plan.every
+        }
         self._start_block()
 
     @property
@@ -110,9 +111,13 @@ class Gatherer:
             columns=columns,
             shapes=shapes,
         )
-        self._num_blocked += len(positions)
         self._start_block()
         return block
+
+    def moments(self) -> dict[str, Moments]:
+        """Moments of fixed fields, by name, once all samples went by."""
+        found = ((name, looked.moments()) for name, looked in self._looked.items())
+        return {name: moments for name, moments in found if moments is not None}
 
     def _start_block(self) -> None:
         self._positions: list[int] = []
@@ -134,13 +139,9 @@ class Gatherer:
                 sizes = np.fromiter(map(len, column.items), dtype=np.int64)
                 self._count_lengths(name, sizes)
                 continue
-            num_counted = len(column.items)
-            if self._statistics == "sample":
-                num_counted = max(0, min(num_counted, _SAMPLED - self._num_blocked))
-            if self._statistics != "none" and num_counted:
-                content = b"".join(column.items[:num_counted])
-                values = np.frombuffer(content, dtype=info.dtype).reshape(-1, *info.shape)
-                self._count_values(name, statistics.moments(values))
+            looked = self._looked.get(name)
+            if looked is not None and column.items:
+                looked.add(column.items, self._plan.first_sample_id + self._positions[0])
 
     def _count_lengths(self, name: str, sizes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         found = statistics.lengths(sizes)
@@ -148,9 +149,3 @@ class Gatherer:
         self.tally.lengths[name] = (
             statistics.merge_lengths([before, found]) if before is not None else found
         )
-
-    def _count_values(self, name: str, found: Moments | None) -> None:
-        before = self.tally.moments.get(name)
-        merged = statistics.merge(part for part in (before, found) if part is not None)
-        if merged is not None:
-            self.tally.moments[name] = merged

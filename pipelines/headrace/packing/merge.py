@@ -129,7 +129,7 @@ def _statistics(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, Fiel
         parts = [part.statistics[info.name] for part in training if info.name in part.statistics]
         merged = statistics.merge(parts)
         if merged is not None:
-            found[info.name] = statistics.finish(merged)
+            found[info.name] = statistics.finish(merged, plan.every.get(info.name, 1))
     return found
 
 

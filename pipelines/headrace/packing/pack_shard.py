@@ -81,7 +81,7 @@ def _pack(folder: DatasetFolder, task: ShardTask, plan: PlannedShard) -> PackedS
     return PackedShard(
         pack_key=task.pack_key,
         shard=shard,
-        statistics=tally.moments,
+        statistics=gatherer.moments(),
         lengths=tally.lengths,
         class_counts=dict(sorted(Counter(tally.labels).items())),
         encodings={name: tuple(sorted(met)) for name, met in tally.encodings.items()},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from headrace.errors import StepError
 from headrace.packing.fields import FieldRule
@@ -59,8 +58,6 @@ class ShardTask:
     """How each is kept."""
     fields: tuple[FieldInfo, ...]
     """Fields of a sample in the shard."""
-    statistics: Literal["all", "sample", "none"]
-    """Over which samples moments are taken."""
     target: str
     """The dataset's folder."""
     url: str | None = None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.packing.division import Listing, folds_of, shards_of, split_samples
+from headrace.packing.division import TRAIN, Listing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
+from headrace.packing.looked import every_of
 from headrace.packing.samples import SampleRef
 from headrace.packing.splits import Indices, ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
@@ -49,6 +50,9 @@ class PlannedShard(Record):
     """Place of each in its container; empty when none has one."""
     labels: tuple[int, ...]
     """Class index of each; empty without labels."""
+    every: dict[str, int] = {}
+    """By field of fixed shape: one in how many elements its statistics look at; a field that is not
+    there has none."""
     num_bytes: int
     """Size of the file, estimated from above."""
 
@@ -80,6 +84,8 @@ class PackPlan:
     """Splits in order."""
     shards: tuple[PlannedShard, ...]
     """Shards in the order of sample ids."""
+    every: dict[str, int]
+    """By field that has statistics: one in how many elements they look at."""
 
     @property
     def num_samples(self) -> int:
@@ -95,6 +101,8 @@ class FirstNumbers:
     """First `sample_id`."""
     shard: dict[str, int] | None = None
     """Number of the first shard by split."""
+    every: dict[str, int] | None = None
+    """One in how many elements the statistics of each field look at, when that is settled."""
 
 
 def settings_key(dataset: DatasetSpec, pack: PackSpec) -> str:
@@ -154,6 +162,7 @@ def make_plan(
     if listing.sequential:
         order = ranks([ref.path for ref in listing.refs], dataset.split_seed)
     splits = split_samples(dataset, listing, may_be_empty=first is not None)
+    every = _every(pack, rules, sum(map(len, _counted(splits).values())), first)
     shards: list[PlannedShard] = []
     next_id = first.sample_id if first else 0
     for split, indices in splits.items():
@@ -162,7 +171,10 @@ def make_plan(
             for piece in shards_of(part, sizes, order, pack):
                 file = f"shards/{split}-{number:05d}.h5"
                 num_bytes = HEADER_BYTES + int(sizes[piece].sum())
-                shards.append(_shard(listing, piece, (file, split, fold, next_id, num_bytes)))
+                shard = _shard(listing, piece, (file, split, fold, next_id, num_bytes))
+                if split in _counted(splits):
+                    shard = shard.model_copy(update={"every": every})
+                shards.append(shard)
                 number, next_id = number + 1, next_id + len(piece)
     fields = tuple(rule.info for rule in rules)
     return PackPlan(
@@ -172,7 +184,26 @@ def make_plan(
         classes=listing.labels.classes,
         splits=tuple(splits),
         shards=tuple(shards),
+        every=every,
     )
+
+
+def _counted(splits: Mapping[str, Indices]) -> Mapping[str, Indices]:
+    """The splits that statistics are over: the training split, or all when there is none."""
+    return {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
+
+
+def _every(
+    pack: PackSpec, rules: Sequence[FieldRule], num_samples: int, first: FirstNumbers | None
+) -> dict[str, int]:
+    """One in how many elements the statistics of each field look at."""
+    if pack.statistics == "none":
+        return {}
+    infos = [rule.info for rule in rules if rule.info.layout == "fixed"]
+    if pack.statistics == "all":
+        return {info.name: 1 for info in infos}
+    known = (first.every if first else None) or {}
+    return {info.name: known.get(info.name) or every_of(info, num_samples) for info in infos}
 
 
 def _sizes(

@@ -197,7 +197,6 @@ def _packed_shards(
             source_fields=tuple(opened.source.fields),
             rules=rules,
             fields=plan.fields,
-            statistics=context.recipe.pack.statistics,
             target=str(target.folder.path),
             url=target.url,
             file=shard.file,

@@ -164,8 +164,9 @@ class PackSpec(Part):
     """More about single fields, by name."""
     check: Literal["decode", "header"] = "decode"
     """How encoded samples are checked: decoded once, or only told by their first bytes (faster)."""
-    statistics: Literal["all", "sample", "none"] = "all"
-    """Mean, deviation and range over all samples, over the first 256 of each shard, or left out."""
+    statistics: Literal["all", "sample", "none"] = "sample"
+    """Mean, deviation and range of each field over all elements, or from all samples but over about
+    33 million elements (all of a smaller field), or left out; classes are always counted."""
     shard_bytes: Bytes = Bytes(64 * 2**20)
     """Aim for shards of about this size."""
     shard_samples: int | None = Field(default=None, ge=1)

@@ -77,7 +77,9 @@ class FieldStatistics(Record):
     """Statistics of a fixed numeric field over the training split (or all, without one)."""
 
     count: int
-    """Elements counted."""
+    """Finite elements counted."""
+    every: int = 1
+    """One in so many elements was looked at; 1: all."""
     mean: tuple[float, ...]
     """Mean a channel (last axis of three-dimensional samples), else one number."""
     std: tuple[float, ...]

@@ -232,14 +232,15 @@ def test_header_check_takes_what_only_begins_well(
 def test_statistics_over_all_some_or_none(
     array_source: Path, make_context: MakeContext, in_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.packing.blocks._SAMPLED", 3)
+    """Of 120 elements at most 40 are wanted: one in three, whoever packs."""
+    monkeypatch.setattr("headrace.packing.looked.MAX_ELEMENTS", 40)
     counts = {}
     for statistics in ("all", "sample", "none"):
         spec = {"statistics": statistics, "shard_samples": 5}
         done = run(make_context, in_process, array_source, spec)
         found = done.manifest.statistics.get("array")
-        counts[statistics] = found.count if found else 0
-    assert counts == {"all": 20 * 6, "sample": 4 * 3 * 6, "none": 0}
+        counts[statistics] = (found.count, found.every) if found else (0, 0)
+    assert counts == {"all": (20 * 6, 1), "sample": (20 * 6 // 3, 3), "none": (0, 0)}
 
 
 @pytest.mark.parametrize(("multiple", "sizes"), [(1, [8, 8, 4]), (4, [5, 5, 5, 5])])
