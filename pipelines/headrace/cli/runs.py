@@ -21,7 +21,7 @@ from headrace.control.books import ledger
 from headrace.control.execute import execute
 from headrace.control.flow import steps_of
 from headrace.control.overview import RunView, newest_run_id, overview, step_folders, why_failed
-from headrace.control.owners import process_owner
+from headrace.control.owners import owner_is_gone, process_owner
 from headrace.control.runs import Run, RunRequest, create_run, open_run, take_over_run
 from headrace.control.steps import cancel_step
 from headrace.errors import StepError, UnknownNameError, nearest
@@ -126,12 +126,17 @@ def status(
         return
     if watch and console.is_terminal:
         with Live(console=console, auto_refresh=False) as screen:
-            while not (view := overview(known)).state.is_final:
+            while _goes_on(view := overview(known)):
                 screen.update(live(view), refresh=True)
                 time.sleep(REFRESH_S)
     view = overview(known)
     console.print(closing(view) if view.state.is_final else live(view))
     print_failures(view, console)
+
+
+def _goes_on(view: RunView) -> bool:
+    """Whether somebody still works on a run."""
+    return not view.state.is_final and not view.owner_is_gone
 
 
 def _known(run_id: str | None) -> str:
@@ -159,7 +164,7 @@ def logs(
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
     seen: dict[Path, int] = {}
     _print_new(job, step, seen)
-    while follow and not overview(job.run_id).state.is_final:
+    while follow and _goes_on(overview(job.run_id)):
         time.sleep(REFRESH_S)
         _print_new(job, step, seen)
 
@@ -208,6 +213,8 @@ def _for_programs(row: RunRecord) -> dict[str, object]:
 
 
 def _result(row: RunRecord) -> str:
+    if not row.state.is_final and owner_is_gone(row.owner):
+        return f"its process has ended: headrace resume {row.run_id}"
     failed = why_failed(row)
     if failed is not None:
         first_line = (failed.message or failed.state.value).splitlines()[0]

@@ -60,11 +60,26 @@ def live(view: RunView) -> RenderableType:
     foot = Text(f"{duration(view.elapsed_s)}", style="dim")
     if view.dashboard_url:
         foot.append(f" · Dask dashboard {view.dashboard_url}")
-    return Panel(Group(table, foot), title=heading, title_align="left")
+    told = [Text(remark, style="yellow") for remark in remarks(view)]
+    return Panel(Group(table, *told, foot), title=heading, title_align="left")
 
 
 def _state(view: RunView) -> tuple[str, str]:
+    if view.owner_is_gone:
+        return ("its process has ended", "red")
     return (view.state.value, _STYLES.get(view.state, "red"))
+
+
+def remarks(view: RunView) -> Iterator[str]:
+    """What a reader should know of a run that does not go on, with the next step."""
+    process = owner_process(view.owner)
+    if view.owner_is_gone and process is not None:
+        yield (
+            f"Nobody goes on with this run: process {process.pid} on {process.host}, which ran it, "
+            f"has ended. Go on with it: headrace resume {view.run_id}"
+        )
+    if view.waits_for:
+        yield f"Waits for a lease: {view.waits_for}"
 
 
 def _row(step: StepView) -> Iterator[RenderableType]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.live import Live
 
-from headrace.cli.view import live
+from headrace.cli.view import live, remarks
 from headrace.control.overview import RunView, overview
 
 REFRESH_S = 0.5
@@ -32,6 +32,7 @@ class Watching:
         self._at = 0.0
         self._told: dict[str, str] = {}
         self._dashboard_url = ""
+        self._remarks: tuple[str, ...] = ()
 
     def __enter__(self) -> Callable[[], None]:
         self._console.print(f"run: {self._run_id}", highlight=False)
@@ -56,6 +57,10 @@ class Watching:
         if view.dashboard_url and self._dashboard_url != view.dashboard_url:
             self._dashboard_url = view.dashboard_url
             self._console.print(f"Dask dashboard: {view.dashboard_url}", highlight=False)
+        if (told := tuple(remarks(view))) != self._remarks:
+            self._remarks = told
+            for remark in told:
+                self._console.print(remark, markup=False, highlight=False, soft_wrap=True)
         for step in view.steps:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
             if step.state is not None and self._told.get(step.name) != state:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from headrace.control.books import ledger
-from headrace.control.flow import steps_of
+from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, open_run
-from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepStatus
@@ -54,6 +56,10 @@ class RunView(BaseModel):
     folder: str
     dashboard_url: str = ""
     """Of the newest lease that is open."""
+    owner_is_gone: bool = False
+    """Whether nobody goes on with it: its process, on this machine, has ended before the run."""
+    waits_for: str = ""
+    """Why its next step does not begin: who has the leases of a site that has no more to give."""
     steps: tuple[StepView, ...]
 
 
@@ -68,6 +74,9 @@ def overview(run_id: str) -> RunView:
     end = record.finished_at or time.time()
     attempts = {row.step: row for row in ledger().attempts(run_id)}
     open_leases = [row for row in ledger().leases(run_id=run_id) if row.state.is_active]
+    planned = steps_of(run.recipe, run.request.kind)
+    is_gone = not record.state.is_final and owner_is_gone(record.owner)
+    goes_on = not record.state.is_final and not is_gone
     urls = [row.dashboard_url for row in open_leases if row.dashboard_url]
     return RunView(
         run_id=run_id,
@@ -78,11 +87,24 @@ def overview(run_id: str) -> RunView:
         elapsed_s=end - record.created_at,
         folder=record.folder,
         dashboard_url=urls[0] if urls else "",
-        steps=tuple(
-            _step_view(run, step.name, attempts.get(step.name))
-            for step in steps_of(run.recipe, run.request.kind)
-        ),
+        owner_is_gone=is_gone,
+        waits_for=_no_room(run, planned, attempts, open_leases) if goes_on else "",
+        steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )
+
+
+def _no_room(
+    run: Run,
+    planned: Sequence[PlannedStep],
+    attempts: Mapping[str, AttemptRecord],
+    open_leases: Sequence[LeaseRecord],
+) -> str:
+    """Why there is no lease for the first step that has yet to succeed; empty when there is one."""
+    done = {name for name, row in attempts.items() if row.state is StepState.SUCCEEDED}
+    step = next((step for step in planned if step.name not in done), None)
+    if step is None or step.role in {row.role for row in open_leases}:
+        return ""
+    return ledger().why_no_room(run.site.name, run.site.limits.max_leases)
 
 
 def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:

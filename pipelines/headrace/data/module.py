@@ -16,15 +16,9 @@ from headrace.data.seeding import seed_at
 from headrace.data.streaming import ReadAhead, check_streamable
 from headrace.data.transforms import Transform, apply
 from headrace.errors import StepError
-from headrace.recipe.data import DataSpec
+from headrace.recipe.data import TRAIN, VALIDATION, DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
-
-TRAIN = "train"
-"""Split to train on."""
-
-VALIDATION = "val"
-"""Split to validate on, if the dataset has it."""
 
 
 @dataclass(frozen=True, kw_only=True)

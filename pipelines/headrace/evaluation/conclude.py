@@ -21,7 +21,7 @@ from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import write_json, write_text
-from headrace.storage.manifest import Manifest, write_manifest
+from headrace.storage.manifest import Manifest, packed_split, write_manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.store import is_remote
 
@@ -58,11 +58,12 @@ def conclude(
 
 def _opened(context: StepContext, dataset: str, split: str) -> ShardedDataset:
     """The split where it lies; of one far away, only the manifest is copied."""
+    fold = context.recipe.data.fold
     if not is_remote(dataset):
-        return ShardedDataset(Path(dataset), split)
+        return ShardedDataset(Path(dataset), split, fold=fold)
     folder = context.folder.parts / "dataset"
     write_manifest(folder, read_manifest_at(dataset, context.site.s3))
-    return ShardedDataset(folder, split, ShardSource.at(dataset, context.site.s3))
+    return ShardedDataset(folder, split, ShardSource.at(dataset, context.site.s3), fold)
 
 
 def _merged(context: StepContext, planned: EvaluationPlan, dataset: ShardedDataset) -> Predictions:
@@ -82,7 +83,7 @@ def _write(
     minima = inputs.spec.min_metrics
     report = Report(
         title=f"Evaluation of {context.recipe.name}",
-        lead=f"{num_samples:,} samples of split '{inputs.spec.split}' of dataset "
+        lead=f"{num_samples:,} samples of {_what(inputs.spec.split, context)} of dataset "
         f"'{manifest.name}', each counted once. Run {context.spec.run_id}.",
         cards=cards(judgement.metrics, minima),
         figures=judgement.figures,
@@ -98,6 +99,13 @@ def _write(
         "report": str(folder / "report.html"),
         "predictions": str(folder / "predictions.npz"),
     }
+
+
+def _what(split: str, context: StepContext) -> str:
+    packed = packed_split(split, context.recipe.data.fold)
+    if packed == split:
+        return f"split '{split}'"
+    return f"fold {context.recipe.data.fold} of split '{packed}'"
 
 
 def _provenance(context: StepContext, inputs: Inputs, fingerprint: str, num_samples: int) -> Table:

@@ -22,6 +22,7 @@ from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import RunFolder
+from headrace.storage.manifest import packed_split
 from headrace.storage.staged import StagingOptions, staged
 
 logger = logging.getLogger(__name__)
@@ -61,12 +62,12 @@ def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predic
         raise StepError(f"{run.path} holds no recipe with 'evaluate' or no site")
     torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
     torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
-    split = recipe.evaluate.split
+    split, fold = recipe.evaluate.split, recipe.data.fold
     _USING.close()
     stage = recipe.stage
     options = StagingOptions(partial=stage.partial, s3=site.s3)
     copy = _USING.enter_context(
-        staged(dataset, site.tiers, (split,), stage.verify, options=options)
+        staged(dataset, site.tiers, (packed_split(split, fold),), stage.verify, options=options)
     )
     model, transforms = load_model(recipe, site, Path(checkpoint))
     device = choose_device(recipe.trainer.accelerator)
@@ -74,7 +75,7 @@ def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predic
     return Predictor(
         model=model.to(device),
         transforms=transforms,
-        dataset=ShardedDataset(copy.folder, split, ShardSource.at(dataset, site.s3)),
+        dataset=ShardedDataset(copy.folder, split, ShardSource.at(dataset, site.s3), fold),
         spec=recipe.evaluate,
         device=device,
         reading=reading_of(recipe.data, Allowed.of(recipe, site)),

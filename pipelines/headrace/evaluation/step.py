@@ -32,7 +32,8 @@ def run(context: StepContext) -> dict[str, Any]:
         StepError: Samples were not counted exactly once, or an input is missing.
     """
     inputs = read_inputs(context)
-    planned = plan(read_manifest_at(inputs.dataset, context.site.s3), inputs.spec)
+    manifest = read_manifest_at(inputs.dataset, context.site.s3)
+    planned = plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)
     loading = threading.Thread(target=importlib.import_module, args=(_CONCLUSION,), daemon=True)
     loading.start()
     started = time.perf_counter()

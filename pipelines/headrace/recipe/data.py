@@ -6,6 +6,12 @@ from pydantic import Field, model_validator
 
 from headrace.recipe.base import Name, Part, Target
 
+TRAIN = "train"
+"""Split that is trained on; the one that `dataset.folds` cuts."""
+
+VALIDATION = "val"
+"""Split that is validated on while training, if there is one; with `data.fold`, that fold."""
+
 
 class StageSpec(Part):
     """How shards get to the nodes' own storage."""

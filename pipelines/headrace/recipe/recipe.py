@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from headrace.recipe.base import Name, Part, Target
-from headrace.recipe.data import DataSpec, StageSpec
+from headrace.recipe.data import VALIDATION, DataSpec, StageSpec
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 from headrace.recipe.training import EvaluateSpec, TrainerSpec, TrainSpec
 
@@ -44,10 +44,36 @@ class Recipe(Part):
             raise ValueError("give either 'model' or 'train.script'")
         if self.train.script is not None and self.evaluate is not None:
             raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
-        splits = self.dataset.splits
-        if self.evaluate and self.dataset.source and self.evaluate.split not in splits:
-            raise ValueError(
-                f"evaluate.split is '{self.evaluate.split}', "
-                f"but dataset.splits has {', '.join(splits)}"
-            )
+        if self.dataset.source is not None:
+            self._check_fold()
+            self._check_evaluated()
         return self
+
+    def _check_fold(self) -> None:
+        fold, folds = self.data.fold, self.dataset.folds
+        if fold is None:
+            return
+        if folds is None:
+            raise ValueError(
+                f"data.fold is {fold}, but the dataset is packed without folds: "
+                "set dataset.folds, or data.fold to null"
+            )
+        if fold >= folds:
+            raise ValueError(
+                f"data.fold is {fold}, but dataset.folds is {folds}: give one from 0 to {folds - 1}"
+            )
+
+    def _check_evaluated(self) -> None:
+        splits, folds = self.dataset.splits, self.dataset.folds
+        if self.evaluate is None or self.evaluate.split in splits:
+            return
+        if folds is not None and self.evaluate.split == VALIDATION:
+            if self.data.fold is None:
+                raise ValueError(
+                    "evaluate.split is 'val', which is one of the folds: "
+                    f"set data.fold, from 0 to {folds - 1}"
+                )
+            return
+        raise ValueError(
+            f"evaluate.split is '{self.evaluate.split}', but dataset.splits has {', '.join(splits)}"
+        )

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from headrace.errors import ManifestError, nearest
+from headrace.recipe.data import TRAIN, VALIDATION
 from headrace.storage.atomic import write_record
 
 FORMAT_VERSION = 1
@@ -163,41 +164,43 @@ class Manifest(Record):
             ManifestError: There is no such split.
         """
         if split not in self.splits:
+            is_fold = split == VALIDATION and TRAIN in self.folds
+            hint = "Each of its folds is one: set data.fold." if is_fold else ""
             raise ManifestError(
-                f"Dataset '{self.name}' has no split '{split}'", nearest(split, self.splits)
+                f"Dataset '{self.name}' has no split '{split}'",
+                hint or nearest(split, self.splits),
             )
         return tuple(shard for shard in self.shards if shard.split == split)
 
-    def with_fold(
-        self, fold: int | None, split: str = "train", validation: str = "val"
-    ) -> Manifest:
-        """The dataset with one fold taken out of a split, for cross-validation.
+    def with_fold(self, fold: int | None) -> Manifest:
+        """The dataset with one fold of split `train` as split `val`, for cross-validation.
 
         Args:
             fold: Number of the fold, from 0; None takes none out.
-            split: Split with folds; it keeps the other folds.
-            validation: Split that the fold becomes.
 
         Raises:
-            ManifestError: There is no such fold, or `validation` is there already.
+            ManifestError: There is no such fold, or a split `val` is there already.
         """
         if fold is None:
             return self
-        sizes = self.folds.get(split, ())
+        sizes = self.folds.get(TRAIN, ())
         if not 0 <= fold < len(sizes):
             raise ManifestError(
-                f"Split '{split}' of dataset '{self.name}' has {len(sizes)} folds, no fold {fold}",
-                "Pack with dataset.folds, or name a smaller number.",
+                f"Split '{TRAIN}' of dataset '{self.name}' has {len(sizes)} folds, no fold {fold}",
+                f"Set data.fold to a number from 0 to {len(sizes) - 1}."
+                if sizes
+                else "Pack with dataset.folds, or set data.fold to null.",
             )
-        if self.splits.get(validation):
-            raise ManifestError(f"Dataset '{self.name}' has a split '{validation}' besides folds")
-        taken = {"split": validation, "fold": None}
+        if self.splits.get(VALIDATION):
+            raise ManifestError(f"Dataset '{self.name}' has a split '{VALIDATION}' besides folds")
+        taken = {"split": VALIDATION, "fold": None}
         shards = (
-            shard.model_copy(update=taken) if (shard.split, shard.fold) == (split, fold) else shard
+            shard.model_copy(update=taken) if (shard.split, shard.fold) == (TRAIN, fold) else shard
             for shard in self.shards
         )
-        in_split = self.splits[split] - sizes[fold]
-        splits = {**self.splits, split: in_split, validation: sizes[fold]}
+        splits = {
+            **self.splits, TRAIN: self.splits[TRAIN] - sizes[fold], VALIDATION: sizes[fold]
+        }  # fmt: skip
         return self.model_copy(update={"shards": tuple(shards), "splits": splits, "folds": {}})
 
     def field(self, name: str) -> FieldInfo:
@@ -265,3 +268,8 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
         return Manifest.model_validate(content)
     except ValidationError as error:
         raise ManifestError(f"{path} is damaged: {error}") from error
+
+
+def packed_split(split: str, fold: int | None) -> str:
+    """Split whose shards hold a split of `Manifest.with_fold`."""
+    return TRAIN if split == VALIDATION and fold is not None else split

@@ -11,16 +11,11 @@ import numpy as np
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import weight_field
 from headrace.errors import MemoryExhaustedError, RecipeError
+from headrace.recipe.data import TRAIN, VALIDATION
 from headrace.recipe.fit import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.storage.manifest import FieldInfo, Manifest
-
-TRAIN = "train"
-"""Split to train on."""
-
-VALIDATION = "val"
-"""Split to validate on, if the dataset has it."""
 
 _BATCHES_HELD = 3
 """The batch in work, the one read ahead, and room for transforms."""
@@ -68,12 +63,15 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     Raises:
         UserError: The global batch cannot be shared equally, there are too few samples, or
             `stage.splits` leaves out what training reads.
-        ManifestError: The dataset has no training split, or not the fold to validate on.
+        ManifestError: The dataset has no training split, not the fold to validate on, or not the
+            split to evaluate on.
     """
     num_nodes, ranks_per_node = gang_size(recipe, role)
     manifest.shards_of(TRAIN)
     _check_staged(recipe, manifest)
     manifest = manifest.with_fold(recipe.data.fold)
+    if recipe.evaluate is not None:
+        manifest.shards_of(recipe.evaluate.split)
     if recipe.data.sampling != "uniform":
         weight_field(recipe.data.sampling, manifest)
     order = TrainOrder(

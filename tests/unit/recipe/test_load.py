@@ -62,6 +62,14 @@ def test_interpolation(recipe_file, monkeypatch):
     assert recipe.seed == 4
 
 
+FOLDED = ("dataset.folds=3", "dataset.splits={train: 0.9, test: 0.1}")
+
+
+def test_a_fold_may_be_evaluated(recipe_file):
+    recipe = load_recipe(recipe_file(), [*FOLDED, "data.fold=2", "evaluate.split=val"])
+    assert (recipe.data.fold, recipe.evaluate.split) == (2, "val")
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -78,6 +86,9 @@ def test_interpolation(recipe_file, monkeypatch):
         (["dataset.source='s3://a:b@c/d'"], ["'source' holds credentials", "environment"]),
         (["pack.target='s3://a:b@c/d'"], ["'target' holds credentials", "environment"]),
         (["dataset.index=a.csv", "dataset.labels=folders"], ["both an index file and labels from"]),
+        (["data.fold=0"], ["data.fold is 0", "set dataset.folds"]),
+        ([*FOLDED, "data.fold=3"], ["data.fold is 3", "dataset.folds is 3", "from 0 to 2"]),
+        ([*FOLDED, "evaluate.split=val"], ["is one of the folds", "set data.fold, from 0 to 2"]),
         (["evaluate.split=tset"], ["evaluate.split is 'tset'", "train, val, test"]),
         (["model=null"], ["either 'model' or 'train.script'"]),
         (["seed"], ["'seed' is not of the form key=value", "trainer.max_epochs=3"]),

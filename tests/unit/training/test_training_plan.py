@@ -7,6 +7,7 @@ import pytest
 from headrace.errors import ManifestError, MemoryExhaustedError, RecipeError, UserError
 from headrace.recipe.data import StageSpec
 from headrace.recipe.site import Role
+from headrace.recipe.training import EvaluateSpec
 from headrace.storage.manifest import FieldInfo, Manifest
 from headrace.training.plan import (
     check_memory,
@@ -91,6 +92,18 @@ def test_what_cannot_be_trained_is_refused():
         plan_training(recipe(), ROLE, manifest(train=640, val=3))
     with pytest.raises(ManifestError, match="no split 'train'"):
         plan_training(recipe(), ROLE, manifest(test=640))
+
+
+def test_folds_and_splits_that_a_packed_dataset_lacks_are_named():
+    folded = manifest(train=640).model_copy(update={"folds": {"train": (320, 320)}})
+    judged = {"evaluate": EvaluateSpec(split="val")}
+    plan_training(recipe(fold=1).model_copy(update=judged), ROLE, folded)
+    with pytest.raises(ManifestError, match=r"(?s)has 2 folds, no fold 2.*from 0 to 1"):
+        plan_training(recipe(fold=2), ROLE, folded)
+    with pytest.raises(ManifestError, match=r"(?s)has 0 folds, no fold 0.*Pack with dataset.folds"):
+        plan_training(recipe(fold=0), ROLE, manifest(train=640))
+    with pytest.raises(ManifestError, match=r"(?s)no split 'val'.*set data\.fold"):
+        plan_training(recipe().model_copy(update=judged), ROLE, folded)
 
 
 def test_splits_that_training_reads_must_be_staged():

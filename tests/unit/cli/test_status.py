@@ -1,0 +1,68 @@
+"""`headrace status` of runs that do not go on: why, and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.app import build
+from headrace.control.reaper import end_run
+from headrace.processes import ProcessIdentity
+from headrace.states import StepState
+from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
+
+pytestmark = pytest.mark.usefixtures("headrace_home")
+
+
+def headrace(*arguments: str) -> str:
+    done = CliRunner(env={"COLUMNS": "400"}).invoke(build(), arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_run_whose_process_was_killed_is_not_shown_as_running() -> None:
+    """pains 22: before anybody has reaped it."""
+    owner = ended_owner()
+    run = make_run(owner=owner)
+    pid = owner.split(":")[-2]
+    shown = headrace("status", run.run_id)
+    assert f"process {pid} on " in shown
+    assert "has ended. Go on with it: headrace resume " + run.run_id in shown
+    assert "running" not in shown
+    assert f"headrace resume {run.run_id}" in headrace("runs")
+    view = json.loads(headrace("status", "--json"))
+    assert (view["owner_is_gone"], view["state"]) == (True, "running")
+    assert headrace("logs", run.run_id, "--follow") == ""  # does not wait for what never comes
+
+
+def test_a_run_that_goes_on_and_one_that_has_ended_are_not_to_be_resumed() -> None:
+    run = make_run()
+    ended = make_run(owner=ended_owner())
+    end_run(ended, StepState.FAILED, "a test")
+    for each in (run, ended):
+        assert "resume" not in headrace("status", each.run_id)
+        assert not json.loads(headrace("status", each.run_id, "--json"))["owner_is_gone"]
+
+
+def test_a_run_that_waits_for_room_says_who_has_it(headrace_home: Path) -> None:
+    run = make_run()
+    assert "Waits for a lease" not in headrace("status", run.run_id)
+    others = [make_run() for _ in range(run.site.limits.max_leases)]
+    held = [lease_on_disk(other, host=ProcessIdentity.of()) for other in others]
+    shown = headrace("status", run.run_id)
+    assert "Waits for a lease: Site 'laptop' has 2 leases open and allows 2" in shown
+    assert all(lease_id in shown for lease_id in held)
+    assert "Waits" not in headrace("status", others[0].run_id)  # it has its lease
+
+
+def test_a_step_that_is_tried_again_waits_too() -> None:
+    run = make_run()
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    attempt_row_of(run, "pack", lease_id, state=StepState.SUCCEEDED)
+    others = [make_run() for _ in range(run.site.limits.max_leases)]
+    for other in others:
+        lease_on_disk(other, "gpu", host=ProcessIdentity.of())
+    assert "Waits for a lease" in headrace("status", run.run_id)  # stage needs another role
