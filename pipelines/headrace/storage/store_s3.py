@@ -25,6 +25,7 @@ from headrace.storage.s3_client import S3Connection, connection, forget, place
 from headrace.storage.s3_errors import retried
 from headrace.storage.s3_get import Answer
 from headrace.storage.s3_multipart import PART_BYTES, upload_parts
+from headrace.storage.s3_page import Listed, Page
 from headrace.storage.s3_parallel import in_order
 from headrace.storage.store_protocol import StoredFile, Tick, checked_path
 
@@ -73,18 +74,18 @@ class S3Store:
 
     def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
         """All files below the prefix; see `Store.list_files`."""
-        request: dict[str, str] = {"Bucket": self._bucket, "Prefix": self._prefix}
+        page = Page([], "")
+        skipped = len(self._prefix)
         while True:
             if check is not None:
                 check()
-            page = self._send(self._url, "list_objects_v2", **request)
-            for entry in page.get("Contents", ()):
-                path = entry["Key"][len(self._prefix) :]
+            page = self._page(page.token)
+            for key, num_bytes, etag in page.files:
+                path = key[skipped:]
                 if path and not path.endswith("/") and not _hidden(path):
-                    yield StoredFile(path, entry["Size"], _bare(entry["ETag"]))
-            if not page.get("IsTruncated"):
+                    yield StoredFile(path, num_bytes, _bare(etag))
+            if not page.token:
                 return
-            request["ContinuationToken"] = page["NextContinuationToken"]
 
     def stat(self, path: str) -> StoredFile | None:
         """The file as it is now; see `Store.stat`."""
@@ -153,6 +154,16 @@ class S3Store:
             self._about(path, "delete_object")
         except StoreMissingError:  # servers other than AWS may say so
             return
+
+    def _page(self, token: str) -> Page:
+        page = self._connection().quick.list_page(self._bucket, self._prefix, token)
+        if page is not None:
+            return page
+        more = {"ContinuationToken": token} if token else {}
+        found = self._send(self._url, "list_objects_v2", Prefix=self._prefix, **more)
+        entries = found.get("Contents", ())
+        files = [Listed(entry["Key"], entry["Size"], entry["ETag"]) for entry in entries]
+        return Page(files, found["NextContinuationToken"] if found["IsTruncated"] else "")
 
     def _existing(self, path: str) -> StoredFile:
         found = self.stat(path)
@@ -241,7 +252,7 @@ def _range(start: int, end: int | None) -> str:
 
 
 def _hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
+    return path.startswith(".") or "/." in path
 
 
 def _bare(etag: str) -> str:
