@@ -7,14 +7,23 @@ failure class that decides whether the work is tried again.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
 from headrace.states import FailureClass
 
+_SECRETS = re.compile(r"(?<=://)(?:[^/\s'\"@]*@|[^/\s'\"@:]*:(?!\d+/)[^\s'\"@]*@)")
+"""User and password before the host of a URL; keys of AWS may hold slashes."""
+
+
+def without_secrets(text: str) -> str:
+    """A text with `***` for users and passwords in its URLs."""
+    return _SECRETS.sub("***@", text)
+
 
 class HeadraceError(Exception):
-    """Base of all errors that headrace raises on purpose.
+    """Base of all errors that headrace raises on purpose; their text shows no secret of a URL.
 
     Args:
         what: One sentence: what was wrong, with the value.
@@ -24,6 +33,7 @@ class HeadraceError(Exception):
     failure_class: ClassVar[FailureClass] = FailureClass.INFRASTRUCTURE
 
     def __init__(self, what: str, hint: str = "") -> None:
+        what, hint = without_secrets(what), without_secrets(hint)
         super().__init__(f"{what}\n  {hint}" if hint else what)
         self.what = what
         self.hint = hint

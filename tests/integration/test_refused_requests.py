@@ -99,3 +99,15 @@ def test_a_site_folder_that_cannot_be_written_is_named(place):
     assert done.returncode == USAGE
     words(done.stderr, "/dev/null/shared", "site 'nowhere'", "Not a directory", "Set 'folder'")
     assert "Traceback" not in done.stderr
+
+
+def test_a_secret_in_a_url_reaches_no_file(place):
+    """Neither the terminal nor any file of the home shows it."""
+    done = place.run("blobs", "dataset.path=s3://AKIAKEY:hid/den@bucket/x")
+    assert done.returncode == USAGE
+    assert "'path' holds credentials" in done.stderr
+    assert "dataset.path=s3://***@bucket/x" in done.stderr
+    kept = [path for path in place.home.rglob("*") if path.is_file()]
+    assert kept
+    for text in (done.stdout, done.stderr, *(path.read_bytes().decode("latin-1") for path in kept)):
+        assert "hid/den" not in text

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from headrace.errors import without_secrets
 from headrace.recipe.load import BUILT_IN, locate
 
 _PACKAGES = (
@@ -34,7 +35,7 @@ def provenance(recipe: str) -> dict[str, JsonValue]:
         "created_at": time.time(),
         "host": socket.gethostname(),
         "user": getpass.getuser(),
-        "command": list(sys.argv),
+        "command": [without_secrets(word) for word in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "recipe_file": str(file),

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, WithJsonSchema
 
+from headrace.errors import without_secrets
+
 _DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -41,6 +43,18 @@ def _parse_duration(value: object) -> object:
     if match is None:
         raise ValueError(f"'{value}' is no duration; write 90s, 30min, 4h or 2d")
     return float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
+
+
+def no_credentials(key: str, location: str | None) -> None:
+    """Refuse a URL with a user or password in it: recipes and sites are saved with every run.
+
+    Raises:
+        ValueError: There is one.
+    """
+    if location and without_secrets(location) != location:
+        raise ValueError(
+            f"'{key}' holds credentials; give them in the environment or a profile, never in a URL"
+        )
 
 
 _DURATION_SCHEMA = {

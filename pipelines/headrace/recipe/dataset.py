@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Bytes, Fraction, Name, Part, Target
+from headrace.recipe.base import Bytes, Fraction, Name, Part, Target, no_credentials
 
 SourceFormat = Literal[
     "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "function"
@@ -27,18 +26,6 @@ _OF_SOURCES = (
 
 
 Positive = Annotated[int, Field(ge=1)]
-
-
-def no_credentials(key: str, location: str | None) -> None:
-    """Refuse a URL with a user or password in it: recipes are saved with every run.
-
-    Raises:
-        ValueError: There is one.
-    """
-    if location and "://" in location and "@" in urlsplit(location).netloc:
-        raise ValueError(
-            f"'{key}' holds credentials; give them in the environment or a profile, never in a URL"
-        )
 
 
 class DatasetSpec(Part):

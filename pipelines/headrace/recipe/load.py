@@ -140,7 +140,7 @@ def _read(path: Path, overrides: Sequence[str], error_type: type[UserError]) -> 
             _apply(config, override, error_type)
         content = OmegaConf.to_container(config, resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
-        raise error_type(f"{_origin(path, overrides)} cannot be read: {error}") from error
+        raise error_type(f"{_origin(path, overrides)} cannot be read: {error}") from None
     except UnicodeDecodeError as error:
         raise error_type(f"{path} is no text in UTF-8: {error}", "Save it as UTF-8.") from error
     except OSError as error:
@@ -160,5 +160,5 @@ def _apply(config: Any, override: str, error_type: type[UserError]) -> None:
     try:
         value = DictConfig(OmegaConf.create(f"value: {text}"))["value"] if text else None
     except YAMLError as error:
-        raise error_type(f"The value of the override '{override}' is not YAML: {error}") from error
+        raise error_type(f"The value of the override '{override}' is not YAML: {error}") from None
     OmegaConf.update(config, key, value, force_add=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Bytes, Name, Part, Seconds
+from headrace.recipe.base import Bytes, Name, Part, Seconds, no_credentials
 
 
 class Role(Part):
@@ -66,6 +66,11 @@ class StoreOptions(Part):
     """Times a request is tried when the server throttles, fails or cuts the connection."""
     timeout: Annotated[Seconds, Field(gt=0)] = 60.0
     """Time without a byte from the server after which a request counts as failed."""
+
+    @model_validator(mode="after")
+    def _check(self) -> StoreOptions:
+        no_credentials("endpoint_url", self.endpoint_url)
+        return self
 
 
 class Limits(Part):

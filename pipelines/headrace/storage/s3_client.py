@@ -13,7 +13,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
-from headrace.errors import StoreAccessError
+from headrace.errors import StoreAccessError, without_secrets
 from headrace.recipe.site import StoreOptions
 from headrace.storage.s3_errors import Place, explained
 from headrace.storage.s3_get import QuickGet
@@ -62,15 +62,9 @@ def place(url: str, options: StoreOptions) -> Place:
     endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3")
     return Place(
         url=url,
-        endpoint=_without_user(endpoint or os.environ.get("AWS_ENDPOINT_URL") or "AWS"),
+        endpoint=without_secrets(endpoint or os.environ.get("AWS_ENDPOINT_URL") or "AWS"),
         identity="no credentials" if options.anonymous else identity,
     )
-
-
-def _without_user(url: str) -> str:
-    """A URL without the user and password that it may hold."""
-    host = urlsplit(url).netloc
-    return url.replace(host, host.rpartition("@")[2]) if "@" in host else url
 
 
 def _connect(options: StoreOptions) -> S3Connection:

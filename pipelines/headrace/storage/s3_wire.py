@@ -111,11 +111,12 @@ class Wire:
 
     def _chunks(self, start: bytes) -> bytes:
         """A body in chunks, without trailers: what listings come as."""
-        got, at, parts = bytearray(start), 0, []
+        got, at = bytearray(start), 0
+        parts: list[bytes] = []
         while True:
             while (end := got.find(b"\r\n", at)) < 0:
                 got += self._more()
-            num_bytes = _chunk_size(got[at:end])
+            num_bytes = _chunk_size(bytes(got[at:end]))
             at = end + 2
             while len(got) < at + num_bytes + 2:
                 got += self._more()

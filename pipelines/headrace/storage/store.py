@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-from headrace.errors import UserError
+from headrace.errors import UserError, without_secrets
 from headrace.recipe.site import StoreOptions
 from headrace.storage.store_local import LocalStore
 from headrace.storage.store_protocol import Store, StoredFile
@@ -30,7 +30,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     if "://" not in url:
         return LocalStore(url)
     parts = urlsplit(url)
-    if "@" in parts.netloc:
+    if without_secrets(url) != url:
         raise UserError(
             f"A URL of scheme {parts.scheme}:// holds credentials",
             "Give them in the environment (AWS_ACCESS_KEY_ID, ...) or a profile, never in a URL.",

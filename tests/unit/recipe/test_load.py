@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from headrace.errors import RecipeError, SiteError
@@ -100,6 +102,42 @@ def test_wrong_recipe_is_explained(recipe_file, overrides, words):
         load_recipe(recipe_file(), overrides)
     for word in words:
         assert word in str(caught.value)
+
+
+URL = "s3://AKIAKEY:hid/den+1@bucket/x"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"dataset.source='{URL}'"],
+        [f"dataset.path={URL}", "dataset.source=null"],
+        [f"pack.target={URL}"],
+        [f"dataset.sorce={URL}"],
+        [f"trainer.max_epochs={URL}"],
+        [f"train.timeout={URL}"],
+        [f"dataset.source='{URL}", "seed=1"],
+        [f"={URL}"],
+        ["dataset.source='s3://onlyhidden@bucket/x'"],
+    ],
+    ids=["source", "path", "target", "unknown-key", "number", "time", "no-yaml", "no-key", "user"],
+)
+def test_credentials_in_an_override_are_shown_to_nobody(recipe_file, overrides):
+    """The message goes to the terminal, to logs and to run folders."""
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe_file(), overrides)
+    told = "".join(traceback.format_exception(caught.value))
+    for secret in ("hid/den", "hidden", "AKIAKEY"):
+        assert secret not in str(caught.value)
+        assert secret not in told
+    assert "s3://***@bucket" in str(caught.value)
+
+
+def test_credentials_in_the_endpoint_are_refused_and_not_shown():
+    with pytest.raises(SiteError, match="'endpoint_url' holds credentials") as caught:
+        load_site("laptop", ["s3.endpoint_url=http://me:hidden@minio:9000"])
+    assert "hidden" not in str(caught.value)
+    load_site("laptop", ["s3.endpoint_url=http://minio:9000/at@home"])
 
 
 def test_unknown_names_are_answered_with_the_nearest():
