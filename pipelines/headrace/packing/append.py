@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import Path
 
 from headrace.errors import DataError, ManifestError, RecipeError
 from headrace.packing.division import Listing
 from headrace.packing.labels import Labels, labels_of, shown
-from headrace.packing.packed import DatasetFolder, PackedShard
+from headrace.packing.packed import PackedShard
 from headrace.packing.plan import FirstNumbers, PackPlan, PlannedShard
+from headrace.packing.target import Target, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.atomic import read_record
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.packed import read_manifest_at
 
 SETTINGS = "settings"
 """Key of the provenance: hash of the settings that a dataset was packed with."""
@@ -24,8 +25,8 @@ SETTINGS = "settings"
 class Base:
     """A dataset that samples are added to."""
 
-    folder: Path
-    """Its folder."""
+    location: str
+    """Its folder or URL."""
     manifest: Manifest
     """Its manifest."""
     planned: tuple[PlannedShard, ...]
@@ -43,35 +44,35 @@ class Base:
         return FirstNumbers(sample_id=next_id, shard=next_shard, every=every)
 
 
-def find_base(datasets: Path, name: str, settings: str) -> Path | None:
-    """Folder of the dataset of that name and settings with the most versions; None for none.
+def find_base(target: Target, name: str, settings: str) -> Target | None:
+    """The dataset of that name and settings with the most versions; None for none.
 
     Args:
-        datasets: Folder of all datasets of the site.
+        target: Where a new dataset would go; others lie beside it.
         name: Name of the dataset.
         settings: Hash of the settings.
     """
-    found: list[tuple[int, int, Path]] = []
-    for folder in datasets.glob(f"{name}-*"):
+    found: list[tuple[int, int, str, Target]] = []
+    for each in target.siblings(name):
         try:
-            manifest = read_manifest(folder)
+            manifest = read_manifest_at(each.location, each.s3)
         except ManifestError:
             continue
         if manifest.name == name and manifest.provenance.get(SETTINGS) == settings:
-            found.append((manifest.version, manifest.num_samples, folder))
-    return max(found)[2] if found else None
+            found.append((manifest.version, manifest.num_samples, each.location, each))
+    return max(found, key=lambda one: one[:3])[3] if found else None
 
 
-def read_base(folder: Path) -> Base:
-    """What is known of a dataset, from its folder.
+def read_base(target: Target) -> Base:
+    """What is known of a dataset that is whole.
 
     Raises:
         DataError: Plans or records of its shards are gone.
     """
-    parts = DatasetFolder(folder)
+    parts = target.folder
     plan_files = sorted(parts.parts.glob("*.plan.json"))
     plans = [read_record(path, PlannedShard) for path in plan_files]
-    manifest = read_manifest(folder)
+    manifest = packed_dataset(target.location, target.s3)
     order = {split: number for number, split in enumerate(manifest.splits)}
     planned = [plan for plan in plans if plan is not None and plan.split in order]
     planned.sort(key=lambda plan: (order[plan.split], plan.file))
@@ -86,11 +87,12 @@ def read_base(folder: Path) -> Base:
     ]
     if known - {plan.file for plan, _ in pairs}:
         raise DataError(
-            f"Nothing can be added to {folder}: {parts.parts} does not tell what its shards hold",
+            f"Nothing can be added to {target.location}: {parts.parts} does not tell what its "
+            "shards hold",
             "Pack without pack.append, which makes a new dataset.",
         )
     return Base(
-        folder=folder,
+        location=target.location,
         manifest=manifest,
         planned=tuple(plan for plan, _ in pairs),
         packed=tuple(record for _, record in pairs),
@@ -129,7 +131,7 @@ def new_samples(base: Base, listing: Listing) -> Listing:
     ]
     if changed:
         raise DataError(
-            f"{len(changed):,} samples changed since they were packed into {base.folder}: "
+            f"{len(changed):,} samples changed since they were packed into {base.location}: "
             f"{shown(changed)}",
             "Shards that are there do not change; pack without pack.append.",
         )
@@ -148,7 +150,7 @@ def check_fields(base: Base, plan: PackPlan) -> None:
     for one, other in zip_longest(ours, theirs):
         if one != other:
             raise DataError(
-                f"The dataset {base.folder} has a field {one}, the new samples {other}",
+                f"The dataset {base.location} has a field {one}, the new samples {other}",
                 "Pack without pack.append, which makes a new dataset.",
             )
 

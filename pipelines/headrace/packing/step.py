@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.leases.fleet import Fleet
@@ -26,7 +25,7 @@ from headrace.packing.fields import FieldRule
 from headrace.packing.labels import Labels, labels_of
 from headrace.packing.merge import check_quarantine, merge
 from headrace.packing.pack_shard import pack_shard
-from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask
+from headrace.packing.packed import PackedShard, ShardTask
 from headrace.packing.plan import PackPlan, make_plan, pack_key, settings_key
 from headrace.packing.probe import field_rules
 from headrace.packing.samples import Source
@@ -36,7 +35,7 @@ from headrace.packing.target import Target, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
-from headrace.storage.atomic import write_record, write_text
+from headrace.storage.atomic import write_text
 from headrace.storage.layout import LeaseFolder
 from headrace.storage.locks import exclusive_while
 from headrace.storage.manifest import Manifest
@@ -106,9 +105,8 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     opened = _open(context)
     key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
     target = Target.of(context.site, context.recipe.pack.target, f"{spec.name}-{key[:12]}")
-    base = _base_folder(context, opened, target.folder.path.parent)
-    if base is not None:
-        target = replace(target, folder=DatasetFolder(base))
+    base = _base(context, opened, target)
+    target = base or target
     manifest = target.reusable(key)
     reused = manifest is not None
     if manifest is None:
@@ -148,21 +146,19 @@ def _pack(
     return _published(context, target, merge(plan, packed, _provenance(context, opened)))
 
 
-def _base_folder(context: StepContext, opened: OpenedSource, datasets: Path) -> Path | None:
-    """Folder of the dataset that samples are to be added to; None to make a new one."""
+def _base(context: StepContext, opened: OpenedSource, target: Target) -> Target | None:
+    """The dataset that samples are to be added to; None to make a new one."""
     if not context.recipe.pack.append:
         return None
     check_can_grow(opened.dataset, opened.listing)
     settings = settings_key(opened.dataset, context.recipe.pack)
-    return find_base(datasets, context.recipe.dataset.name, settings)
+    return find_base(target, context.recipe.dataset.name, settings)
 
 
 def _append(
     context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: Target
 ) -> Manifest:
-    folder = target.folder.path
-    packed_dataset(str(folder), target.s3)
-    base = read_base(folder)
+    base = read_base(target)
     key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
     listing = new_samples(base, opened.listing)
     if not listing.refs:
@@ -177,7 +173,7 @@ def _append(
     whole = merged_plan(base, plan)
     records = in_plan_order(whole, base, plan.shards, packed)
     manifest = merge(whole, records, _provenance(context, opened))
-    write_record(folder / f"manifest-{base.manifest.version}.json", base.manifest)
+    target.keep(base.manifest)
     update = {"version": base.manifest.version + 1}
     return _published(context, target, manifest.model_copy(update=update))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import xxhash
@@ -11,11 +11,15 @@ import xxhash
 from headrace.errors import DataError, ManifestError
 from headrace.packing.packed import DatasetFolder, has_size
 from headrace.recipe.site import Site, StoreOptions
+from headrace.storage.atomic import write_text
 from headrace.storage.layout import SiteFolder
 from headrace.storage.manifest import FILE_NAME, Manifest, ShardInfo, write_manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.room import told_when_full
 from headrace.storage.store import below, is_remote, open_store
+
+_URL_FILE = "url"
+"""In the folder of a dataset that lies in S3: where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,23 @@ class Target:
         """Folder or URL of the dataset."""
         return self.url or str(self.folder.path)
 
+    def siblings(self, name: str) -> Iterator[Target]:
+        """All datasets of a name at the same place that were packed by this site.
+
+        Args:
+            name: Name of a dataset, without its key.
+        """
+        datasets = self.folder.path.parent
+        if self.url is None:
+            for folder in datasets.glob(f"{name}-*"):
+                yield replace(self, folder=DatasetFolder(folder))
+            return
+        place = self.url.rpartition("/")[0]
+        for file in datasets.glob(f".{name}-*/{_URL_FILE}"):
+            url = file.read_text().strip()
+            if url.rpartition("/")[0] == place:
+                yield replace(self, folder=DatasetFolder(file.parent), url=url)
+
     @property
     def lock_file(self) -> Path:
         """Locked while the dataset is packed."""
@@ -82,10 +103,24 @@ class Target:
         """
         text = manifest.model_dump_json(indent=2)
         if self.url is not None:
+            with told_when_full(self.folder.path, len(self.url)):
+                write_text(self.folder.path / _URL_FILE, self.url)
             open_store(self.url, self.s3).write(FILE_NAME, f"{text}\n".encode())
             return
         with told_when_full(self.folder.path, len(text)):
             write_manifest(self.folder.path, manifest)
+
+    def keep(self, manifest: Manifest) -> None:
+        """Write a manifest that the next version is about to replace, beside it.
+
+        Raises:
+            StorageFullError: There is no room.
+            StoreError: S3 kept failing.
+        """
+        text = manifest.model_dump_json(indent=2)
+        name = f"manifest-{manifest.version}.json"
+        with told_when_full(self.folder.path, len(text)):
+            open_store(self.location, self.s3).write(name, f"{text}\n".encode())
 
 
 def packed_dataset(location: str, options: StoreOptions) -> Manifest:

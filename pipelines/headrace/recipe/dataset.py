@@ -169,6 +169,4 @@ class PackSpec(Part):
     @model_validator(mode="after")
     def _check(self) -> PackSpec:
         no_credentials("target", self.target)
-        if self.append and self.target is not None and self.target.startswith("s3://"):
-            raise ValueError("append adds to datasets in folders only; 'target' is an S3 prefix")
         return self

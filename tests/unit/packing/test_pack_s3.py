@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.packing.conftest import write_image
 
 from headrace.errors import DataError, RecipeError, StoreAccessError
 from headrace.packing.step import pack
@@ -141,6 +142,49 @@ def test_only_missing_shards_are_packed_and_sent_again(
     assert {path: after[path].num_bytes for path in after} == {
         path: before[path].num_bytes for path in before
     }
+
+
+def test_new_samples_are_added_to_a_dataset_on_s3(
+    image_source: Path,
+    make_context: MakeContext,
+    in_process: Any,
+    bucket: str,
+    server: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Old shards stay as they are, also when it is interrupted; the same as in a folder."""
+
+    def packed(**options: Any) -> dict[str, Any]:
+        options["append"] = True
+        return pack(at(make_context(image_source, pack=options), server), in_process)
+
+    local, first = packed(), packed(target=bucket)
+    assert packed(target=f"{bucket}/elsewhere")["dataset"].startswith(f"{bucket}/elsewhere/")
+    store = open_store(first["dataset"], server.options)
+    old = {file.path: file.version for file in store.list_files()}
+    manifest = store.read("manifest.json")
+    for number in range(40, 50):
+        write_image(image_source / "cow" / f"{number}.png", number)
+
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.packing.step.merge", cut)
+        with pytest.raises(KeyboardInterrupt):
+            packed(target=bucket)
+    assert store.read("manifest.json") == manifest
+    again, grown = packed(target=bucket), packed()
+    assert (again["dataset"], again["num_samples"]) == (first["dataset"], 50)
+    assert again["fingerprint"] == grown["fingerprint"] != local["fingerprint"]
+    new = {file.path: file.version for file in store.list_files()}
+    assert {path: new[path] for path in old if path != "manifest.json"} == {
+        path: version for path, version in old.items() if path != "manifest.json"
+    }
+    assert store.read("manifest-1.json") == manifest
+    for name, content in shard_bytes(grown).items():
+        assert store.read(f"shards/{name}") == content
+    assert packed(target=bucket) == {**again, "reused": True}
 
 
 def test_a_local_target_is_a_folder_of_datasets(
