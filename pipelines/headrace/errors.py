@@ -13,8 +13,12 @@ from typing import ClassVar
 
 from headrace.states import FailureClass
 
-_SECRETS = re.compile(r"(?<=://)(?:[^/\s'\"@]*@|[^/\s'\"@:]*:(?!\d+/)[^\s'\"@]*@)")
-"""User and password before the host of a URL; keys of AWS may hold slashes."""
+_SECRETS = re.compile(
+    r"(?<=://)(?![^/\s@]*:\*\*\*@)(?:[^/\s'\"@]*@|[^/\s'\"@:]*:(?!\d+/)[^\s'\"@]*@)"
+)
+"""User and password before the host of a URL; keys of AWS may hold slashes.
+
+What is masked already stays as it is."""
 
 
 def without_secrets(text: str) -> str:

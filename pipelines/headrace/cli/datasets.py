@@ -13,7 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import open_console
-from headrace.storage.manifest import FieldInfo, Manifest, read_manifest
+from headrace.recipe.load import load_site
+from headrace.recipe.site import StoreOptions
+from headrace.storage.manifest import FieldInfo, Manifest
+from headrace.storage.packed import read_manifest_at
+from headrace.storage.store import is_remote
 
 if TYPE_CHECKING:
     from headrace.shards.summary import DatasetSummary, ShardSummary
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 _EXIT_DAMAGED = 1
 _NUM_SHOWN = 20
 
+SiteOption = Annotated[
+    str | None, typer.Option(help="Site, by name or YAML file, that says how S3 is reached.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -36,7 +43,8 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="Folder of a dataset, or one shard file.")],
+    path: Annotated[str, typer.Argument(help="Folder or URL of a dataset, or one shard file.")],
+    site: SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a dataset or a shard holds.
@@ -46,11 +54,13 @@ def inspect(
 
         headrace inspect ~/.headrace/datasets/digits-0123456789ab/shards/train-00000.h5
 
+        headrace inspect s3://hospital/packed/scans-0123456789ab --site my-site.yaml
+
         headrace inspect DATASET --json
     """
     from headrace.shards.summary import DatasetSummary, summarise  # h5py takes half a second
 
-    summary = summarise(path)
+    summary = summarise(path, _s3(site))
     if as_json:
         typer.echo(summary.model_dump_json(indent=1))
     elif isinstance(summary, DatasetSummary):
@@ -60,25 +70,32 @@ def inspect(
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(help="Folder of a dataset or of a staged copy.")],
+    path: Annotated[str, typer.Argument(help="Folder or URL of a dataset, or a staged copy.")],
+    site: SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every shard of a dataset: size, checksum, structure, sample ids.
 
-    The exit code is 1 when something is wrong.
+    Shards in S3 are brought one by one to the folder for temporary files. The exit code is 1 when
+    something is wrong.
 
     Examples:
         headrace verify ~/.headrace/datasets/digits-0123456789ab
+
+        headrace verify s3://hospital/packed/scans-0123456789ab --site my-site.yaml
 
         headrace verify DATASET --json
     """
     from headrace.shards.verify import verify_dataset  # h5py takes half a second
 
-    folder = path.expanduser().absolute()
-    manifest = read_manifest(folder)
+    options = _s3(site)
+    location = path if is_remote(path) else str(Path(path).expanduser().absolute())
+    manifest = read_manifest_at(location, options)
     with _bytes_bar(as_json) as progress:
         task = progress.add_task("verifying", total=manifest.num_bytes)
-        findings = verify_dataset(folder, lambda num_bytes: progress.advance(task, num_bytes))
+        findings = verify_dataset(
+            location, lambda num_bytes: progress.advance(task, num_bytes), options
+        )
     if as_json:
         listed = ",".join(finding.model_dump_json() for finding in findings)
         typer.echo(f'{{"intact": {str(not findings).lower()}, "findings": [{listed}]}}')
@@ -107,6 +124,10 @@ def digits(
 
 def _examples() -> None:
     """Write example data to try headrace with."""
+
+
+def _s3(site: str | None) -> StoreOptions | None:
+    return load_site(site).s3 if site is not None else None
 
 
 def _bytes_bar(quiet: bool) -> Progress:

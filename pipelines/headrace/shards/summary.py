@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from headrace.errors import UnknownNameError
+from headrace.errors import StoreMissingError, UnknownNameError
+from headrace.recipe.site import StoreOptions
 from headrace.shards import format as names
 from headrace.shards.layout import ShardLayout, read_layout
 from headrace.storage.manifest import FILE_NAME, Manifest, Record, read_manifest
+from headrace.storage.packed import read_manifest_at
+from headrace.storage.store import is_remote, open_store
+
+SUFFIX = ".h5"
+"""Ends the names of shards."""
 
 
 class ArraySummary(Record):
@@ -49,7 +57,7 @@ class DatasetSummary(Record):
     kind: Literal["dataset"] = "dataset"
     """Tells it from a shard."""
     path: str
-    """The folder."""
+    """The folder or URL."""
     num_samples: int
     """Samples in all splits."""
     num_bytes: int
@@ -60,33 +68,63 @@ class DatasetSummary(Record):
     """The manifest."""
 
 
-def summarise(path: Path) -> DatasetSummary | ShardSummary:
-    """Summary of a dataset's folder, of its `manifest.json`, or of a shard file.
+def summarise(
+    location: Path | str, options: StoreOptions | None = None
+) -> DatasetSummary | ShardSummary:
+    """Summary of a dataset's folder or URL, of its `manifest.json`, or of a shard file.
+
+    A shard in S3 is brought to a temporary file.
+
+    Args:
+        location: Path, or `s3://` URL.
+        options: How to reach S3.
 
     Raises:
-        UnknownNameError: There is nothing at `path`.
+        UnknownNameError: There is nothing there.
         ManifestError: The folder is no dataset.
         ShardError: The file is no shard, or a damaged one.
+        StoreError: S3 kept failing.
     """
-    path = path.expanduser().absolute()
+    if is_remote(str(location)):
+        return _remote(str(location).rstrip("/"), options)
+    path = Path(location).expanduser().absolute()
     if not path.exists():
         raise UnknownNameError(
             f"{path} does not exist", "Give the folder of a dataset, or a shard file."
         )
     if path.is_file() and path.name != FILE_NAME:
         return _of_shard(path, read_layout(path))
-    return _of_dataset(path.parent if path.is_file() else path)
-
-
-def _of_dataset(folder: Path) -> DatasetSummary:
+    folder = path.parent if path.is_file() else path
     manifest = read_manifest(folder)
-    missing = [
-        shard.file
-        for shard in manifest.shards
-        if not _has_size(folder / shard.file, shard.num_bytes)
-    ]
+    sizes = {shard.file: _size(folder / shard.file) for shard in manifest.shards}
+    return _of_dataset(str(folder), manifest, sizes)
+
+
+def _remote(url: str, options: StoreOptions | None) -> DatasetSummary | ShardSummary:
+    place, _, name = url.rpartition("/")
+    if not name.endswith(SUFFIX):
+        location = place if name == FILE_NAME else url
+        manifest = read_manifest_at(location, options)
+        files = open_store(location, options).list_files()
+        return _of_dataset(location, manifest, {file.path: file.num_bytes for file in files})
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        try:
+            open_store(place, options).download(name, Path(folder, name))
+        except StoreMissingError as error:
+            raise UnknownNameError(
+                f"{url} does not exist", "Give the URL of a dataset, or of a shard file."
+            ) from error
+        return _of_shard(Path(folder, name), read_layout(Path(folder, name))).model_copy(
+            update={"path": url}
+        )
+
+
+def _of_dataset(
+    location: str, manifest: Manifest, sizes: Mapping[str, int | None]
+) -> DatasetSummary:
+    missing = [shard.file for shard in manifest.shards if sizes.get(shard.file) != shard.num_bytes]
     return DatasetSummary(
-        path=str(folder),
+        path=location,
         num_samples=manifest.num_samples,
         num_bytes=manifest.num_bytes,
         missing=tuple(missing),
@@ -94,8 +132,8 @@ def _of_dataset(folder: Path) -> DatasetSummary:
     )
 
 
-def _has_size(path: Path, num_bytes: int) -> bool:
-    return path.is_file() and path.stat().st_size == num_bytes
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
 
 
 def _of_shard(path: Path, layout: ShardLayout) -> ShardSummary:

@@ -1,4 +1,4 @@
-"""Checks a dataset's folder against its manifest: nothing is taken on trust."""
+"""Checks the shards of a dataset against its manifest: nothing is taken on trust."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ShardError
+from headrace.errors import DataError
+from headrace.recipe.site import StoreOptions
+from headrace.shards.copies import Copies, copies_of
 from headrace.shards.layout import ShardLayout
 from headrace.shards.reader import ShardReader
-from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import FieldInfo, Manifest, Record, ShardInfo, read_manifest
+from headrace.storage.manifest import FieldInfo, Manifest, Record, ShardInfo
+from headrace.storage.packed import read_manifest_at
 
 Tick = Callable[[int], None]
 
@@ -32,32 +34,38 @@ class Finding(Record):
     """What is wrong."""
 
 
-def verify_dataset(folder: Path, tick: Tick | None = None) -> tuple[Finding, ...]:
+def verify_dataset(
+    location: Path | str, tick: Tick | None = None, options: StoreOptions | None = None
+) -> tuple[Finding, ...]:
     """Check every shard: size, checksum, structure, labels, and that sample ids are unique.
 
     Args:
-        folder: Folder with `manifest.json`; a staged copy will do.
+        location: Folder or URL with `manifest.json`; a staged copy will do.
         tick: Called with the bytes of every chunk that was read; may raise to stop.
+        options: How to reach S3.
 
     Returns:
         What is wrong, shard by shard; empty when all is well.
 
     Raises:
         ManifestError: There is no dataset, or its manifest is damaged.
+        StoreError: S3 kept failing.
+        StorageFullError: There is no room for one shard out of S3.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest_at(str(location), options)
     findings: list[Finding] = []
     ids = _Ids()
-    for shard, first in _placed(manifest):
-        for problem in _problems(folder, manifest, shard, ids, tick):
-            finding = Finding(
-                file=shard.file,
-                split=shard.split,
-                first_sample=first,
-                last_sample=first + shard.num_samples - 1,
-                problem=problem,
-            )
-            findings.append(finding)
+    with copies_of(str(location), options) as copies:
+        for shard, first in _placed(manifest):
+            for problem in _problems(copies, manifest, shard, ids, tick):
+                finding = Finding(
+                    file=shard.file,
+                    split=shard.split,
+                    first_sample=first,
+                    last_sample=first + shard.num_samples - 1,
+                    problem=problem,
+                )
+                findings.append(finding)
     return tuple(findings)
 
 
@@ -93,23 +101,22 @@ class _Ids:
 
 
 def _problems(
-    folder: Path, manifest: Manifest, shard: ShardInfo, ids: _Ids, tick: Tick | None
+    copies: Copies, manifest: Manifest, shard: ShardInfo, ids: _Ids, tick: Tick | None
 ) -> Iterator[str]:
-    path = folder / shard.file
-    if not path.is_file():
+    num_bytes = copies.num_bytes(shard)
+    if num_bytes is None:
         yield "the file is missing"
         return
-    num_bytes = path.stat().st_size
     if num_bytes != shard.num_bytes:
         yield f"the file has {num_bytes:,} bytes, not {shard.num_bytes:,}"
         return
     try:
-        checksum = file_xxh3_128(path, tick)
-        if checksum == shard.xxh3_128:
-            yield from _structure(manifest, shard, ShardReader(path), ids)
+        copy = copies.read(shard, tick)
+        if copy.xxh3_128 == shard.xxh3_128:
+            yield from _structure(manifest, shard, ShardReader(copy.path), ids)
         else:  # HDF5 is not asked about damaged files: it can hang on them
-            yield f"the checksum is {checksum}, not {shard.xxh3_128}"
-    except ShardError as error:
+            yield f"the checksum is {copy.xxh3_128}, not {shard.xxh3_128}"
+    except DataError as error:
         yield error.what
     except OSError as error:
         yield f"it cannot be read: {error}"
