@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
@@ -21,6 +23,8 @@ from headrace.packing.sources.index import index_of
 from headrace.packing.sources.kinds import kind_of_bytes
 from headrace.packing.sources.place import Place, changed
 from headrace.recipe.dataset import DatasetSpec
+from headrace.storage.room import told_when_full
+from headrace.storage.store import StoredFile
 
 Types = tuple[type, ...]
 
@@ -31,7 +35,9 @@ _DTYPES = {bool: "bool", int: "int64", float: "float64"}
 
 
 class FunctionSource:
-    """Files of a local folder, each read by `dataset.reader`.
+    """Files, each read by `dataset.reader`, which takes a local path.
+
+    Those of S3 lie in a temporary folder while the function reads them, one at a time.
 
     Args:
         spec: Which files, the function, and how samples are labelled.
@@ -46,18 +52,12 @@ class FunctionSource:
     def __init__(
         self, spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
     ) -> None:
-        if place.folder is None:
-            raise RecipeError(
-                f"dataset.reader is given, but {place.name} is no local folder",
-                "The function takes paths: copy the files to a folder.",
-            )
         if spec.fields:
             raise RecipeError(
                 "Both dataset.reader and dataset.fields are given",
                 "The names in the dict that the function returns are the fields; keep one.",
             )
         self.fields = fields
-        self._folder: Path = place.folder
         self._place = place
         self._spec = spec
         self._access = access
@@ -91,16 +91,38 @@ class FunctionSource:
         self, refs: Sequence[SampleRef], fields: Sequence[SourceField]
     ) -> Iterator[Values | Unreadable]:
         kinds = {field.name: _TYPES.get(field.kind, (bytes,)) for field in fields}
-        for ref in refs:
-            self._check(ref)
+        for ref, path in zip(refs, self._local(refs), strict=True):
+            if isinstance(path, Unreadable):
+                yield path
+                continue
             try:
-                made = self._function(str(self._folder / ref.path))
+                made = self._function(str(path))
             except HeadraceError:
                 raise
             except Exception as error:  # noqa: BLE001 the user's code may raise anything
                 yield Unreadable(ref.path, f"the reader raised {type(error).__name__}: {error}")
                 continue
             yield _checked(ref.path, made, kinds)
+
+    def _local(self, refs: Sequence[SampleRef]) -> Generator[Path | Unreadable, None, None]:
+        """Local paths of files, each until the next is asked for."""
+        if self._place.folder is not None:
+            for ref in refs:
+                self._check(ref)
+                yield self._place.folder / ref.path
+            return
+        files = [StoredFile(ref.path, ref.num_bytes, ref.version) for ref in refs]
+        with TemporaryDirectory(prefix="headrace-") as folder:
+            for file, content in zip(files, self._place.read(files), strict=True):
+                if isinstance(content, Unreadable):
+                    yield content
+                    continue
+                path = Path(folder, file.path)
+                with told_when_full(Path(folder), file.num_bytes):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+                yield path
+                path.unlink(missing_ok=True)  # the function may have moved it
 
     def _check(self, ref: SampleRef) -> None:
         found = self._place.stat(ref.path)
@@ -111,16 +133,18 @@ class FunctionSource:
 
     def _fields_of(self, ref: SampleRef) -> tuple[SourceField, ...]:
         name = f"{self._place.name}/{ref.path}"
-        try:
-            made = self._function(str(self._folder / ref.path))
-        except HeadraceError:
-            raise
-        except Exception as error:
-            raise UserCodeError(
-                f"The reader of dataset.reader raised {type(error).__name__} for {name}: {error}",
-                "Correct the function, or narrow dataset.include.",
-                trace="".join(traceback.format_exception(error)),
-            ) from error
+        with closing(self._local([ref])) as paths:
+            try:
+                made = self._function(str(next(paths)))
+            except HeadraceError:
+                raise
+            except Exception as error:
+                raise UserCodeError(
+                    f"The reader of dataset.reader raised {type(error).__name__} for {name}: "
+                    f"{error}",
+                    "Correct the function, or narrow dataset.include.",
+                    trace="".join(traceback.format_exception(error)),
+                ) from error
         if not isinstance(made, Mapping) or not made:
             raise RecipeError(
                 f"The reader of dataset.reader returned {type(made).__name__} for {name}",

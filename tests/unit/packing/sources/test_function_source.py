@@ -13,6 +13,8 @@ from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.storage.store import open_store
+from support.s3_servers import S3Server
 
 READER = """
 from pathlib import Path
@@ -30,7 +32,9 @@ def read(path, factor=1):
 """
 
 
-def opened(tmp_path: Path, texts: list[str], **dataset: Any) -> tuple[Any, Any, Access]:
+def opened(
+    tmp_path: Path, texts: list[str], s3: dict[str, str] | None = None, **dataset: Any
+) -> tuple[Any, Any, Access]:
     code = tmp_path / "code"
     code.mkdir(exist_ok=True)
     module = f"reader_of_{tmp_path.name}"
@@ -54,6 +58,7 @@ def opened(tmp_path: Path, texts: list[str], **dataset: Any) -> tuple[Any, Any, 
         "roles": {"cpu": {}},
         "tiers": [{"name": "disk", "folder": str(tmp_path)}],
         "allowed_code": [str(code)],
+        "s3": s3 or {},
     }
     parsed = parse(Recipe, recipe, "test")
     access = Access.of(parsed, parse(Site, site, "test"))
@@ -79,6 +84,43 @@ def test_fields_of_a_function(tmp_path: Path) -> None:
     (tmp_path / "raw" / "0.dat").unlink()
     with pytest.raises(DataError, match=r"0\.dat is gone since"):
         list(worker.read(refs))
+
+
+def test_the_same_from_s3(
+    tmp_path: Path, moto_server: S3Server, moto_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function gets local paths, of one file at a time, named as in the bucket."""
+    near, _, _ = opened(tmp_path, ["1", "2.5", "damaged", "4"])
+    expected = list(near.read(near.list_samples()))
+    store = open_store(f"{moto_bucket}/raw/deep", moto_server.options)
+    for path in (tmp_path / "raw").iterdir():
+        store.upload(path, f"a/{path.name}")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    far, spec, access = opened(
+        tmp_path,
+        [],
+        {"endpoint_url": moto_server.endpoint_url},
+        source=store.url,
+        include=["**/*.dat"],
+        labels="folders",
+    )
+    refs = far.list_samples()
+    assert [(ref.path, ref.label) for ref in refs] == [(f"a/{n}.dat", "a") for n in range(4)]
+    found = []
+    for sample in open_source(settled(spec, access), access, far.fields).read(refs):
+        (kept,) = scratch.rglob("*.dat")
+        assert kept.name == f"{len(found)}.dat"
+        found.append(sample)
+    assert [str(one) for one in found] == [
+        str(one).replace("'2.dat'", "'a/2.dat'") for one in expected
+    ]
+    assert list(scratch.iterdir()) == []
+    store.write("a/1.dat", b"other")
+    with pytest.raises(DataError, match=r"1\.dat was written to since"):
+        list(far.read(refs))
+    assert list(scratch.iterdir()) == []
 
 
 def test_labels_beside_a_function(tmp_path: Path) -> None:
