@@ -101,7 +101,7 @@ def test_an_intact_dataset(
 def test_a_damaged_shard_is_named_with_its_samples(
     store: Store, server: S3Server, folder: Path, command: Command
 ) -> None:
-    """Pains 30."""
+    """Also one that was cut, and one that is gone."""
     content = bytearray(store.read(SHARD))
     content[len(content) // 2] ^= 1
     store.write(SHARD, bytes(content))

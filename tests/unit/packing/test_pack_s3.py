@@ -10,8 +10,10 @@ from tests.unit.packing.conftest import write_image
 from headrace.errors import DataError, RecipeError, StoreAccessError
 from headrace.packing.step import pack
 from headrace.steps.context import StepContext
+from headrace.storage import s3_errors
 from headrace.storage.manifest import read_manifest
 from headrace.storage.store import open_store
+from support.s3_faults import Cut, Refuse, faulty
 from support.s3_servers import S3Server
 
 MakeContext = Callable[..., StepContext]
@@ -185,6 +187,44 @@ def test_new_samples_are_added_to_a_dataset_on_s3(
     for name, content in shard_bytes(grown).items():
         assert store.read(f"shards/{name}") == content
     assert packed(target=bucket) == {**again, "reused": True}
+
+
+def test_trouble_on_the_way_costs_nothing_but_time(
+    image_source: Path,
+    make_context: MakeContext,
+    in_process: Any,
+    moto_bucket: str,
+    moto_server: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Throttling, 5xx and cuts: the same dataset. Expired credentials: told, then resumed."""
+    monkeypatch.setattr(s3_errors, "FIRST_PAUSE_S", 0.001)
+    copied(image_source, f"{moto_bucket}/raw", moto_server)
+    local = pack(make_context(image_source), in_process)
+    with faulty(moto_server.endpoint_url) as faults:
+        server = S3Server(name="faulty", endpoint_url=faults.endpoint_url)
+        pack_to = {"target": f"{moto_bucket}/packed"}
+        context = at(make_context(f"{moto_bucket}/raw", pack=pack_to), server)
+        trouble = [Refuse(503, "SlowDown"), Cut(3), Refuse(500, "InternalError"), Cut(0)]
+        faults.waiting.extend(trouble)
+        faults.concerns = lambda method, path: (
+            "/shards/val-00001" in path if not faults.waiting else ".png" in path
+        )
+        faults.always = Refuse(400, "ExpiredToken")
+        with pytest.raises(StoreAccessError, match="ExpiredToken") as caught:
+            pack(context, in_process)
+        assert "Renew the credentials" in str(caught.value)
+        assert not faults.waiting
+        faults.always = None
+        before = len(faults.requests)
+        remote = pack(context, in_process)
+        sent = [one for one in faults.requests[before:] if one.startswith("PUT")]
+    assert remote["fingerprint"] == local["fingerprint"]
+    store = open_store(remote["dataset"], moto_server.options)
+    for name, content in shard_bytes(local).items():
+        assert store.read(f"shards/{name}") == content
+    assert not [one for one in sent if "train-00000" in one]  # finished work is kept
+    assert [one for one in sent if "val-00001" in one]
 
 
 def test_a_local_target_is_a_folder_of_datasets(

@@ -77,7 +77,7 @@ def test_plain_answers(pieces: list[bytes], reusable: bool) -> None:
          "negative", "trailers", "old", "no-http"],
 )  # fmt: skip
 def test_an_answer_that_is_not_plain_is_never_taken_for_content(answer: bytes) -> None:
-    """A cut or strange answer must not become a sample (pains 30)."""
+    """A cut or strange answer must not become a sample."""
     with answering(answer) as wire:
         with pytest.raises((HTTPException, OSError)):
             wire.get("/a", {"host": "x"})
