@@ -7,9 +7,9 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 ARGS ?=
 PYTEST = $(BIN)/pytest --durations=15 --durations-min=1
-# tests of parts wait more than they compute; those of whole jobs use all cores by themselves
-PARTS = tests/architecture tests/unit tests/contract tests/dags
+# several at once, since tests wait as much as they compute; tests/support/scheduling.py
 PARALLEL = -n auto --maxprocesses 4 --dist loadfile
+PARTS = tests/architecture tests/unit tests/contract tests/dags
 
 .PHONY: help demo test setup system-packages lint types imports unit contract dags integration \
 	chaos docs reference format pins clean
@@ -24,7 +24,7 @@ demo: setup ## Airflow, the digits, training and evaluation, live in this termin
 
 test: setup system-packages lint types imports ## Everything that must hold before a change goes in
 	@$(PYTEST) $(PARALLEL) $(PARTS)
-	@exec $(PYTEST) tests $(PARTS:%=--ignore=%)
+	@exec $(PYTEST) $(PARALLEL) tests $(PARTS:%=--ignore=%)
 
 setup: ## Virtual environment .venv with all that demo, tests and development need
 	@scripts/setup.sh

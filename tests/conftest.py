@@ -20,6 +20,7 @@ from support.s3_servers import (
     rclone_server,
     s3_credentials,
 )
+from support.scheduling import pytest_xdist_make_scheduler
 from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 from support.waiting import wait_until
 
@@ -29,6 +30,7 @@ __all__ = [
     "moto_server",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "pytest_xdist_make_scheduler",
     "rclone_bucket",
     "rclone_server",
     "s3_credentials",

@@ -50,7 +50,7 @@ def test_reading_with_all_peers(tmp_path):
         assert table.headrace_over["DataLoader over files"] > 0
         assert table.headrace_over["h5py, a read a sample"] > 0
     assert [table.title.split()[3] for table in tables] == ["3,072", "110,592"]
-    assert "headrace, round 1 of 1" in ticks
+    assert "samples of 3,072 bytes (1 of 2): headrace, round 1 of 1" in ticks
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,6 +14,7 @@ from headrace.states import StepState
 from support.airflow_service import SITE, make_home
 from support.disturbed import (
     GONE_S,
+    HEADRACE,
     LONG_S,
     OVERRIDES,
     Records,
@@ -44,38 +45,45 @@ def press_ctrl_c(process: subprocess.Popen[bytes]) -> int:
     return process.wait(GONE_S)
 
 
-def resumed(records: Records, run_id: str, log: Path) -> Result:
-    """Result of the run after `headrace resume`."""
-    process = headrace(records.home, ["resume", run_id], log)
-    assert process.wait(LONG_S) == 0, log.read_text()
-    records.assert_settled(run_id)
-    return records.result(run_id)
-
-
-def assert_went_on(records: Records, run_id: str):
-    """The second attempt at training went on from a checkpoint."""
-    _, second = records.attempts(run_id, "train")
-    assert records.events(second, "launch")[0]["resume"] is not None
-
-
-@pytest.mark.parametrize("how", ["Ctrl-C", "kill -9"])
-def test_a_direct_run_is_ended_and_resumed(
-    how: str, direct: Records, undisturbed: Result, rng: random.Random, tmp_path: Path
-):
-    log = tmp_path / "run.log"
-    process = headrace(direct.home, ["run", "digits", "--site", SITE, *OVERRIDES], log)
-    run_id = newest_run(direct, log, process)
-    training_moment(direct, run_id, rng)
+def interrupt(process: subprocess.Popen[bytes], how: str, records: Records, run_id: str):
+    """End the command that runs a job; look at what `headrace status` says then."""
     if how == "Ctrl-C":
-        assert press_ctrl_c(process) == _INTERRUPTED, log.read_text()
-        assert direct.ledger.run(run_id).state is StepState.CANCELLED
-        assert all(one.state.is_final for one in direct.ledger.attempts(run_id))
+        assert press_ctrl_c(process) == _INTERRUPTED
+        assert records.ledger.run(run_id).state is StepState.CANCELLED
+        assert all(one.state.is_final for one in records.ledger.attempts(run_id))
     else:
         process.kill()
         process.wait()
-    assert_nothing_runs(direct.home)
-    assert resumed(direct, run_id, log) == undisturbed
-    assert_went_on(direct, run_id)
+        status = subprocess.run(
+            [HEADRACE, "status", run_id],
+            env={**os.environ, "HEADRACE_HOME": str(records.home), "COLUMNS": "400"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"headrace resume {run_id}" in status.stdout
+    assert_nothing_runs(records.home)
+
+
+def test_a_direct_run_is_ended_twice_and_resumed(
+    direct: Records, undisturbed: Result, rng: random.Random, tmp_path: Path
+):
+    """By Ctrl-C and by kill -9, one of them the run and the other one its resumption."""
+    log = tmp_path / "run.log"
+    process = headrace(direct.home, ["run", "digits", "--site", SITE, *OVERRIDES], log)
+    run_id = newest_run(direct, log, process)
+    first, second = rng.sample(["Ctrl-C", "kill -9"], 2)
+    for how, least, most in ((first, 0.1, 0.3), (second, 0.4, 0.7)):
+        training_moment(direct, run_id, rng, least, most)
+        interrupt(process, how, direct, run_id)
+        process = headrace(direct.home, ["resume", run_id], log)
+    assert process.wait(LONG_S) == 0, log.read_text()
+    direct.assert_settled(run_id)
+    assert direct.result(run_id) == undisturbed
+    _, *later = direct.attempts(run_id, "train")
+    assert len(later) == 2
+    for attempt in later:
+        assert direct.events(attempt, "launch")[0]["resume"] is not None
     assert_nothing_runs(direct.home)
 
 

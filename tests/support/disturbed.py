@@ -105,13 +105,22 @@ class Records:
         assert not [one for one in self.ledger.leases(run_id=run_id) if one.state.is_active]
 
 
-def training_moment(records: Records, run_id: str, rng: random.Random) -> float:
+def training_moment(
+    records: Records, run_id: str, rng: random.Random, least: float = 0.1, most: float = 0.7
+) -> float:
     """Wait until a random part of the training is done, at least one checkpoint.
+
+    Args:
+        records: Where the run is found.
+        run_id: The run.
+        rng: Chooses the part.
+        least: The smallest part to be chosen.
+        most: The largest one.
 
     Returns:
         Optimizer steps done by then.
     """
-    part = rng.uniform(0.1, 0.7)
+    part = rng.uniform(least, most)
 
     def reached() -> float:
         status = records.status(run_id, "train")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.bench.records import Kind, Lap, Row
 
 Tick = Callable[[str], None]
 """Called with what goes on now, before each lap."""
+
+
+def for_each(sizes: Sequence[int], tick: Tick) -> Iterator[tuple[int, Tick]]:
+    """Sizes of samples, each with a tick that also tells which one it is."""
+    for number, size in enumerate(sizes, 1):
+        yield size, _titled(tick, f"samples of {size:,} bytes ({number} of {len(sizes)})")
+
 
 FAULTS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError,
@@ -69,6 +76,10 @@ def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[Row]:
                 if number and variant.kind == "peer" and time.perf_counter() - began > SLOW_S:
                     slow.add(variant.name)
     return [_row(each, laps[each.name], problems.get(each.name, "")) for each in variants]
+
+
+def _titled(tick: Tick, title: str) -> Tick:
+    return lambda text: tick(f"{title}: {text}")
 
 
 def failure(error: BaseException) -> str:

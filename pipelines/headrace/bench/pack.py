@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace.bench.contest import Tick, Variant, compete
+from headrace.bench.contest import Tick, Variant, compete, for_each
 from headrace.bench.copying import concatenate, concatenate_bare, empty, list_files
 from headrace.bench.laps import Reader, check_epoch
 from headrace.bench.pack_headrace import pack_folder
@@ -68,7 +68,8 @@ def bench_pack(options: PackOptions, tick: Tick) -> tuple[Table, ...]:
         StorageFullError: The folder has no room.
     """
     with ProcessPoolExecutor(NUM_PROCESSES, mp_context=get_context("spawn")) as pool:
-        return tuple(_table(options, size, pool, tick) for size in options.sizes)
+        each = for_each(options.sizes, tick)
+        return tuple(_table(options, size, pool, told) for size, told in each)
 
 
 def write_part(module: str, files: Sequence[str], number: int, folder: str) -> None:

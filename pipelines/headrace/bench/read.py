@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.bench.contest import FAULTS, Tick, Variant, compete, failure
+from headrace.bench.contest import FAULTS, Tick, Variant, compete, failure, for_each
 from headrace.bench.laps import Check, Reader, read_lap
 from headrace.bench.peers.peer import Epoch, Pair, Part, Peer, Reading, missing
 from headrace.bench.records import Lap, Row, Table
@@ -52,7 +52,7 @@ def bench_read(options: ReadOptions, tick: Tick) -> tuple[Table, ...]:
     Raises:
         StorageFullError: The folder has no room.
     """
-    return tuple(_table(options, size, tick) for size in options.sizes)
+    return tuple(_table(options, size, told) for size, told in for_each(options.sizes, tick))
 
 
 def loader_epoch(folder: Path, batch_size: int, prefetch: bool = True) -> Epoch:

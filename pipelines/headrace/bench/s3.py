@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from pydantic import ByteSize
 
-from headrace.bench.contest import Tick, Variant, compete
+from headrace.bench.contest import Tick, Variant, compete, for_each
 from headrace.bench.copying import empty, tree_bytes
 from headrace.bench.pack import NUM_PROCESSES, check_packed
 from headrace.bench.pack_headrace import pack_folder
@@ -131,7 +131,8 @@ def bench_s3(options: S3Options, tick: Tick) -> tuple[Table, ...]:
     spawn = get_context("spawn")
     with credentials(), ProcessPoolExecutor(NUM_PROCESSES, mp_context=spawn) as pool:
         if "pack" in options.work:
-            tables += [_pack(options, size, pool, tick) for size in options.sizes]
+            each = for_each(options.sizes, tick)
+            tables += [_pack(options, size, pool, told) for size, told in each]
         if "stage" in options.work:
             tables.append(_stage(options, tick))
         if "upload" in options.work:

@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from headrace.cli.console import open_console
+from headrace.cli.progress import telling
 from headrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -202,14 +203,9 @@ def _run(bench: Bench, peers: bool, *, as_json: bool) -> None:
     from headrace.bench.report import all_peers, run
 
     others = all_peers() if peers else ()
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    with _tidy_end(), nullcontext() if quiet else console.status("beginning") as status:
-        report = run(
-            " ".join(["headrace", *sys.argv[1:]]),
-            others,
-            lambda: bench(others, lambda text: status.update(text) if status else None),
-        )
+    command = " ".join(["headrace", *sys.argv[1:]])
+    with _tidy_end(), telling(Console(stderr=True)) as tick:
+        report = run(command, others, lambda: bench(others, tick))
     if as_json:
         typer.echo(report.model_dump_json(indent=1))
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.states import StepState
@@ -21,3 +23,6 @@ def test_a_triggered_run_ends_well_and_is_found_in_the_ledger(airflow_service: A
     status = airflow_service.step_status(run_id, "train")
     assert status is not None
     assert status.progress.done == status.progress.total
+    assert {task["try_number"] for task in airflow_service.tasks(dag_run).values()} == {1}
+    events = (Path(view.steps[2].folder) / "events.jsonl").read_text()
+    assert events.count('"event": "launch"') == 1

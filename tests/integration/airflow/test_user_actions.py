@@ -59,11 +59,22 @@ def undisturbed_weights(
     return training.weights()
 
 
-def test_a_task_marked_failed_stops_its_work_and_runs_again_when_cleared(
+def test_a_task_is_cleared_while_it_runs_then_marked_failed_and_cleared_again(
     airflow_service: AirflowService, start: Start, undisturbed_weights: str
 ):
+    """The model takes a lock that the kernel frees when its process has ended: two attempts at
+    once would fail the run.
+    """
     training = start()
     training.wait_held()
+    first_ranks = job_processes.ranks(airflow_service, training.run_id)
+    airflow_service.api.clear(DAG_ID, training.dag_run, ["train"], downstream=True)
+    wait_until(
+        lambda: not any(rank.is_running() for rank in first_ranks),
+        STOPPED_WITHIN_S,
+        "the first attempt to end",
+    )
+    training.wait_held(2)
     step = training.step()
 
     airflow_service.api.mark_task(DAG_ID, training.dag_run, "train", "failed")
@@ -76,42 +87,18 @@ def test_a_task_marked_failed_stops_its_work_and_runs_again_when_cleared(
     assert result.failure is not None
     message = result.failure.message
     assert any(said in message for said in (STOPPED, RELEASED, ABANDONED))  # who came first
-    assert training.states() == [StepState.CANCELLED]
+    assert training.states() == [StepState.CANCELLED] * 2
     assert airflow_service.wait_end(training.dag_run) == "failed"
     assert airflow_service.task_states(training.dag_run)["train"] == "failed"
 
     training.release()
     airflow_service.api.clear(DAG_ID, training.dag_run, ["train"], downstream=True)
-    wait_until(lambda: len(training.attempts()) == 2, STOPPED_WITHIN_S * 2, "training to go on")
+    wait_until(lambda: len(training.attempts()) == 3, STOPPED_WITHIN_S * 2, "training to go on")
     assert airflow_service.wait_end(training.dag_run) == "success"
-    assert training.states() == [StepState.CANCELLED, StepState.SUCCEEDED]
+    assert training.states() == [StepState.CANCELLED, StepState.CANCELLED, StepState.SUCCEEDED]
     assert training.states("stage") == [StepState.SUCCEEDED]
-    assert [begun for _pid, begun in training.attempts()] == [0, HOLD_AT - HOLD_AT % 5]
-    assert training.weights() == undisturbed_weights
-    training.wait_run(StepState.SUCCEEDED)
-    training.wait_nothing_left()
-
-
-def test_clearing_a_running_task_replaces_its_attempt_and_never_runs_two(
-    airflow_service: AirflowService, start: Start, undisturbed_weights: str
-):
-    """The model takes a lock that the kernel frees when its process has ended: two attempts at
-    once would fail the run.
-    """
-    training = start()
-    training.wait_held()
-    first_ranks = job_processes.ranks(airflow_service, training.run_id)
-
-    airflow_service.api.clear(DAG_ID, training.dag_run, ["train"], downstream=True)
-    wait_until(
-        lambda: not any(rank.is_running() for rank in first_ranks),
-        STOPPED_WITHIN_S,
-        "the first attempt to end",
-    )
-    training.wait_held(2)
-    training.release()
-    assert airflow_service.wait_end(training.dag_run) == "success"
-    assert training.states() == [StepState.CANCELLED, StepState.SUCCEEDED]
+    checkpoint = HOLD_AT - HOLD_AT % 5
+    assert [begun for _pid, begun in training.attempts()] == [0, checkpoint, checkpoint]
     assert _overlaps(airflow_service, training) == []
     assert training.weights() == undisturbed_weights
     training.wait_run(StepState.SUCCEEDED)

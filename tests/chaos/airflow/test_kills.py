@@ -1,7 +1,8 @@
-"""Kill -9 at a random moment of the training, one test a process: the job ends as if untouched.
+"""Kill -9 at random moments of the training: the job ends as if untouched.
 
-Each DAG run must end in success after Airflow's own retries, with the weights and figures of the
-undisturbed run to the last bit, each test sample counted once, and nothing left running.
+Two processes are killed in each job, the second one when the first has been made good. Each DAG run
+must end in success after Airflow's own retries, with the weights and figures of the undisturbed run
+to the last bit, each test sample counted once, and nothing left running.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.ledger.records import AttemptRecord
 from headrace.states import FailureClass, StepState
 from support import job_processes
 from support.airflow_service import AirflowService
@@ -28,7 +30,8 @@ pytestmark = [
 ]
 
 ONCE = [StepState.SUCCEEDED]
-LOST_ONCE = [StepState.LOST, StepState.SUCCEEDED]
+
+FindTask = Callable[[AirflowService, str], psutil.Process | None]
 
 
 class Job:
@@ -46,9 +49,9 @@ class Job:
         self.dag_run = service.trigger(overrides=OVERRIDES)
         self.run_id = service.wait_for_run(self.dag_run)
 
-    def reach_training(self) -> float:
-        """Wait for the random moment; gives the steps done."""
-        return training_moment(self.records, self.run_id, self._rng)
+    def reach_training(self, least: float = 0.1, most: float = 0.7) -> float:
+        """Wait for a random moment between two parts of the training; gives the steps done."""
+        return training_moment(self.records, self.run_id, self._rng, least, most)
 
     def kill_one_of(self, find: Callable[[AirflowService, str], list[psutil.Process]]) -> None:
         """Kill a random one of the run's processes of some kind."""
@@ -84,6 +87,10 @@ class Job:
         """How often Airflow has tried a task."""
         return int(self.service.tasks(self.dag_run)[task]["try_number"])
 
+    def wait_launches(self, number: int) -> None:
+        """Wait until the ranks have been launched so often."""
+        wait_until(lambda: len(self.launches()) >= number, LONG_S, f"launch {number} of the ranks")
+
     def launches(self) -> list[dict[str, Any]]:
         """All launches of the training's ranks, over all attempts."""
         return [
@@ -92,15 +99,28 @@ class Job:
             for launch in self.records.events(attempt, "launch")
         ]
 
-    def assert_went_on(self) -> None:
-        """Training was launched anew once, then from checkpoints only.
+    def assert_healed_then_lost(self, killed: str) -> tuple[AttemptRecord, AttemptRecord]:
+        """A process that trains was killed, and was replaced in the same attempt; then one without
+        which the attempt was lost. Training was launched thrice, and always went on.
 
         A rank may also abort as it leaves (seen on crowded machines); that is one launch more.
+
+        Args:
+            killed: What the lost attempt says of the second process.
+
+        Returns:
+            The attempt that was lost, and the one that took its place.
         """
+        assert self.states() == [StepState.LOST, StepState.SUCCEEDED]
+        first, second = self.records.attempts(self.run_id, "train")
+        assert first.failure_class is FailureClass.LOST
+        assert killed in first.message
+        assert self.records.events(first, "restart")
         resumed = [launch["resume"] for launch in self.launches()]
         assert resumed[0] is None
-        assert len(resumed) >= 2
+        assert len(resumed) >= 3
         assert all(resumed[1:])
+        return first, second
 
 
 @pytest.fixture
@@ -109,82 +129,67 @@ def job(airflow_service: AirflowService, undisturbed: Result, rng: random.Random
     return Job(airflow_service, rng)
 
 
-def test_an_undisturbed_run_under_airflow_equals_the_direct_one(job: Job, undisturbed: Result):
-    job.assert_ends_like(undisturbed)
-    assert job.states() == ONCE
-    assert job.tries() == 1
-    assert len(job.launches()) == 1
-
-
-@pytest.mark.parametrize("name", ["scheduler", "triggerer"])
-def test_a_component_of_airflow_is_killed(
-    name: str, job: Job, airflow_service: AirflowService, undisturbed: Result
+def test_components_of_airflow_are_killed(
+    job: Job, airflow_service: AirflowService, undisturbed: Result
 ):
+    """The scheduler dies while the new triggerer takes over what the killed one watched."""
     job.reach_training()
-    before = job_processes.component(airflow_service, name)
-    kill(before)
+    for name in ("triggerer", "scheduler"):
+        assert not job.records.ledger.run(job.run_id).state.is_final
+        before = job_processes.component(airflow_service, name)
+        kill(before)
+        assert job_processes.component(airflow_service, name).pid != before.pid
     job.assert_ends_like(undisturbed)
-    assert job_processes.component(airflow_service, name).pid != before.pid
     assert job.states() == ONCE  # the work never noticed
     assert len(job.launches()) == 1
 
 
-@pytest.mark.parametrize("role", ["runner", "supervisor"])
-def test_the_task_process_is_killed(
-    role: str,
-    job: Job,
-    airflow_service: AirflowService,
-    undisturbed: Result,
-    rng: random.Random,
+def test_task_processes_are_killed(
+    job: Job, airflow_service: AirflowService, undisturbed: Result, rng: random.Random
 ):
-    """The code of task `train` runs for a moment only, to submit or to collect; one is hit."""
-    find = {"runner": job_processes.task_runner, "supervisor": job_processes.task_supervisor}[role]
-    if rng.random() < 0.5:
-        job.reach_training()  # so it is the segment that collects
+    """The code of task `train` runs for a moment to submit, and for another to collect; the process
+    that runs it is hit in one of them, the one that watches over it in the other.
+    """
     task_instance = str(airflow_service.tasks(job.dag_run)["train"]["id"])
-    process = wait_until(
-        lambda: find(airflow_service, task_instance), LONG_S, "task train to run", poll_s=0.02
-    )
-    kill(process)
+    roles = [job_processes.task_runner, job_processes.task_supervisor]
+    rng.shuffle(roles)
+    for number, find in enumerate(roles):
+        if number:
+            job.reach_training()  # so it is the segment that collects
+        kill(_running(find, airflow_service, task_instance))
     job.assert_ends_like(undisturbed)
-    assert job.tries() in (1, 2)  # a process that had not yet told of its start costs no try
-    assert job.states() == ONCE  # the second try found the work of the first
+    assert job.tries() in (1, 2, 3)  # who had not yet told of its start costs no try
+    assert job.states() == ONCE  # the other tries found the work of the first
     assert len(job.launches()) == 1
 
 
-def test_the_lease_host_is_killed(job: Job, airflow_service: AirflowService, undisturbed: Result):
-    job.reach_training()
-    kill(job_processes.lease_host(airflow_service, job.run_id))
-    job.assert_ends_like(undisturbed)
-    assert job.states() == LOST_ONCE
-    first, second = job.records.attempts(job.run_id, "train")
-    assert first.failure_class is FailureClass.LOST
-    assert "host" in first.message
-    assert first.lease_id != second.lease_id
-    job.assert_went_on()
-
-
-def test_the_step_driver_is_killed(job: Job, undisturbed: Result):
-    job.reach_training()
+def test_a_rank_and_then_the_step_driver_are_killed(job: Job, undisturbed: Result):
+    job.reach_training(0.1, 0.3)
+    job.kill_one_of(job_processes.ranks)
+    job.wait_launches(2)
+    job.reach_training(0.4, 0.7)
     job.kill_one_of(job_processes.step_drivers)
     job.assert_ends_like(undisturbed)
-    assert job.states() == LOST_ONCE
-    first, second = job.records.attempts(job.run_id, "train")
-    assert first.failure_class is FailureClass.LOST
-    assert "signal 9" in first.message
+    first, second = job.assert_healed_then_lost("signal 9")
     assert first.lease_id == second.lease_id
-    job.assert_went_on()
 
 
-@pytest.mark.parametrize("kind", ["dask_workers", "ranks"])
-def test_a_process_that_trains_is_killed(kind: str, job: Job, undisturbed: Result):
-    steps_before = job.reach_training()
-    job.kill_one_of(getattr(job_processes, kind))
+def test_a_worker_and_then_the_lease_host_are_killed(
+    job: Job, airflow_service: AirflowService, undisturbed: Result
+):
+    job.reach_training(0.1, 0.3)
+    job.kill_one_of(job_processes.dask_workers)
+    job.wait_launches(2)
+    job.reach_training(0.4, 0.7)
+    kill(job_processes.lease_host(airflow_service, job.run_id))
     job.assert_ends_like(undisturbed)
-    assert job.states() == ONCE
-    assert job.tries() == 1
-    attempt = job.records.attempts(job.run_id, "train")[0]
-    assert attempt.outputs["restarts"] >= 1  # a rank may also abort as it leaves, and is healed
-    job.assert_went_on()
-    resumed_from = job.launches()[1]["resume"]
-    print(f"killed after step {steps_before:g}, went on from {resumed_from}")
+    first, second = job.assert_healed_then_lost("host")
+    assert first.lease_id != second.lease_id
+
+
+def _running(find: FindTask, service: AirflowService, task_instance: str) -> psutil.Process:
+    process = wait_until(
+        lambda: find(service, task_instance), LONG_S, "task train to run", poll_s=0.02
+    )
+    assert process is not None
+    return process

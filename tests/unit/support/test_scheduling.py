@@ -1,0 +1,31 @@
+"""Tests that share an Airflow come to the same test process, whatever file they are in."""
+
+import pytest
+
+from support.airflow_service import AirflowService
+from support.scheduling import SharedAirflowScheduling
+from support.sources import ROOT
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "group"),
+    [
+        ("tests/chaos/airflow/test_kills.py::test_x[a/airflow/b]", "airflow"),
+        ("tests/integration/airflow/test_service.py::test_x", "airflow"),
+        ("tests/integration/test_wheel.py::test_x[airflow]", "tests/integration/test_wheel.py"),
+        ("tests/unit/airflow.py::TestX::test_x", "tests/unit/airflow.py"),
+    ],
+)
+def test_groups(nodeid: str, group: str) -> None:
+    assert SharedAirflowScheduling._split_scope(None, nodeid) == group  # type: ignore[arg-type]
+
+
+def test_what_asks_for_the_shared_airflow_lies_in_such_a_folder() -> None:
+    asking = {
+        str(file.relative_to(ROOT))
+        for folder in ("integration", "chaos", "docs", "benchmarks", "dags", "contract", "unit")
+        for file in (ROOT / "tests" / folder).rglob("test_*.py")
+        if f"airflow_service: {AirflowService.__name__}" in file.read_text()
+    }
+    assert asking
+    assert [file for file in asking if "/airflow/" not in file] == []
