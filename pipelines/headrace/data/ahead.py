@@ -13,20 +13,26 @@ import torch
 T = TypeVar("T")
 
 
-def read_ahead(read: Callable[[int], T], numbers: range, depth: int) -> Generator[T, None, None]:
-    """What `read` gives for each number, in order; the threads end with the iterator.
+def read_ahead(
+    begin: Callable[[range], Callable[[int], T]], numbers: range, depth: int
+) -> Generator[T, None, None]:
+    """What is read for each number, in order; the threads end with the iterator.
+
+    Threads of one core each take whole results: they never wait for one another within one, as
+    the threads that torch shares a single copy among do, which is slow when cores are busy.
 
     Args:
-        read: Called in one of `depth` threads, each of which copies with one core; what it raises
-            is raised here, in its turn.
+        begin: Given numbers, says how each is read. It is asked by each of `depth` threads for a
+            share of the numbers, which that thread reads in order; what is raised there is raised
+            here, in its turn.
         numbers: Numbers to read.
         depth: Results that are made or wait, at most; 0 reads here, when it is asked for.
     """
     if depth == 0:
-        yield from map(read, numbers)
+        yield from map(begin(numbers), numbers)
         return
     num_threads = torch.get_num_threads()
-    readers = [_Reader(read, numbers[first::depth]) for first in range(depth)]
+    readers = [_Reader(begin, numbers[first::depth]) for first in range(depth)]
     torch.set_num_threads(num_threads)  # the readers set it for themselves, and for new threads
     try:
         for _, reader in zip(numbers, cycle(readers), strict=False):
@@ -39,8 +45,8 @@ def read_ahead(read: Callable[[int], T], numbers: range, depth: int) -> Generato
 class _Reader(Generic[T]):
     """Reads some of the numbers, one ahead."""
 
-    def __init__(self, read: Callable[[int], T], numbers: range) -> None:
-        self._read = read
+    def __init__(self, begin: Callable[[range], Callable[[int], T]], numbers: range) -> None:
+        self._begin = begin
         self._numbers = numbers
         self._done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
         self._wanted: SimpleQueue[bool] = SimpleQueue()
@@ -64,11 +70,11 @@ class _Reader(Generic[T]):
     def _work(self) -> None:
         torch.set_num_threads(1)
         self._started.set()
-        for number in self._numbers:
-            if not self._wanted.get():
-                return
-            try:
-                self._done.put((self._read(number), None))
-            except BaseException as error:  # noqa: BLE001  raised again in `next`
-                self._done.put((None, error))
-                return
+        try:
+            read = self._begin(self._numbers)
+            for number in self._numbers:
+                if not self._wanted.get():
+                    return
+                self._done.put((read(number), None))
+        except BaseException as error:  # noqa: BLE001  raised again in `next`
+            self._done.put((None, error))

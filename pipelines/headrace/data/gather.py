@@ -1,70 +1,49 @@
 """Samples of fixed fields straight from the shards into batches: one native call a field.
 
-Shards are mapped into one address space, so a batch is an `index_select` by addresses. It goes
-into memory that is used again when nobody refers to the batch that had it before: fresh memory
+Shards are mapped into one address space, so a batch is an `index_select` by addresses. They are
+found for many batches at once: for a batch of small samples that takes as long as the copy. Samples
+go into memory that is used again when nobody refers to the batch that had it before: fresh memory
 would have to be cleared by the kernel first, which costs as much as the copy.
 """
 
 from __future__ import annotations
 
 import math
-import weakref
-from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.data.buffers import Buffers
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage.manifest import FieldInfo
 
-_MIN_REUSED_BYTES = 2**16  # below, the allocator of the C library reuses memory by itself
-_MAX_FREE = 8
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Rows of a field in the dataset's memory."""
+
+    rows: Tensor
+    """Row `i` begins at byte `i` of the memory, `(num_bytes, row_bytes) uint8`."""
+    starts: Tensor
+    """First bytes, `(n,) int64`."""
+    dtype: torch.dtype
+    """Of an element."""
+    shape: tuple[int, ...]
+    """Of a sample."""
 
 
-class Buffers:
-    """Lends memory for batches and takes it back when the last tensor on it is gone.
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Where samples lie; for single numbers, what they are."""
 
-    Whoever keeps a batch, or a view of it, keeps its memory: it is never written to again. With
-    CUDA in use, memory is page-locked and comes from PyTorch, which reuses it after all copies to
-    the device that were begun.
-    """
-
-    def __init__(self) -> None:
-        self._free: deque[NDArray[np.uint8]] = deque(maxlen=_MAX_FREE)
-        self._lent: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
-
-    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
-        return Buffers, ()
-
-    def lend(self, num_bytes: int) -> Tensor:
-        """Memory with any content, `(num_bytes,) uint8`."""
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-        if num_bytes < _MIN_REUSED_BYTES:
-            return torch.empty(num_bytes, dtype=torch.uint8)
-        memory = self._taken(num_bytes)
-        lent = memory[:]  # an object of its own, which tensors keep alive
-        key = id(memory)
-        self._lent[key] = weakref.ref(lent, lambda _: self._take_back(key, memory))
-        return torch.from_numpy(lent)
-
-    def _taken(self, num_bytes: int) -> NDArray[np.uint8]:
-        for _ in range(len(self._free)):
-            try:
-                memory = self._free.pop()
-            except IndexError:  # another thread was faster
-                break
-            if len(memory) == num_bytes:
-                return memory
-            self._free.appendleft(memory)
-        return np.empty(num_bytes, dtype=np.uint8)
-
-    def _take_back(self, key: int, memory: NDArray[np.uint8]) -> None:
-        self._lent.pop(key, None)
-        self._free.append(memory)
+    indices: NDArray[np.int64]
+    """Places in the split, `(n,) int64`."""
+    fields: dict[str, _Rows | Tensor | None]
+    """By field: its rows, its numbers `(n,)`, or None when it is compressed."""
 
 
 class Gatherer:
@@ -97,25 +76,53 @@ class Gatherer:
             ShardError: A shard is damaged.
             IndexError: An index is outside the split.
         """
-        shard_of = self.dataset.shard_of(indices)
-        return {info.name: self._gather(info, indices, shard_of) for info in fields}
+        return self.take(self.find(fields, indices), 0, len(indices))
 
-    def _gather(
+    def find(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> Found:
+        """Look up where samples lie; valid until a shard moves. Arguments and errors as `gather`.
+
+        Numbers of one field are one tensor, which batches of `take` share.
+        """
+        shard_of = self.dataset.shard_of(indices)
+        found = {info.name: self._find(info, indices, shard_of) for info in fields}
+        return Found(indices=indices, fields=found)
+
+    def take(self, found: Found, start: int, stop: int) -> dict[str, Tensor]:
+        """Samples `start` to `stop` of those found, as `gather` gives them."""
+        return {name: self._take(name, found, start, stop) for name in found.fields}
+
+    def _find(
         self, info: FieldInfo, indices: NDArray[np.int64], shard_of: NDArray[np.int64]
-    ) -> Tensor:
+    ) -> _Rows | Tensor | None:
+        row_bytes, dtype = self._kind(info)
+        if info.codec != "none":
+            return None
+        if not len(indices) * row_bytes:
+            return torch.empty((len(indices), *info.shape), dtype=dtype)
+        table = self.dataset.table(info.name, shard_of) if info.shape == () else None
+        if table is not None:
+            numbers = self._buffers.lend(len(indices) * row_bytes).view(dtype)
+            np.take(table, indices, out=numbers.numpy(), mode="clip")
+            return numbers
+        starts = torch.from_numpy(self.dataset.rows(info.name, indices, shard_of))
+        return _Rows(rows=self._rows(row_bytes), starts=starts, dtype=dtype, shape=info.shape)
+
+    def _take(self, name: str, found: Found, start: int, stop: int) -> Tensor:
+        place = found.fields[name]
+        if isinstance(place, Tensor):
+            return place[start:stop]
+        if place is None:
+            return self._decompressed(self.dataset.field(name), found.indices[start:stop])
+        row_bytes = place.rows.shape[1]
+        out = self._buffers.lend((stop - start) * row_bytes).view(stop - start, row_bytes)
+        torch.index_select(place.rows, 0, place.starts[start:stop], out=out)
+        return out.view(place.dtype).view(stop - start, *place.shape)
+
+    def _decompressed(self, info: FieldInfo, indices: NDArray[np.int64]) -> Tensor:
         row_bytes, dtype = self._kind(info)
         out = self._buffers.lend(len(indices) * row_bytes)
         values = out.view(dtype).view(len(indices), *info.shape)
-        if info.codec != "none":
-            self.dataset.gather(info.name, indices, values.numpy())
-        elif out.numel():
-            table = self.dataset.table(info.name, shard_of) if info.shape == () else None
-            if table is not None:
-                np.take(table, indices, out=values.numpy(), mode="clip")
-            else:
-                starts = torch.from_numpy(self.dataset.rows(info.name, indices, shard_of))
-                rows = self._rows(row_bytes)
-                torch.index_select(rows, 0, starts, out=out.view(len(indices), row_bytes))
+        self.dataset.gather(info.name, indices, values.numpy())
         return values
 
     def _kind(self, info: FieldInfo) -> tuple[int, torch.dtype]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import chain
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from headrace.data.ahead import read_ahead
 from headrace.data.collate import collate, varies
 from headrace.data.decode import Decoder
-from headrace.data.gather import Gatherer
+from headrace.data.gather import Found, Gatherer
 from headrace.data.order import Indices, Order
 from headrace.errors import StepError
 from headrace.shards.dataset import ShardedDataset
@@ -29,8 +28,7 @@ varying length, are lists of samples unless they are filled up, see `headrace.da
 
 SAMPLE_ID = "sample_id"
 
-_TOGETHER_BYTES = 8 * 2**20
-_MAX_TOGETHER = 16
+_MAX_FOUND = 64  # batches whose samples are looked up at once
 
 ReadBatch = Callable[[int, int], Batch]
 """Reads batch `number` of an epoch in a way of its own: `(epoch, number) -> batch`."""
@@ -80,11 +78,61 @@ def gather_batch(
     return batch
 
 
+class CopiedBatches:
+    """Reads batches of an epoch one after the other, when all fields are of fixed shape.
+
+    Where samples lie is looked up for more and more batches at once.
+
+    Args:
+        gatherer: Gathers samples of the split.
+        order: Which samples make up which batch.
+        fields: Names of the fields wanted.
+        epoch: The epoch.
+        numbers: Numbers of the batches that will be read, in this order.
+    """
+
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        order: Order,
+        fields: Sequence[str],
+        epoch: int,
+        numbers: range,
+    ) -> None:
+        self._gatherer = gatherer
+        self._order = order
+        self._infos = [gatherer.dataset.field(name) for name in (*fields, SAMPLE_ID)]
+        self._epoch = epoch
+        self._left = numbers
+        self._found: dict[int, tuple[Found, int, int]] = {}
+        self._num_found = 1
+
+    def __call__(self, number: int) -> Batch:
+        """The next batch."""
+        dataset = self._gatherer.dataset
+        if dataset.places.far:
+            indices = self._order.batch(self._epoch, number)
+            with dataset.holding(indices):
+                return dict(self._gatherer.gather(self._infos, indices))
+        if number not in self._found:
+            self._find()
+        return dict(self._gatherer.take(*self._found.pop(number)))
+
+    def _find(self) -> None:
+        numbers, self._left = self._left[: self._num_found], self._left[self._num_found :]
+        self._num_found = min(2 * self._num_found, _MAX_FOUND)
+        parts = [self._order.batch(self._epoch, number) for number in numbers]
+        found = self._gatherer.find(self._infos, np.concatenate(parts))
+        stops = accumulate(len(part) for part in parts)
+        for number, part, stop in zip(numbers, parts, stops, strict=True):
+            self._found[number] = found, stop - len(part), stop
+
+
 class BatchLoader:
     """Iterates over the batches of an order; what Lightning takes for a DataLoader.
 
-    While a batch is worked on, threads read the next ones; small ones (together up to 8 MiB) in
-    one go. The position is counted in batches handed out, so reading ahead does not change it.
+    While a batch is worked on, threads read the next ones. The position is counted in batches
+    handed out, so reading ahead does not change it.
 
     Args:
         dataset: The split.
@@ -165,10 +213,9 @@ class BatchLoader:
         start, self._start = self._start, 0
         epoch, stop, number = self._epoch, self.order.num_batches, start
         began = time.perf_counter()
-        firsts = range(start, stop, self._together())
-        groups = read_ahead(partial(self._read, epoch), firsts, self._prefetch)
-        with closing(groups):
-            for batch in chain.from_iterable(groups):
+        batches = read_ahead(partial(self._begin, epoch), range(start, stop), self._prefetch)
+        with closing(batches):
+            for batch in batches:
                 self.wait_s += time.perf_counter() - began
                 self.num_samples += len(batch[SAMPLE_ID])
                 number += 1
@@ -177,24 +224,14 @@ class BatchLoader:
                 del batch  # its memory is used again when the caller drops it, too
                 began = time.perf_counter()
 
-    def _together(self) -> int:
-        """Batches read in one go: several small ones take hardly longer than one."""
-        infos = [self.dataset.field(name) for name in self._fields]
-        if self._read_instead is not None or any(info.layout == "ragged" for info in infos):
-            return 1
-        sample_bytes = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in infos)
-        batch_bytes = max(sample_bytes * self.order.batch_span, 1)
-        return max(min(_TOGETHER_BYTES // batch_bytes, _MAX_TOGETHER), 1)
-
-    def _read(self, epoch: int, first: int) -> Iterator[Batch]:
+    def _begin(self, epoch: int, numbers: range) -> Callable[[int], Batch]:
+        """How batches of an epoch are read."""
         if self._read_instead is not None:
-            return iter([self._read_instead(epoch, first)])
-        stop = min(first + self._together(), self.order.num_batches)
-        parts = [self.order.batch(epoch, number) for number in range(first, stop)]
-        indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        batch = gather_batch(self._gatherer, indices, self._fields, self._decoder)
-        if len(parts) == 1:
-            return iter([batch])
-        sizes = [len(part) for part in parts]
-        columns = [values.split(sizes) for values in batch.values()]
-        return (dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True))
+            return partial(self._read_instead, epoch)
+        if all(self.dataset.field(name).layout == "fixed" for name in self._fields):
+            return CopiedBatches(self._gatherer, self.order, self._fields, epoch, numbers)
+        return partial(self._read, epoch)
+
+    def _read(self, epoch: int, number: int) -> Batch:
+        indices = self.order.batch(epoch, number)
+        return gather_batch(self._gatherer, indices, self._fields, self._decoder)

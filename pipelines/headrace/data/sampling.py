@@ -1,7 +1,8 @@
 """Which samples an epoch takes, in which order: pure functions of (seed, epoch).
 
-All random numbers are the raw 64-bit stream of NumPy's Philox generator, which is fixed for all
-NumPy versions. None depends on ranks, so the global order is the same for any world size.
+All random numbers are the raw 64-bit stream of NumPy's Philox generator, shuffled by `RandomState`;
+both are fixed for all NumPy versions. None depends on ranks, so the global order is the same for
+any world size.
 """
 
 from __future__ import annotations
@@ -49,14 +50,21 @@ def random_bits(num: int, seed: int, epoch: int, purpose: int) -> NDArray[np.uin
         epoch: Number of the epoch, from 0.
         purpose: What they are for.
     """
+    return _philox(seed, epoch, purpose).random_raw(num)
+
+
+def _philox(seed: int, epoch: int, purpose: int) -> np.random.Philox:
     key = np.array([seed | purpose << 32, epoch], dtype=np.uint64)
-    return np.random.Philox(key=key).random_raw(num)
+    return np.random.Philox(key=key)
+
+
+def shuffler(seed: int, epoch: int, purpose: int) -> np.random.RandomState:
+    """Shuffles in the way that NumPy has promised to keep; arguments as `random_bits`."""
+    return np.random.RandomState(_philox(seed, epoch, purpose))
 
 
 def epoch_order(num_samples: int, seed: int, epoch: int, shuffle: bool = True) -> Indices:
     """Order of the samples in one epoch, shuffled as a whole.
-
-    Samples are sorted by random numbers, ties by index.
 
     Args:
         num_samples: Samples in the split.
@@ -69,8 +77,7 @@ def epoch_order(num_samples: int, seed: int, epoch: int, shuffle: bool = True) -
     """
     if not shuffle:
         return np.arange(num_samples, dtype=np.int64)
-    keys = random_bits(num_samples, seed, epoch, _FULL)
-    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+    return shuffler(seed, epoch, _FULL).permutation(num_samples).astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +138,7 @@ class Blocks:
         """Places in the split, `(num_samples,) int64`."""
         sizes = np.array(self.shard_samples, dtype=np.int64)
         starts = np.cumsum(sizes) - sizes
-        keys = random_bits(self.num_samples, self.seed, epoch, _WINDOWS)
+        shuffle = shuffler(self.seed, epoch, _WINDOWS)
         shards = self.shard_order(epoch)
         found: list[Indices] = [np.empty(0, dtype=np.int64)]
         for first in range(0, len(shards), self.window):
@@ -139,7 +146,7 @@ class Blocks:
             members = np.concatenate(
                 [np.arange(starts[shard], starts[shard] + sizes[shard]) for shard in window]
             )
-            found.append(members[np.argsort(keys[members], kind="stable")])
+            found.append(shuffle.permutation(members))
         return np.concatenate(found)
 
 

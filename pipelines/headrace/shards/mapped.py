@@ -16,6 +16,7 @@ from headrace.shards import format as names
 from headrace.shards.layout import ArrayPlace
 from headrace.shards.reader import ShardReader
 from headrace.shards.region import Region
+from headrace.shards.search import ShardSearch
 from headrace.storage.manifest import ShardInfo
 
 _UNKNOWN = np.iinfo(np.int64).min
@@ -61,6 +62,7 @@ class MappedShards:
         self._region = Region([shard.num_bytes for shard in shards])
         self._readers = [self._reader(number, path) for number, path in enumerate(paths)]
         self._ends = np.cumsum([shard.num_samples for shard in shards], dtype=np.int64)
+        self._search = ShardSearch(self._ends)
         self._bases: dict[str, NDArray[np.int64]] = {}
         self._tables: dict[str, _Table] = {}
 
@@ -129,7 +131,7 @@ class MappedShards:
                 f"Index outside split '{self._split}' of {len(self)} samples: "
                 f"{wanted.min()} to {wanted.max()}"
             )
-        return self._ends.searchsorted(wanted, side="right")
+        return self._search(wanted)
 
     def by_shard(
         self, indices: NDArray[np.int64]
