@@ -7,12 +7,15 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 ARGS ?=
 PYTEST = $(BIN)/pytest --durations=15 --durations-min=1
+# the small Slurm of deploy/slurm-dev and the folder of all its files
+SLURM_DEV ?= $(HOME)/.headrace/slurm-dev
+SLURM = python3 deploy/slurm-dev/slurm_dev.py
 # several at once, since tests wait as much as they compute; tests/support/scheduling.py
 PARALLEL = -n auto --maxprocesses 4 --dist loadfile
 PARTS = tests/architecture tests/unit tests/contract tests/dags
 
 .PHONY: help demo test setup system-packages lint types imports unit contract dags integration \
-	chaos docs reference format pins clean
+	chaos docs reference slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -50,6 +53,12 @@ dags: ## Tests of the DAG files
 integration: ## Tests with real leases, training and Airflow
 chaos: ## Tests that kill processes of a running job
 docs: ## Tests of the documentation: its examples are run, its links and generated pages checked
+
+slurm-up: system-packages ## A real Slurm of four nodes on this machine, in the folder SLURM_DEV (as root)
+	@$(SLURM) up --folder $(SLURM_DEV)
+
+slurm-down: ## End its jobs and daemons
+	@$(SLURM) down --folder $(SLURM_DEV)
 
 format: setup ## Format the Python files and correct what can be corrected
 	@$(BIN)/ruff check --quiet --fix-only .

@@ -15,7 +15,15 @@ has_git() { command -v git >/dev/null; }
 
 has_shellcheck() { command -v shellcheck >/dev/null; }
 
-PACKAGES=(git postgresql chromium shellcheck)
+has_slurm-wlm() { [[ -x /usr/sbin/slurmctld && -x /usr/sbin/slurmd ]]; }
+
+has_slurmdbd() { [[ -x /usr/sbin/slurmdbd ]]; }
+
+has_munge() { [[ -x /usr/sbin/munged ]]; }
+
+has_mariadb-server() { [[ -x /usr/sbin/mariadbd ]]; }
+
+PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server)
 
 missing() {
   local package
@@ -29,6 +37,9 @@ why() { # PACKAGE: what is left out without it
   git) say "  git: the tests of provenance (commit, dirty tree) are skipped" ;;
   postgresql) say "  postgresql: the tests marked 'postgres' are skipped" ;;
   chromium) say "  chromium: the tests marked 'browser' are skipped" ;;
+  slurm-wlm | slurmdbd | munge | mariadb-server)
+    say "  $1: the tests on a real Slurm are skipped"
+    ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;
   esac
 }

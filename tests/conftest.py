@@ -21,11 +21,13 @@ from support.s3_servers import (
     s3_credentials,
 )
 from support.scheduling import pytest_xdist_make_scheduler
+from support.slurm_dev import dev_slurm, slurm
 from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 from support.waiting import wait_until
 
 __all__ = [
     "airflow_service",
+    "dev_slurm",
     "moto_bucket",
     "moto_server",
     "pytest_make_collect_report",
@@ -34,6 +36,7 @@ __all__ = [
     "rclone_bucket",
     "rclone_server",
     "s3_credentials",
+    "slurm",
 ]
 
 _ORDER = ("architecture", "unit", "contract", "dags", "benchmarks", "integration", "chaos", "docs")

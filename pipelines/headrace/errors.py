@@ -157,6 +157,18 @@ class LeaseLostError(LeaseError):
     failure_class = FailureClass.LOST
 
 
+class BatchError(LeaseError):
+    """The batch system cannot be asked, or does not answer."""
+
+
+class AmbiguousSubmitError(BatchError):
+    """A job was submitted without a clear answer: it may be there."""
+
+
+class JobRefusedError(UserError):
+    """The batch system refuses a job, or can never start it."""
+
+
 class WorkerLostError(HeadraceError):
     """A worker or rank died under the work it did."""
 

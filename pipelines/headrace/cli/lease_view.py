@@ -73,6 +73,8 @@ def _facts(
     yield "state", _state(view)
     if view.why_ended:
         yield "ended", Text(view.why_ended)
+    if view.waits_for:
+        yield "waits", Text(view.waits_for)
     yield "run", view.run_id or "none"
     yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
     yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime)}"

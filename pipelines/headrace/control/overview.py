@@ -12,6 +12,7 @@ from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, open_run
+from headrace.leases import client
 from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
@@ -59,7 +60,8 @@ class RunView(BaseModel):
     owner_is_gone: bool = False
     """Whether nobody goes on with it: its process, on this machine, has ended before the run."""
     waits_for: str = ""
-    """Why its next step does not begin: who has the leases of a site that has no more to give."""
+    """Why its next step does not begin: who has the leases of a site that has no more to give, or
+    what its lease waits for in a queue."""
     steps: tuple[StepView, ...]
 
 
@@ -78,6 +80,8 @@ def overview(run_id: str) -> RunView:
     is_gone = not record.state.is_final and owner_is_gone(record.owner)
     goes_on = not record.state.is_final and not is_gone
     urls = [row.dashboard_url for row in open_leases if row.dashboard_url]
+    waits = (client.waiting_for(run.lease_folder(row.lease_id)) for row in open_leases)
+    queued = next((each for each in waits if each), "")
     return RunView(
         run_id=run_id,
         recipe=record.recipe_name,
@@ -88,7 +92,7 @@ def overview(run_id: str) -> RunView:
         folder=record.folder,
         dashboard_url=urls[0] if urls else "",
         owner_is_gone=is_gone,
-        waits_for=_no_room(run, planned, attempts, open_leases) if goes_on else "",
+        waits_for=_no_room(run, planned, attempts, open_leases) or queued if goes_on else "",
         steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )
 

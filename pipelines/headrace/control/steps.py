@@ -62,16 +62,27 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
     Raises:
         StepError: The attempt has not ended.
     """
-    folder = StepFolder(Path(ticket.step_folder))
-    result = mailbox.outcome(folder)
-    if result is None:
-        lease = LeaseFolder(Path(ticket.lease_folder))
-        if client.state(lease, run.site.limits.lost_after).is_active:
-            raise StepError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
-        client.end(lease)
-        result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
+    result = mailbox.outcome(StepFolder(Path(ticket.step_folder)))
+    if result is None or result.state is StepState.LOST:
+        result = _explained(run, ticket, result)
     record_outcome(run.run_id, ticket.step, ticket.attempt, result)
     return result
+
+
+def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:
+    """The outcome of a step that left none: its lease has ended, or only its driver."""
+    lease, folder = LeaseFolder(Path(ticket.lease_folder)), StepFolder(Path(ticket.step_folder))
+    is_alive = client.state(lease, run.site.limits.lost_after).is_active
+    if is_alive and result is not None and not lease.close.exists():
+        return result
+    if is_alive and result is None:
+        raise StepError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
+    cause = client.cause(lease)
+    client.end(lease)
+    result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
+    if cause is None or result.state is not StepState.LOST:
+        return result
+    return mailbox.blamed(result, cause.why, cause.failure_class)
 
 
 def cancel_step(run: Run, name: str, reason: str) -> bool:

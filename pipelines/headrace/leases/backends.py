@@ -6,10 +6,10 @@ import importlib
 from typing import Protocol
 
 from headrace.errors import SiteError, nearest
-from headrace.leases.records import LeaseSpec
+from headrace.leases.records import JobView, LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
-_MODULES = {"local": "headrace.leases.local"}
+_MODULES = {"local": "headrace.leases.local", "slurm": "headrace.leases.slurm"}
 
 
 class Cluster(Protocol):
@@ -38,11 +38,15 @@ class Backend(Protocol):
     """What a backend must be able to do."""
 
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        """Start the host process so that it outlives the caller.
+        """Start the host process so that it outlives the caller, or submit the job that will.
 
         Raises:
             LeaseError: It did not start.
+            JobRefusedError: The batch system refuses the job.
         """
+
+    def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """What `launch` would submit, as text; empty where there is no queue."""
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
         """Open the cluster; called inside the host process.
@@ -52,6 +56,23 @@ class Backend(Protocol):
 
         Raises:
             LeaseError: Not all nodes of a gang were there in time.
+        """
+
+    def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
+        """How the job stands that gives the machines; cheap, it may be called often.
+
+        Returns:
+            None where there is no queue, or no job was submitted.
+        """
+
+    def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
+        """How the job of a lost lease ended, as the batch system knows it now.
+
+        Returns:
+            None when it knows nothing that the lease's own files do not tell.
+
+        Raises:
+            LeaseError: The batch system does not answer.
         """
 
     def kill_leftovers(self, folder: LeaseFolder) -> int:

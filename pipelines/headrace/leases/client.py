@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from filelock import FileLock
 
-from headrace.errors import LeaseError, UnknownNameError
+from headrace.errors import JobRefusedError, UnknownNameError
 from headrace.leases.backends import backend
-from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
-from headrace.states import LeaseState
+from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec
+from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder
 
-_HOST_TIMEOUT_S = 30.0
 _POLL_S = 0.05
+_WELL_S = 5.0
 _NEVER_STARTED = "The lease was never started, or its folder has gone"
 
 
@@ -32,6 +32,10 @@ class Sight:
     """Seconds since the last sign of life: heartbeat, or else the request for the lease."""
     is_ready: bool
     """Whether the machines were there."""
+    has_host: bool = True
+    """Whether a host has ever reported."""
+    job: JobView | None = None
+    """What the batch system says; None when there is none, or the host is well."""
 
 
 def decide(sight: Sight, lost_after_s: float) -> LeaseState:
@@ -43,6 +47,11 @@ def decide(sight: Sight, lost_after_s: float) -> LeaseState:
     """
     if sight.ending is not None:
         return sight.ending.state
+    if sight.job is not None and sight.job.is_ended:
+        refused = sight.job.failure_class is FailureClass.USER_ERROR
+        return LeaseState.FAILED if refused else LeaseState.LOST
+    if sight.job is not None and not sight.has_host:
+        return LeaseState.STARTING
     if sight.host_alive is False or sight.silent_s > lost_after_s:
         return LeaseState.LOST
     return LeaseState.READY if sight.is_ready else LeaseState.STARTING
@@ -51,22 +60,22 @@ def decide(sight: Sight, lost_after_s: float) -> LeaseState:
 def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
     """Start the lease's host, once: further calls, also at the same time, change nothing.
 
-    Returns when the host process is there; the machines come later (`state`).
+    Returns when the host process is there, or waits in a queue; the machines come later (`state`).
 
     Raises:
         LeaseError: The host did not start.
+        JobRefusedError: The batch system refuses the job.
     """
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FileLock(folder.path / ".start.lock", mode=0o600):
-        if folder.host.exists() or folder.closed.exists():
+        if folder.host.exists() or folder.closed.exists() or folder.job.exists():
             return
         write_record(folder.spec, spec)
-        backend(spec.role.backend).launch(folder, spec)
-        if not _wait(lambda: folder.host.exists() or folder.closed.exists(), _HOST_TIMEOUT_S):
-            raise LeaseError(
-                f"The host of lease {folder.lease_id} did not report within {_HOST_TIMEOUT_S:g} s",
-                f"See {folder.log}.",
-            )
+        try:
+            backend(spec.role.backend).launch(folder, spec)
+        except JobRefusedError as error:
+            write_record(folder.closed, _failed(str(error)))
+            raise
 
 
 def spec(folder: LeaseFolder) -> LeaseSpec:
@@ -116,15 +125,28 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     if asked is None:  # never started; nobody may start it from now on
         write_record(folder.closed, Ending(state=LeaseState.LOST, reason=_NEVER_STARTED))
         return
-    was_lost = state(folder, asked.lost_after_s) is LeaseState.LOST
-    why = why_ended(folder) if was_lost else reason
+    before = state(folder, asked.lost_after_s)
+    why = why_ended(folder) or reason
     request_close(folder, why)
-    if not was_lost:
+    if before is not LeaseState.LOST and folder.host.exists():
         _wait(lambda: folder.closed.exists() and not _host_alive(folder), grace_s)
     backend(asked.role.backend).kill_leftovers(folder)
     if not folder.closed.exists():
-        final = LeaseState.LOST if was_lost else LeaseState.CLOSED
+        final = LeaseState.CLOSED if before.is_active else before
         write_record(folder.closed, Ending(state=final, reason=why))
+
+
+def cause(folder: LeaseFolder) -> JobView | None:
+    """How the job of a lost lease ended, asked of the batch system; before `end` cancels it.
+
+    Returns:
+        None when there is none, or it knows no more than the lease's own files.
+
+    Raises:
+        LeaseError: The batch system does not answer.
+    """
+    asked = read_record(folder.spec, LeaseSpec)
+    return None if asked is None else backend(asked.role.backend).cause(folder, asked)
 
 
 def why_ended(folder: LeaseFolder) -> str:
@@ -135,8 +157,10 @@ def why_ended(folder: LeaseFolder) -> str:
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:
         return _NEVER_STARTED
-    if decide(sight, asked.lost_after_s) is not LeaseState.LOST:
+    if decide(sight, asked.lost_after_s).is_active:
         return ""
+    if sight.job is not None and sight.job.is_ended:
+        return f"{sight.job.why}; see {folder.log}" if folder.log.exists() else sight.job.why
     host = read_record(folder.host, HostRecord)
     if host is None:
         return f"The host process never reported; see {folder.log}"
@@ -146,14 +170,37 @@ def why_ended(folder: LeaseFolder) -> str:
     return f"The lease's host ({name}) gave no heartbeat for {sight.silent_s:.0f} s"
 
 
+def waiting_for(folder: LeaseFolder) -> str:
+    """What a lease waits for that is still starting, in words for the user; empty when unknown."""
+    if folder.info.exists() or folder.host.exists() or not folder.job.exists():
+        return ""
+    job = _look(folder).job
+    return "" if job is None or job.is_ended else job.why
+
+
 def _look(folder: LeaseFolder) -> Sight:
-    host_alive = _host_alive(folder)  # before `closed`, which the host writes as its last act
+    # before `closed`, which the host writes as its last act
+    host_alive = _host_alive(folder)
+    has_host = folder.host.exists()
+    silent_s = time.time() - _last_sign(folder)
+    is_well = has_host and host_alive is not False and silent_s < _WELL_S
     return Sight(
+        job=None if is_well or folder.closed.exists() else _job(folder),
         ending=read_record(folder.closed, Ending),
         host_alive=host_alive,
-        silent_s=time.time() - _last_sign(folder),
+        silent_s=silent_s,
         is_ready=folder.info.exists(),
+        has_host=has_host,
     )
+
+
+def _job(folder: LeaseFolder) -> JobView | None:
+    asked = read_record(folder.spec, LeaseSpec)
+    return None if asked is None else backend(asked.role.backend).job(folder, asked)
+
+
+def _failed(why: str) -> Ending:
+    return Ending(state=LeaseState.FAILED, reason=why)
 
 
 def _host_alive(folder: LeaseFolder) -> bool | None:

@@ -32,7 +32,7 @@ _KEEP_ALIVE_ROUNDS = 60
 _KEEP_EVERY_S = 1.0
 _CLOSE_TIMEOUT_S = 15.0
 
-_CONFIG = {
+CONFIG = {
     # training starts processes of its own below a worker
     "distributed.worker.daemon": False,
     # work whose worker died is tried again by those who know how, not blindly
@@ -44,6 +44,7 @@ _CONFIG = {
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
+"""Dask's settings in the host and in all workers."""
 
 
 class NodeCluster(LocalCluster):  # type: ignore[misc]
@@ -116,7 +117,7 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         LeaseError: Not all nodes of a gang were there within the role's `start_timeout`.
     """
     role = spec.role
-    dask.config.set(_CONFIG)
+    dask.config.set(CONFIG)
     logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
     os.environ.update(worker_environment(role))
     cluster = await NodeCluster(**_options(role, _scratch(folder)))

@@ -15,6 +15,7 @@ from distributed import Client, Future
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.leases import client as lease_client
 from headrace.leases import held
+from headrace.leases.encryption import security
 from headrace.leases.nodes import Node, present
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
@@ -55,10 +56,9 @@ class Fleet:
         spec, info = lease_client.spec(folder), lease_client.info(folder)
         if info is None:
             raise LeaseLostError(f"Lease {folder.lease_id} is not ready")
+        options = {"timeout": _CONNECT_TIMEOUT_S, "security": security(folder)}
         try:
-            client = Client(
-                info.scheduler_address, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
-            )
+            client = Client(info.scheduler_address, set_as_default=False, **options)
         except (OSError, TimeoutError) as error:
             what = f"The scheduler of lease {folder.lease_id} does not answer: {error}"
             raise LeaseLostError(what, lease_client.why_ended(folder)) from error

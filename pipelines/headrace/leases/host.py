@@ -87,6 +87,8 @@ class Host:
             reason = why_close(self._life())
             if reason is not None:
                 logger.info("Closing: %s", reason)
+                if self._folder.spec.exists():  # whoever looks must not take it for alive
+                    client.request_close(self._folder, reason)
                 return reason
             await asyncio.sleep(_TICK_S)
 

@@ -6,14 +6,17 @@ import importlib
 import os
 import subprocess
 import sys
+import time
 
 from headrace.errors import LeaseError
 from headrace.leases.backends import Cluster
 from headrace.leases.marks import end_marked, mark
-from headrace.leases.records import LeaseSpec
+from headrace.leases.records import JobView, LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
 _LAUNCH_TIMEOUT_S = 60.0
+_HOST_TIMEOUT_S = 30.0
+_POLL_S = 0.05
 
 
 class LocalBackend:
@@ -41,6 +44,11 @@ class LocalBackend:
                 f"The host of lease {folder.lease_id} did not start (exit code {ended.returncode})",
                 f"See {folder.log}.",
             )
+        _wait_for_host(folder)
+
+    def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """Empty: nothing is submitted."""
+        return ""
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
         """Open the cluster; called inside the host process.
@@ -54,9 +62,28 @@ class LocalBackend:
         )
         return cluster
 
+    def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
+        """None: there is no queue."""
+        return None
+
+    def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
+        """None: nobody else knows of these machines."""
+        return None
+
     def kill_leftovers(self, folder: LeaseFolder) -> int:
         """End every process of this machine that carries the lease's mark."""
         return end_marked(folder)
+
+
+def _wait_for_host(folder: LeaseFolder) -> None:
+    deadline = time.monotonic() + _HOST_TIMEOUT_S
+    while not (folder.host.exists() or folder.closed.exists()):
+        if time.monotonic() > deadline:
+            raise LeaseError(
+                f"The host of lease {folder.lease_id} did not report within {_HOST_TIMEOUT_S:g} s",
+                f"See {folder.log}.",
+            )
+        time.sleep(_POLL_S)
 
 
 def host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:

@@ -39,6 +39,8 @@ class LeaseView(Record):
     """Dask dashboard; empty until it is ready."""
     folder: str
     """The lease's folder."""
+    waits_for: str
+    """What it waits for in a queue; empty when it does not wait, or there is no queue."""
     why_ended: str
     """Why it ended; empty while it lives."""
 
@@ -94,6 +96,7 @@ def view(folder: LeaseFolder) -> LeaseView:
         num_running=num_running,
         dashboard_url=info.dashboard_url if info and state is LeaseState.READY else "",
         folder=str(folder.path),
+        waits_for=client.waiting_for(folder) if state is LeaseState.STARTING else "",
         why_ended=client.why_ended(folder),
     )
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
-from headrace.states import LeaseState
+from headrace.states import FailureClass, LeaseState
 
 
 class Record(BaseModel):
@@ -68,6 +68,17 @@ class LeaseInfo(Record):
     """Nodes of a gang, most nodes of a pool."""
     ready_at: float
     """When the lease became ready, seconds since the epoch."""
+
+
+class JobView(Record):
+    """What a batch system says of the job that holds a lease's machines."""
+
+    is_ended: bool
+    """Whether the job holds no machines and never will."""
+    why: str
+    """How it stands, for the user: why it waits, or how it ended."""
+    failure_class: FailureClass = FailureClass.LOST
+    """What its end means for the work on it."""
 
 
 class Ending(Record):

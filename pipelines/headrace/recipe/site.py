@@ -9,11 +9,40 @@ from pydantic import Field, model_validator
 from headrace.recipe.base import Bytes, Name, Part, Seconds, no_credentials
 
 
+class Batch(Part):
+    """What a batch system is asked for, besides nodes and time."""
+
+    partition: str | None = None
+    """Partition or queue; null for the default one."""
+    account: str | None = None
+    """Account that pays; null for the user's default."""
+    qos: str | None = None
+    """Quality of service; null for the default."""
+    gpus_per_node: int = Field(default=0, ge=0)
+    """Accelerators of each node."""
+    memory_per_node: Bytes | None = None
+    """Memory of each node; null for what the partition gives by default."""
+    options: tuple[str, ...] = ()
+    """Further options of the submit command, such as `--constraint=a100`."""
+    prologue: tuple[str, ...] = ()
+    """Shell lines that run in the job before anything else, such as `module load cuda`."""
+    interface: str | None = None
+    """Network interface between the nodes; null for the one of the default route."""
+    config: str | None = None
+    """Slurm's configuration file (`SLURM_CONF`); null for the machine's own."""
+    poll: Annotated[Seconds, Field(gt=0)] = 10.0
+    """Time between two questions to the queue, which are for all leases of the site together."""
+    submits_per_minute: int = Field(default=30, ge=1)
+    """Most jobs that the leases of the site submit in a minute."""
+
+
 class Role(Part):
     """One kind of lease that this place gives out."""
 
-    backend: Literal["local"] = "local"
-    """Which backend gives the machines."""
+    backend: Literal["local", "slurm"] = "local"
+    """Which backend gives the machines: this machine, or Slurm (gangs only)."""
+    batch: Batch = Batch()
+    """What the batch system is asked for; the local backend has none."""
     kind: Literal["pool", "gang"] = "pool"
     """A pool grows and shrinks between 0 and `nodes`; a gang is exactly `nodes`, all or nothing."""
     nodes: int = Field(default=1, ge=1)
@@ -32,6 +61,14 @@ class Role(Part):
     """The lease fails when its nodes are not there after this time."""
     env: dict[str, str] = {}
     """Environment variables of workers and ranks."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Role:
+        if self.backend == "local" and self.batch != Batch():
+            raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
+        if self.backend != "local" and self.kind != "gang":
+            raise ValueError(f"backend '{self.backend}' gives gangs only; write `kind: gang`")
+        return self
 
 
 class Tier(Part):

@@ -17,6 +17,13 @@ from headrace.storage.layout import LeaseFolder, StepFolder
 
 _LOCK_TIMEOUT_S = 60.0
 
+_STATES = {
+    FailureClass.PREEMPTED: StepState.PREEMPTED,
+    FailureClass.TIMED_OUT: StepState.TIMED_OUT,
+    FailureClass.USER_ERROR: StepState.FAILED,
+    FailureClass.OUT_OF_MEMORY: StepState.FAILED,
+}
+
 
 def submit(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
     """Put a step into the lease's mailbox, or find the one with its key that is there.
@@ -104,6 +111,21 @@ def lost(folder: StepFolder, why: str) -> StepResult:
     if folder.cancel.exists():
         return _cancelled(folder, now)
     return _lost(folder, why, now)
+
+
+def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResult:
+    """A lost step whose cause became known.
+
+    Args:
+        lost: Its result so far.
+        why: The cause, for the user.
+        failure_class: What the cause means for another attempt.
+    """
+    known = lost.failure.message if lost.failure is not None else ""
+    message = f"{why}; {known}" if known and known != why else why
+    failure = Failure(failure_class=failure_class, error="", message=message)
+    state = _STATES.get(failure_class, StepState.LOST)
+    return lost.model_copy(update={"state": state, "failure": failure})
 
 
 def _without_result(folder: StepFolder, ended: DriverExit) -> StepResult:

@@ -80,6 +80,16 @@ class LeaseFolder:
         return self.path / "host.json"
 
     @property
+    def job(self) -> Path:
+        """The batch system's job that gives the machines; absent where there is no queue."""
+        return self.path / "job.json"
+
+    @property
+    def tls(self) -> Path:
+        """Folder of the key and certificate of the Dask cluster; absent on one machine alone."""
+        return self.path / "tls"
+
+    @property
     def lock(self) -> Path:
         """Locked by the host as long as it lives, so that there is never a second one."""
         return self.path / ".host.lock"

@@ -11,10 +11,10 @@ from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.leases.client import Sight, decide
-from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
-from headrace.states import LeaseState
+from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import write_record, write_text
 from headrace.storage.layout import LeaseFolder, SiteFolder
 
@@ -47,6 +47,37 @@ def test_state_from_what_is_seen(
     expected: LeaseState,
 ) -> None:
     sight = Sight(ending=ending, host_alive=host_alive, silent_s=silent_s, is_ready=is_ready)
+    assert decide(sight, lost_after_s=20.0) is expected
+
+
+_WAITS = JobView(is_ended=False, why="Slurm job 7 is pending: Resources")
+_NEVER = JobView(is_ended=True, why="never", failure_class=FailureClass.USER_ERROR)
+_GONE = JobView(is_ended=True, why="preempted", failure_class=FailureClass.PREEMPTED)
+
+
+@pytest.mark.parametrize(
+    ("job", "has_host", "silent_s", "expected"),
+    [
+        (_WAITS, False, 1e6, LeaseState.STARTING),
+        (_WAITS, True, 21, LeaseState.LOST),
+        (_WAITS, True, 6, LeaseState.READY),
+        (_NEVER, False, 0, LeaseState.FAILED),
+        (_GONE, False, 0, LeaseState.LOST),
+        (_GONE, True, 6, LeaseState.LOST),
+    ],
+)
+def test_state_of_a_lease_with_a_job(
+    job: JobView, has_host: bool, silent_s: float, expected: LeaseState
+) -> None:
+    """Waiting in a queue is no silence; the queue may know of an end before the files do."""
+    sight = Sight(
+        ending=None,
+        host_alive=None,
+        silent_s=silent_s,
+        is_ready=has_host,
+        has_host=has_host,
+        job=job,
+    )
     assert decide(sight, lost_after_s=20.0) is expected
 
 

@@ -1,0 +1,73 @@
+"""What a run would ask of a site, without asking for anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from headrace.control.flow import steps_of
+from headrace.leases.backends import backend
+from headrace.leases.records import LeaseSpec
+from headrace.recipe.fit import check_packing, check_training
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.storage.layout import SiteFolder
+
+RUN_ID = "RUN"
+"""Stands for the id that a real run gets."""
+
+
+class LeasePreview(BaseModel):
+    """One lease that a run would ask for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    role: str
+    """Name of the site's role."""
+    steps: tuple[str, ...]
+    """Steps that run on it, in order."""
+    machines: str
+    """What it consists of, for the user."""
+    script: str
+    """What is submitted; empty where there is no queue."""
+
+
+def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
+    """The leases that a run of the recipe would ask for, in order of their first steps.
+
+    Args:
+        recipe: The resolved recipe.
+        site: The resolved site.
+
+    Raises:
+        SiteError: The site lacks a role that the recipe needs.
+        UserError: The recipe does not fit the site in another way.
+    """
+    check_packing(recipe, site)
+    check_training(recipe, site)
+    steps: dict[str, list[str]] = {}
+    for step in steps_of(recipe, "train"):
+        steps.setdefault(step.role, []).append(step.name)
+    return tuple(_preview(recipe, site, role, tuple(names)) for role, names in steps.items())
+
+
+def _preview(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) -> LeasePreview:
+    role = site.roles[role_name]
+    lease_id = f"{RUN_ID}-{role_name}-1"
+    spec = LeaseSpec(
+        lease_id=lease_id,
+        key=f"{RUN_ID}/{role_name}",
+        run_id=RUN_ID,
+        role_name=role_name,
+        role=role,
+        code=recipe.code,
+    )
+    folder = SiteFolder(Path(site.folder).expanduser()).lease(lease_id)
+    nodes = f"{role.nodes} node{'s' if role.nodes > 1 else ''}"
+    return LeasePreview(
+        role=role_name,
+        steps=steps,
+        machines=f"{role.kind} of {nodes}, {role.ranks_per_node} ranks each, on {role.backend}",
+        script=backend(role.backend).preview(folder, spec),
+    )

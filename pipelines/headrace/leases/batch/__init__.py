@@ -1,0 +1,1 @@
+"""Batch systems that give machines by queue: jobs rendered, submitted, looked at, cancelled."""

@@ -1,0 +1,77 @@
+"""Runs the commands of a batch system; the only place where its programs are started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.errors import BatchError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said."""
+
+    code: int | None
+    """Exit code; None when it gave no answer in time."""
+    output: str
+    """Standard output."""
+    error: str
+    """Standard error."""
+
+
+class Commands(Protocol):
+    """Runs a command somewhere; tests and SSH put their own in its place."""
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        """Run a command to its end.
+
+        Args:
+            command: Program and arguments.
+            text: Its standard input.
+
+        Raises:
+            BatchError: There is no such program.
+        """
+
+
+class LocalCommands:
+    """Runs commands on this machine.
+
+    Args:
+        environment: Added to this process's environment.
+        timeout_s: A command without an answer is given up after this time.
+    """
+
+    def __init__(self, environment: Mapping[str, str], timeout_s: float = 60.0) -> None:
+        self._environment = dict(environment)
+        self._timeout_s = timeout_s
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        """Run a command to its end; see `Commands.run`.
+
+        Raises:
+            BatchError: There is no such program.
+        """
+        try:
+            ended = subprocess.run(
+                list(command),
+                input=text,
+                env={**os.environ, **self._environment},
+                capture_output=True,
+                text=True,
+                timeout=self._timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            waited = f"{command[0]} gave no answer within {self._timeout_s:g} s"
+            return Answer(None, "", waited)
+        except OSError as error:
+            raise BatchError(
+                f"{command[0]} cannot be run: {error.strerror or error}",
+                "Run headrace where the commands of the batch system are, and have them on PATH.",
+            ) from error
+        return Answer(ended.returncode, ended.stdout, ended.stderr)

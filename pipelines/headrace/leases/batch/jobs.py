@@ -1,0 +1,124 @@
+"""Jobs of a batch system as frozen records, and what their ends mean; pure."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+
+from pydantic import Field
+
+from headrace.leases.records import JobView, Record
+from headrace.states import FailureClass
+
+
+class JobSpec(Record):
+    """A job as headrace asks for it: one command on each of its nodes."""
+
+    name: str
+    """Name of the job; no other job has it, so that a lost answer can be looked up."""
+    command: tuple[str, ...]
+    """Program and arguments, run once on every node."""
+    nodes: int
+    """Nodes, all at once."""
+    cpus_per_node: int
+    """CPUs of each node."""
+    gpus_per_node: int = 0
+    """Accelerators of each node."""
+    memory_bytes: int | None = None
+    """Memory of each node; null for what the queue gives by default."""
+    time_limit_s: float
+    """The batch system ends the job after this time, seconds."""
+    folder: str
+    """Working folder."""
+    log: str
+    """Standard output and error of the job."""
+    environment: dict[str, str] = {}
+    """Environment variables of the command."""
+    partition: str | None = None
+    """Queue; null for the default one."""
+    account: str | None = None
+    """Account that pays; null for the user's default."""
+    qos: str | None = None
+    """Quality of service; null for the default."""
+    options: tuple[str, ...] = ()
+    """Further options of the submit command, as they are."""
+    prologue: tuple[str, ...] = ()
+    """Shell lines that run before the command."""
+
+
+class JobState(str, Enum):
+    """State of a job in words that all batch systems share."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    TIMED_OUT = "timed out"
+    NODE_FAILED = "node failed"
+    OUT_OF_MEMORY = "out of memory"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job holds no machines and never will."""
+        return self not in (JobState.PENDING, JobState.RUNNING)
+
+
+class JobSight(Record):
+    """What a batch system tells of one job."""
+
+    job_id: str
+    """Id of the job."""
+    state: JobState
+    """State of the job."""
+    reason: str = ""
+    """Why it waits or ended, in the batch system's words; empty when it gives none."""
+    starts_at: float | None = None
+    """When it is expected to start, seconds since the epoch; null when that is not known."""
+    never_starts: bool = False
+    """Whether it waits for something that waiting does not bring."""
+    seen_at: float = Field(default_factory=time.time)
+    """When this was told, seconds since the epoch."""
+
+
+_CLASSES = {
+    JobState.PREEMPTED: FailureClass.PREEMPTED,
+    JobState.TIMED_OUT: FailureClass.TIMED_OUT,
+    JobState.NODE_FAILED: FailureClass.INFRASTRUCTURE,
+    JobState.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
+    # by hand: whoever wants the work itself to stop cancels the run
+    JobState.CANCELLED: FailureClass.LOST,
+}
+
+
+def failure_class(sight: JobSight) -> FailureClass:
+    """Policy for the work of a job that ended, or never starts."""
+    if sight.never_starts:
+        return FailureClass.USER_ERROR
+    return _CLASSES.get(sight.state, FailureClass.LOST)
+
+
+def view_of(sight: JobSight, system: str) -> JobView:
+    """A job as users and the control side see it.
+
+    Args:
+        sight: What the batch system told.
+        system: Name of the batch system, for users.
+    """
+    name = f"{system} job {sight.job_id}"
+    if sight.never_starts:
+        why = f"{name} can never start: {sight.reason}"
+        return JobView(is_ended=True, why=why, failure_class=failure_class(sight))
+    if not sight.state.is_final:
+        return JobView(is_ended=False, why=f"{name} is {sight.state.value}{_details(sight)}")
+    why = f"{name} ended: {sight.state.value}{_details(sight)}"
+    return JobView(is_ended=True, why=why, failure_class=failure_class(sight))
+
+
+def _details(sight: JobSight) -> str:
+    parts = [sight.reason] if sight.reason else []
+    if sight.state is JobState.PENDING and sight.starts_at is not None:
+        parts.append(f"expected {time.strftime('%H:%M', time.localtime(sight.starts_at))}")
+    return f": {', '.join(parts)}" if parts else ""

@@ -1,0 +1,245 @@
+"""Slurm: job scripts as text, and its commands' answers as records.
+
+Sources: https://slurm.schedmd.com/sbatch.html, squeue.html, sacct.html
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import time
+from collections.abc import Sequence
+
+from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
+from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+
+_STATES = {
+    "PENDING": JobState.PENDING,
+    "CONFIGURING": JobState.PENDING,
+    "REQUEUED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "COMPLETING": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING,
+    "STOPPED": JobState.RUNNING,
+    "SUSPENDED": JobState.RUNNING,
+    "COMPLETED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED,
+    "LAUNCH_FAILED": JobState.FAILED,
+    "RECONFIG_FAIL": JobState.FAILED,
+    "CANCELLED": JobState.CANCELLED,
+    "REVOKED": JobState.CANCELLED,
+    "PREEMPTED": JobState.PREEMPTED,
+    "TIMEOUT": JobState.TIMED_OUT,
+    "DEADLINE": JobState.TIMED_OUT,
+    "NODE_FAIL": JobState.NODE_FAILED,
+    "BOOT_FAIL": JobState.NODE_FAILED,
+    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
+}
+"""Source: squeue.html, "job state codes"."""
+
+_NEVER = re.compile(
+    r"BadConstraints|Partition(Node|Time)Limit|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)"
+    r"|DependencyNeverSatisfied|MaxMemPerLimit"
+    r"|(Assoc|QOS)(Max|Grp)?\w*(PerJob|PerNode|MaxWallDuration)\w*|(Assoc|QOS)MinJob\w*"
+)
+"""Reasons that waiting alone does not change. Source: squeue.html, "job reason codes"."""
+
+_UNCLEAR = re.compile(
+    r"timed out|unable to contact|connection refused|connection reset|zero bytes were transmitted"
+    r"|resource temporarily unavailable|communication connection failure|unexpected message",
+    re.IGNORECASE,
+)
+"""Errors of sbatch after which the job may be there all the same."""
+
+_SQUEUE_FORMAT = "%i|%T|%S|%r|%j"
+_SACCT_FORMAT = "JobIDRaw,State,End,Reason,JobName"
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+_NO_REASON = ("", "None", "(null)")
+
+
+class Slurm:
+    """Slurm through its commands.
+
+    Args:
+        commands: Runs them.
+        queue: Which Slurm this is, where a site has several.
+    """
+
+    name = "Slurm"
+
+    def __init__(self, commands: Commands, queue: str = "") -> None:
+        self._commands = commands
+        self.queue = queue
+
+    def render(self, spec: JobSpec) -> str:
+        """The script that `sbatch` gets; see `BatchSystem.render`."""
+        return render(spec)
+
+    def submit(self, spec: JobSpec) -> str:
+        """Submit a job once; see `BatchSystem.submit`.
+
+        Raises:
+            JobRefusedError: Slurm refuses the job.
+            AmbiguousSubmitError: No clear answer.
+        """
+        answer = self._commands.run(("sbatch", "--parsable"), render(spec))
+        if answer.code == 0:
+            return answer.output.strip().splitlines()[-1].partition(";")[0]
+        told = _told(answer)
+        if answer.code is None or _UNCLEAR.search(answer.error):
+            raise AmbiguousSubmitError(f"sbatch gave no clear answer for {spec.name}: {told}")
+        raise JobRefusedError(
+            f"Slurm refuses the job {spec.name}: {told}",
+            "Correct the role's `batch` settings in the site; `sinfo` lists partitions and nodes.",
+        )
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """How jobs stand; see `BatchSystem.poll`.
+
+        Raises:
+            BatchError: Slurm does not answer.
+        """
+        # all jobs of the user: ids that Slurm has forgotten would make the query fail
+        wanted = set(job_ids)
+        return {each.job_id: each for each in self._squeue() if each.job_id in wanted}
+
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """What the books say; see `BatchSystem.accounting`.
+
+        Raises:
+            BatchError: Slurm keeps no books, or they do not answer.
+        """
+        if not job_ids:
+            return {}
+        command = ("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days",
+                   f"--jobs={','.join(job_ids)}", f"--format={_SACCT_FORMAT}")  # fmt: skip
+        lines = self._ask(command).splitlines()
+        found = [parse_sacct(line) for line in lines if line.strip()]
+        return {each.job_id: each for each in found}
+
+    def find(self, name: str) -> tuple[JobSight, ...]:
+        """Jobs of that name; see `BatchSystem.find`.
+
+        Raises:
+            BatchError: Slurm does not answer.
+        """
+        return self._squeue(f"--name={name}")
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs; see `BatchSystem.cancel`.
+
+        Raises:
+            BatchError: Slurm does not answer.
+        """
+        if job_ids:
+            self._ask(("scancel", "--quiet", *job_ids))
+
+    def _squeue(self, *options: str) -> tuple[JobSight, ...]:
+        command = ("squeue", "--noheader", "--states=all", f"--user={os.getuid()}",
+                   f"--format={_SQUEUE_FORMAT}", *options)  # fmt: skip
+        lines = self._ask(command).splitlines()
+        found = [parse_squeue(line) for line in lines if line.strip()]
+        return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
+
+    def _ask(self, command: Sequence[str]) -> str:
+        answer = self._commands.run(command)
+        if answer.code != 0:
+            raise BatchError(f"Slurm does not answer {command[0]}: {_told(answer)}")
+        return answer.output
+
+
+def render(spec: JobSpec) -> str:
+    """The job script of a spec.
+
+    Options come first, then the environment, the prologue and one task a node; `srun` ends all
+    tasks when one fails or, half a minute later, when the first has ended.
+    """
+    directives = "\n".join(f"#SBATCH {option}" for option in _options(spec))
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
+    srun = ("srun", f"--ntasks={spec.nodes}", "--ntasks-per-node=1",
+            f"--cpus-per-task={spec.cpus_per_node}", "--kill-on-bad-exit=1", "--wait=30",
+            "--export=ALL")  # fmt: skip
+    body = [*exports, *spec.prologue, f"exec {shlex.join((*srun, *spec.command))}"]
+    return f"#!/bin/bash\n{directives}\nset -e\n" + "\n".join(body) + "\n"
+
+
+def parse_squeue(line: str) -> JobSight:
+    """A line of `squeue` in the format that headrace asks for."""
+    job_id, state, start, reason, _ = line.split("|", 4)
+    known = _state(state)
+    pending = known is JobState.PENDING
+    return JobSight(
+        job_id=job_id,
+        state=known,
+        reason=_reason(reason, state),
+        starts_at=_time(start) if pending else None,
+        never_starts=pending and _NEVER.fullmatch(reason) is not None,
+    )
+
+
+def parse_sacct(line: str) -> JobSight:
+    """A line of `sacct` in the format that headrace asks for."""
+    job_id, state, _, reason, _ = line.split("|", 4)
+    return JobSight(job_id=job_id, state=_state(state), reason=_reason(reason, state))
+
+
+def _options(spec: JobSpec) -> list[str]:
+    given = {
+        "--job-name": spec.name,
+        "--nodes": str(spec.nodes),
+        "--ntasks-per-node": "1",
+        "--cpus-per-task": str(spec.cpus_per_node),
+        "--gres": f"gpu:{spec.gpus_per_node}" if spec.gpus_per_node else None,
+        "--mem": f"{math.ceil(spec.memory_bytes / 2**20)}M" if spec.memory_bytes else None,
+        "--time": _duration(spec.time_limit_s),
+        "--partition": spec.partition,
+        "--account": spec.account,
+        "--qos": spec.qos,
+        "--chdir": spec.folder,
+        "--output": spec.log.replace("%", "%%"),
+        "--open-mode": "append",
+    }
+    options = [f"{name}={shlex.quote(value)}" for name, value in given.items() if value is not None]
+    # the control side decides whether work is tried again; two layers would double it
+    return [*options, "--no-requeue", *spec.options]
+
+
+def _duration(seconds: float) -> str:
+    minutes = math.ceil(seconds / 60)
+    days, rest = divmod(minutes, 24 * 60)
+    clock = f"{rest // 60:02d}:{rest % 60:02d}:00"
+    return f"{days}-{clock}" if days else clock
+
+
+def _state(text: str) -> JobState:
+    """State of a job from words such as `RUNNING` and `CANCELLED by 1000`."""
+    word = text.split()[0].rstrip("+") if text.strip() else ""
+    return _STATES.get(word, JobState.RUNNING)  # a state of a later Slurm is no proof of an end
+
+
+def _reason(text: str, state: str) -> str:
+    by = state.partition(" by ")[2]
+    parts = [] if text.strip() in _NO_REASON else [text.strip()]
+    return ", ".join([*parts, *([f"by user {by}"] if by else [])])
+
+
+def _time(text: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(text, _TIME_FORMAT))
+    except ValueError:  # "N/A"
+        return None
+
+
+def _told(answer: Answer) -> str:
+    """Slurm's own words; the last line of its errors is the general one."""
+    lines = [line.partition("error: ")[2] or line for line in answer.error.splitlines() if line]
+    return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.code}"

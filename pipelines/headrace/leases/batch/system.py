@@ -1,0 +1,62 @@
+"""The batch systems: one narrow protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.leases.batch.jobs import JobSight, JobSpec
+
+
+class BatchSystem(Protocol):
+    """What a batch system must be able to do. One instance serves one user of one cluster."""
+
+    name: str
+    """Its name, for users."""
+    queue: str
+    """Which queue this is, where a site has several; empty for the machine's own."""
+
+    def render(self, spec: JobSpec) -> str:
+        """The job script; a pure function of the spec."""
+
+    def submit(self, spec: JobSpec) -> str:
+        """Submit a job once.
+
+        Returns:
+            The job's id.
+
+        Raises:
+            JobRefusedError: The batch system refuses the job, and will again.
+            AmbiguousSubmitError: There was no clear answer; the job may be there.
+        """
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """How jobs stand, in one query however many they are.
+
+        Returns:
+            Jobs by id, those that the system still remembers.
+
+        Raises:
+            BatchError: The batch system does not answer.
+        """
+
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """What the books say of jobs, also of those that `poll` has forgotten, in one query.
+
+        Raises:
+            BatchError: There are no books, or they do not answer.
+        """
+
+    def find(self, name: str) -> tuple[JobSight, ...]:
+        """Jobs of that name, the ended ones too, the newest last.
+
+        Raises:
+            BatchError: The batch system does not answer.
+        """
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs; those that have ended are fine.
+
+        Raises:
+            BatchError: The batch system does not answer.
+        """

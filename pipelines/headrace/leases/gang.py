@@ -1,0 +1,198 @@
+"""Dask clusters of a gang: scheduler and first node in the host process, one member a node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Nanny, Scheduler
+from distributed.utils import get_ip, get_ip_interface
+
+from headrace.errors import LeaseError
+from headrace.leases.cluster import CONFIG, worker_environment
+from headrace.leases.encryption import make_keys, security
+from headrace.leases.records import LeaseSpec
+from headrace.leases.resources import NODE, SLOT
+from headrace.storage.atomic import write_json
+from headrace.storage.layout import LeaseFolder
+
+logger = logging.getLogger(__name__)
+
+_LOOPBACK = "127.0.0.1"
+_POLL_S = 0.1
+_CLOSE_TIMEOUT_S = 15.0
+_DEATH_TIMEOUT_S = 60.0
+
+
+class GangCluster:
+    """An open gang, as its host sees it."""
+
+    def __init__(self, folder: LeaseFolder, job_id: str, scheduler: Scheduler) -> None:
+        self._folder = folder
+        self._job_id = job_id
+        self._scheduler = scheduler
+        self._first: NodeWorker | None = None
+
+    @property
+    def scheduler_address(self) -> str:
+        """Address of the scheduler."""
+        return str(self._scheduler.address)
+
+    @property
+    def dashboard_url(self) -> str:
+        """Address of the dashboard: on the first node only, for an SSH tunnel."""
+        return f"http://{_LOOPBACK}:{self._scheduler.http_server.port}/status"
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The one job that holds all nodes."""
+        return (self._job_id,)
+
+    def write_scheduler_file(self) -> None:
+        """Write Dask's scheduler file into the lease folder; members wait for it."""
+        write_json(self._folder.scheduler_file, self._scheduler.identity())
+
+    async def wait_for_nodes(self, spec: LeaseSpec) -> None:
+        """Start the first node and wait for all.
+
+        Raises:
+            LeaseError: Not all were there within the role's `start_timeout`.
+        """
+        role = spec.role
+        self._first = await NodeWorker.open(self._folder, spec, 0, self.scheduler_address)
+        deadline = time.monotonic() + role.start_timeout
+        while (num_here := len(self._scheduler.workers)) < role.nodes:
+            if time.monotonic() > deadline:
+                raise LeaseError(
+                    f"{num_here} of {role.nodes} nodes were there after {role.start_timeout:g} s",
+                    "Raise the role's start_timeout, or ask for fewer nodes.",
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def close(self) -> None:
+        """End all workers and the scheduler; members end with it."""
+        if self._first is not None:
+            await self._first.close()
+        await asyncio.wait_for(self._scheduler.close(), _CLOSE_TIMEOUT_S)
+
+
+class NodeWorker:
+    """The worker of this node, with the nanny that starts it again when it dies."""
+
+    def __init__(self, nanny: Nanny, scratch: Path) -> None:
+        self._nanny = nanny
+        self._scratch = scratch
+
+    @classmethod
+    async def open(
+        cls, folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
+    ) -> NodeWorker:
+        """Start the worker and wait until it has joined.
+
+        Args:
+            folder: The lease.
+            spec: What was asked for.
+            index: Place of this node in the gang, from 0.
+            scheduler_address: Where to join.
+        """
+        # sockets and spilled data belong on the node's own disk
+        scratch = Path(tempfile.mkdtemp(prefix=f"headrace-{folder.lease_id}-"))
+        nanny = Nanny(scheduler_address, **_options(folder, spec, index, scratch))
+        try:
+            await nanny
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        return cls(nanny, scratch)
+
+    async def finished(self) -> None:
+        """Wait until the scheduler has sent the node away, or has gone."""
+        await self._nanny.finished()
+
+    async def close(self) -> None:
+        """End the worker."""
+        try:
+            closing = self._nanny.close(timeout=_CLOSE_TIMEOUT_S)
+            await asyncio.wait_for(closing, 2 * _CLOSE_TIMEOUT_S)
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCluster:
+    """Open a gang; called in the first task of its job.
+
+    Side effects: sets Dask's configuration and the environment of this process, both of which
+    the worker takes over; writes key, certificate and scheduler file into the lease's folder.
+
+    Raises:
+        LeaseError: Not all nodes were there within the role's `start_timeout`.
+    """
+    prepare(spec)
+    scheduler = await Scheduler(
+        host=address(spec.role.batch.interface),
+        port=0,
+        protocol="tls",
+        security=make_keys(folder),
+        dashboard_address=f"{_LOOPBACK}:0",
+    )
+    cluster = GangCluster(folder, job_id, scheduler)
+    try:
+        cluster.write_scheduler_file()
+        await cluster.wait_for_nodes(spec)
+    except BaseException:
+        await cluster.close()
+        raise
+    return cluster
+
+
+def prepare(spec: LeaseSpec) -> None:
+    """Set Dask's configuration and the environment that the worker takes over."""
+    dask.config.set(CONFIG)
+    logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
+    os.environ.update(worker_environment(spec.role))
+
+
+def address(interface: str | None) -> str:
+    """Address by which other nodes reach this one.
+
+    Args:
+        interface: Network interface; None for the one of the default route.
+
+    Raises:
+        LeaseError: This node has no such interface.
+    """
+    if interface is None:
+        return str(get_ip())
+    try:
+        return str(get_ip_interface(interface))
+    except ValueError as error:
+        raise LeaseError(
+            f"The node has no network interface '{interface}': {error}",
+            "Correct `batch.interface` of the role in the site.",
+        ) from error
+
+
+def _options(folder: LeaseFolder, spec: LeaseSpec, index: int, scratch: Path) -> dict[str, Any]:
+    role = spec.role
+    return {
+        "name": f"node-{index}",
+        "host": address(role.batch.interface),
+        # one thread more than there is work for, so that short calls run on a held node
+        "nthreads": role.threads_per_node + 1,
+        "memory_limit": 0,
+        "resources": {NODE: 1, SLOT: role.threads_per_node},
+        "local_directory": str(scratch),
+        "preload": ["headrace.leases.preload"],
+        "dashboard": False,
+        "security": security(folder),
+        "protocol": "tls",
+        "death_timeout": _DEATH_TIMEOUT_S,
+        "silence_logs": logging.WARNING,
+    }

@@ -1,0 +1,187 @@
+"""The Slurm backend: a gang is one job of N nodes, whose first task is the lease's host."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from headrace.errors import BatchError
+from headrace.leases.backends import Cluster
+from headrace.leases.batch.board import final_sight, sight
+from headrace.leases.batch.commands import LocalCommands
+from headrace.leases.batch.jobs import JobSpec, JobState, view_of
+from headrace.leases.batch.pace import take
+from headrace.leases.batch.slurm import Slurm
+from headrace.leases.batch.submitting import JobRecord, intent_of, submit_once
+from headrace.leases.batch.system import BatchSystem
+from headrace.leases.marks import end_marked, mark
+from headrace.leases.records import JobView, LeaseSpec
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder
+
+MARGIN_S = 120.0
+"""The job's time limit is so much longer than the lease's lifetime, to end in order before it."""
+
+_LEAVING_S = 5.0
+_CANCEL_TIMEOUT_S = 30.0
+_ENDING_S = 10.0
+
+
+class SlurmBackend:
+    """Machines are jobs of Slurm; its commands run on this machine."""
+
+    def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
+        """Submit the job, once; its host reports when Slurm has started it.
+
+        Raises:
+            JobRefusedError: Slurm refuses the job.
+            BatchError: Slurm does not answer.
+        """
+        bucket = folder.path.parent / ".queue" / "submits.json"
+        wait = partial(_wait_for_token, bucket, spec.role.batch.submits_per_minute)
+        submit_once(_system(spec), _job(folder, spec), folder.job, wait)
+
+    def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """The script that `launch` would submit; nothing is asked of Slurm."""
+        return _system(spec).render(_job(folder, spec))
+
+    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
+        """Open the cluster; called inside the host process, the job's first task.
+
+        Raises:
+            LeaseError: Not all nodes of the gang were there in time.
+        """
+        # the control side uses this module too, and must not load Dask
+        cluster: Cluster = await importlib.import_module("headrace.leases.gang").open_gang(
+            folder, spec, job_id=os.environ.get("SLURM_JOB_ID", "")
+        )
+        return cluster
+
+    def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
+        """How the lease's job stands, from a board that is renewed every `poll` seconds."""
+        record = read_record(folder.job, JobRecord)
+        if record is None:
+            return None
+        system = _system(spec)
+        seen = sight(system, folder.path.parent, record, spec.role.batch.poll)
+        return view_of(seen, system.name)
+
+    def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
+        """How the lease's job ended, if that says more than the lease's own files.
+
+        Raises:
+            BatchError: Slurm does not answer.
+        """
+        record = read_record(folder.job, JobRecord)
+        if record is None:
+            return None
+        system = _system(spec)
+        ended = final_sight(system, record, _ENDING_S, or_never=True)
+        if ended is None or ended.state in (JobState.COMPLETED, JobState.UNKNOWN):
+            return None
+        return view_of(ended, system.name)
+
+    def kill_leftovers(self, folder: LeaseFolder) -> int:
+        """Cancel the lease's job, unless this is its own host, and wait until it has gone.
+
+        Raises:
+            BatchError: Slurm does not answer, or the job does not end.
+        """
+        if "SLURM_JOB_ID" in os.environ and mark(folder).items() <= os.environ.items():
+            return 0  # the job ends with its host
+        spec = read_record(folder.spec, LeaseSpec)
+        if spec is None:
+            return end_marked(folder)
+        system = _system(spec)
+        job_ids = _job_ids(folder, system)
+        num_ended = sum(1 for job_id in job_ids if _end(system, _record(job_id), folder))
+        return num_ended + end_marked(folder)
+
+
+def job_spec(
+    folder: LeaseFolder, spec: LeaseSpec, python_path: str = "", python: str = sys.executable
+) -> JobSpec:
+    """The job of a lease; pure.
+
+    Args:
+        folder: The lease; all nodes see it under the same path.
+        spec: What was asked for; its `code` folders go in front of the module path.
+        python_path: Module path of the nodes, as in `PYTHONPATH`.
+        python: Interpreter of the nodes.
+    """
+    role, batch = spec.role, spec.role.batch
+    path = os.pathsep.join(part for part in (*spec.code, python_path) if part)
+    return JobSpec(
+        name=job_name(folder),
+        command=(python, "-m", "headrace.leases.member", str(folder.path)),
+        nodes=role.nodes,
+        cpus_per_node=max(role.threads_per_node, role.ranks_per_node * role.threads_per_rank),
+        gpus_per_node=batch.gpus_per_node,
+        memory_bytes=batch.memory_per_node,
+        time_limit_s=role.lifetime + MARGIN_S,
+        folder=str(folder.path),
+        log=str(folder.log),
+        environment={**mark(folder), "PYTHONPATH": path},
+        partition=batch.partition,
+        account=batch.account,
+        qos=batch.qos,
+        options=batch.options,
+        prologue=batch.prologue,
+    )
+
+
+def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
+    return job_spec(folder, spec, os.environ.get("PYTHONPATH", ""))
+
+
+def job_name(folder: LeaseFolder) -> str:
+    """Name of a lease's job: the lease's id, and a mark of the folder it lies in."""
+    place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:8]
+    return f"headrace-{folder.lease_id}-{place}"
+
+
+def _system(spec: LeaseSpec) -> BatchSystem:
+    config = spec.role.batch.config
+    return Slurm(LocalCommands({"SLURM_CONF": config} if config else {}), config or "")
+
+
+def _job_ids(folder: LeaseFolder, system: BatchSystem) -> list[str]:
+    record = read_record(folder.job, JobRecord)
+    if record is not None:
+        return [record.job_id]
+    if not intent_of(folder.job).exists():
+        return []
+    return [each.job_id for each in system.find(job_name(folder))]
+
+
+def _end(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> bool:
+    """End a job; one whose host has said goodbye gets a moment to end by itself."""
+    grace_s = _LEAVING_S if folder.closed.exists() else 0.0
+    if final_sight(system, record, grace_s) is not None:
+        return False
+    system.cancel([record.job_id])
+    if final_sight(system, record, _CANCEL_TIMEOUT_S) is None:
+        raise BatchError(
+            f"{system.name} job {record.job_id} was cancelled and has not ended "
+            f"after {_CANCEL_TIMEOUT_S:g} s",
+            f"See `scontrol show job {record.job_id}`; `headrace lease reap` tries again.",
+        )
+    return True
+
+
+def _record(job_id: str) -> JobRecord:
+    return JobRecord(job_id=job_id, name="", submitted_at=0.0)
+
+
+def _wait_for_token(bucket: Path, per_minute: int) -> None:
+    time.sleep(take(bucket, per_minute))
+
+
+def backend() -> SlurmBackend:
+    """The backend that the table of backends asks for."""
+    return SlurmBackend()

@@ -1,0 +1,239 @@
+"""What every batch system must do; a system's suite inherits this and names itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import BatchError, JobRefusedError
+from headrace.leases.batch.board import final_sight, sight
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.submitting import JobRecord, intent_of, submit_once
+from headrace.leases.batch.system import BatchSystem
+from headrace.storage.atomic import write_text
+from support.scripted_commands import Answer, FlakySubmits, ScriptedCommands
+from support.slurm_dev import DevSlurm
+from support.waiting import wait_until
+
+START_S = 30.0
+ENDED_S = 30.0
+
+
+class BatchContract:
+    """The suite. A system gives itself, with flaky submits and without answers, and bad jobs."""
+
+    @pytest.fixture
+    def system(self) -> BatchSystem:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def flaky(self) -> Callable[..., tuple[BatchSystem, FlakySubmits]]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def silent(self) -> BatchSystem:
+        """The same system, when it does not answer."""
+        raise NotImplementedError
+
+    refused: dict[str, Any]
+    """Changes that make a job one that is refused at once."""
+    impossible: dict[str, Any]
+    """Changes that make a job one that is taken and can never start."""
+
+    def test_a_job_runs_on_each_of_its_nodes(self, system: BatchSystem, tmp_path: Path) -> None:
+        """pains 15: one allocation of N nodes."""
+        job = _job(
+            tmp_path,
+            command=("sh", "-c", 'echo "at:$COLOUR:$STEEL" >> "$1"', "sh", f"{tmp_path}/seen"),
+            nodes=2,
+            environment={"COLOUR": "it's blue"},
+            prologue=("export STEEL=grey",),
+        )
+        job_id = system.submit(job)
+        assert _end_of(system, job_id).state is JobState.COMPLETED
+        seen = (tmp_path / "seen").read_text().splitlines()
+        assert seen == ["at:it's blue:grey"] * 2
+
+    def test_a_failed_job_is_told_from_a_good_one(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        job_id = system.submit(_job(tmp_path, command=("sh", "-c", "echo sorry; exit 3")))
+        assert _end_of(system, job_id).state is JobState.FAILED
+        assert "sorry" in (tmp_path / "log").read_text()
+
+    def test_one_query_for_many_jobs(self, system: BatchSystem, tmp_path: Path) -> None:
+        ids = [system.submit(_job(tmp_path, command=("sleep", "60"))) for _ in range(2)]
+        wait_until(lambda: _states(system, ids) == {JobState.RUNNING}, START_S, "both to run")
+        assert set(system.poll([*ids, "999999"])) == set(ids)
+        system.cancel(ids)
+        assert {_end_of(system, job_id).state for job_id in ids} == {JobState.CANCELLED}
+        system.cancel(ids)  # harmless
+
+    def test_the_books_know_how_jobs_ended(self, system: BatchSystem, tmp_path: Path) -> None:
+        """pains 31: decided by accounting."""
+        good = system.submit(_job(tmp_path, command=("true",)))
+        bad = system.submit(_job(tmp_path, command=("false",)))
+
+        def in_books() -> bool:
+            told = system.accounting([good, bad])
+            return {key: each.state for key, each in told.items()} == {
+                good: JobState.COMPLETED,
+                bad: JobState.FAILED,
+            }
+
+        wait_until(in_books, ENDED_S, "the books to have both", poll_s=0.3)
+
+    def test_a_bad_job_is_refused_with_the_reason(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        with pytest.raises(JobRefusedError, match=f"refuses the job .*{self.refused['partition']}"):
+            system.submit(_job(tmp_path, **self.refused))
+
+    def test_a_job_that_can_never_start_is_told_at_once(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        """Not waited for: the reason is one that waiting does not change."""
+        job_id = system.submit(_job(tmp_path, **self.impossible))
+        try:
+            seen = wait_until(
+                lambda: (now := system.poll([job_id])[job_id]).never_starts and now,
+                START_S,
+                "the reason",
+            )
+            assert seen.reason
+        finally:
+            system.cancel([job_id])
+        assert _end_of(system, job_id).state is JobState.CANCELLED
+
+    def test_a_lost_answer_makes_no_second_job(
+        self, flaky: Callable[..., tuple[BatchSystem, FlakySubmits]], tmp_path: Path
+    ) -> None:
+        """pains 17: a submit that times out after it did its work."""
+        system, commands = flaky(after=1)
+        job = _job(tmp_path, command=("sleep", "60"))
+        record = _submit(system, job, tmp_path)
+        assert [each.job_id for each in system.find(job.name)] == [record.job_id]
+        assert commands.num_submits == 1
+        assert _submit(system, job, tmp_path) == record
+        system.cancel([record.job_id])
+        _end_of(system, record.job_id)
+
+    def test_a_submit_that_did_nothing_is_tried_again(
+        self, flaky: Callable[..., tuple[BatchSystem, FlakySubmits]], tmp_path: Path
+    ) -> None:
+        system, commands = flaky(before=2)
+        job = _job(tmp_path, command=("true",))
+        record = _submit(system, job, tmp_path)
+        assert commands.num_submits == 3
+        assert len(system.find(job.name)) == 1
+        _end_of(system, record.job_id)
+
+    def test_a_submitter_that_died_is_followed_by_no_second_job(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        """pains 6: between the submit and the record of it."""
+        job = _job(tmp_path, command=("true",))
+        write_text(intent_of(tmp_path / "job.json"), job.name)
+        job_id = system.submit(job)
+        assert _submit(system, job, tmp_path).job_id == job_id
+        assert len(system.find(job.name)) == 1
+        _end_of(system, job_id)
+
+    def test_a_queue_that_is_down_is_no_end_of_a_job(
+        self, system: BatchSystem, silent: BatchSystem, tmp_path: Path
+    ) -> None:
+        lease = tmp_path / "leases" / "a-1"
+        lease.mkdir(parents=True)
+        record = _submit(system, _job(tmp_path, command=("sleep", "60")), lease)
+        wait_until(
+            lambda: sight(system, lease.parent, record, 0.1).state is JobState.RUNNING,
+            START_S,
+            "the job to run",
+        )
+        board = lease.parent / ".queue" / "board.json"
+        before = board.read_bytes()
+        wait_until(
+            lambda: sight(silent, lease.parent, record, 0.1) and board.read_bytes() != before,
+            START_S,
+            "a question that gets no answer",
+        )
+        assert sight(silent, lease.parent, record, 0.1).state is JobState.RUNNING
+        with pytest.raises(BatchError):
+            silent.poll([record.job_id])
+        system.cancel([record.job_id])
+        _end_of(system, record.job_id)
+
+
+class TestSlurm(BatchContract):
+    refused = {"partition": "nope"}
+    impossible = {"time_limit_s": 99 * 3600.0}
+
+    @pytest.fixture
+    def system(self, slurm: DevSlurm) -> BatchSystem:
+        return slurm.system
+
+    @pytest.fixture
+    def flaky(self, slurm: DevSlurm) -> Callable[..., tuple[BatchSystem, FlakySubmits]]:
+        def make(**counts: int) -> tuple[BatchSystem, FlakySubmits]:
+            commands = FlakySubmits(slurm.commands, **counts)
+            return type(slurm.system)(commands), commands
+
+        return make
+
+    @pytest.fixture
+    def silent(self, slurm: DevSlurm) -> BatchSystem:
+        down = Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller")
+        return type(slurm.system)(ScriptedCommands(down))
+
+    def test_too_much_memory_is_refused(self, system: BatchSystem, tmp_path: Path) -> None:
+        with pytest.raises(JobRefusedError, match="Memory specification can not be satisfied"):
+            system.submit(_job(tmp_path, memory_bytes=2**40))
+
+    def test_gpus_are_given_by_slurm(self, system: BatchSystem, tmp_path: Path) -> None:
+        command = ("sh", "-c", f'echo "$CUDA_VISIBLE_DEVICES" >> "{tmp_path}/seen"')
+        job_id = system.submit(_job(tmp_path, command=command, gpus_per_node=2))
+        assert _end_of(system, job_id).state is JobState.COMPLETED
+        assert (tmp_path / "seen").read_text() == "0,1\n"
+
+    def test_a_preempted_job_is_told_from_a_cancelled_one(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        low = system.submit(_job(tmp_path, command=("sleep", "60"), nodes=4, cpus_per_node=4))
+        wait_until(lambda: _states(system, [low]) == {JobState.RUNNING}, START_S, "it to run")
+        urgent = _job(tmp_path, command=("true",), cpus_per_node=4, partition="urgent")
+        high = system.submit(urgent)
+        assert _end_of(system, low).state is JobState.PREEMPTED
+        assert _end_of(system, high).state is JobState.COMPLETED
+
+
+def _job(folder: Path, **changes: Any) -> JobSpec:
+    given = {
+        "name": f"headrace-{uuid.uuid4().hex[:12]}",
+        "command": ("true",),
+        "nodes": 1,
+        "cpus_per_node": 1,
+        "memory_bytes": 2**28,
+        "time_limit_s": 120.0,
+        "folder": str(folder),
+        "log": str(folder / "log"),
+    }
+    return JobSpec(**{**given, **changes})
+
+
+def _submit(system: BatchSystem, job: JobSpec, folder: Path) -> JobRecord:
+    return submit_once(system, job, folder / "job.json", lambda: None, pause_s=0.1)
+
+
+def _end_of(system: BatchSystem, job_id: str) -> JobSight:
+    record = JobRecord(job_id=job_id, name="", submitted_at=0.0)
+    ended = final_sight(system, record, ENDED_S)
+    assert ended is not None, f"job {job_id} has not ended"
+    return ended
+
+
+def _states(system: BatchSystem, job_ids: list[str]) -> set[JobState]:
+    return {each.state for each in system.poll(job_ids).values()}

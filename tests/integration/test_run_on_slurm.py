@@ -1,0 +1,189 @@
+"""The main job on a real Slurm: as on the laptop, and again after its job was cancelled."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import slurm_dev
+import yaml
+
+from headrace.control.books import ledger
+from headrace.control.execute import execute
+from headrace.control.owners import process_owner
+from headrace.control.runs import Run, RunRequest, create_run
+from headrace.errors import JobRefusedError
+from headrace.leases import client
+from headrace.leases.overview import view
+from headrace.ledger.records import AttemptRecord
+from headrace.recipe.load import BUILT_IN
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.storage.layout import SiteFolder
+from support.leases import lease_spec, wait_for_state
+from support.slurm_dev import DevSlurm
+from support.training import CODE
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+HOLD_AT = 12
+CHECKPOINT_EVERY = 5
+
+
+@pytest.fixture
+def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Recipe `held`, and site `workstation`: four ranks on this machine alone."""
+    monkeypatch.setenv("HEADRACE_DIGITS", str(digits_folder))
+    recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
+    recipe["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": CHECKPOINT_EVERY}
+    model = {
+        "_target_": "held_digits.HeldDigits",
+        "folder": str(headrace_home / "held"),
+        "hold_at": HOLD_AT,
+    }
+    _write(
+        headrace_home / "recipes" / "held.yaml",
+        recipe | {"name": "held", "code": [str(CODE)], "model": model},
+    )
+    site = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
+    site["roles"]["gpu"] |= {"ranks_per_node": 4}
+    _write(headrace_home / "sites" / "workstation.yaml", site | {"name": "workstation"})
+    slurm_dev = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text()
+    slurm_dev = slurm_dev.replace("poll: 2s", "poll: 0.2s")
+    (headrace_home / "sites" / "quick.yaml").write_text(
+        slurm_dev.replace("name: slurm-dev", f"name: quick\nallowed_code: [{CODE}]")
+    )
+    workstation = headrace_home / "sites" / "workstation.yaml"
+    workstation.write_text(workstation.read_text() + f"allowed_code: [{CODE}]\n")
+    return headrace_home
+
+
+def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_epoch(
+    home: Path, slurm: DevSlurm, no_leftover_processes: None
+):
+    """pains 15, 31, 32: one gang, its end told by Slurm, tried again by the control side."""
+    undisturbed = _run("workstation", "evaluate=null")
+    assert execute(undisturbed, lambda: None) is None
+    (home / "held").mkdir(exist_ok=True)
+    (home / "held" / "hold").touch()
+    run = _run("quick")
+    cancelled: list[str] = []
+
+    def cancel_when_held() -> None:
+        if not cancelled and list((home / "held").glob("held-*")):
+            cancelled.extend(slurm.queue())
+            slurm.run("scancel", *cancelled)
+            wait_until(lambda: slurm.queue() == [], 30, "the job to end", poll_s=0.5)
+            (home / "held" / "hold").unlink()
+
+    assert execute(run, cancel_when_held) is None
+    assert slurm.queue() == []
+    first, second = _attempts(run, "train")
+    (job_id,) = cancelled
+    assert (first.state, first.failure_class) == (StepState.LOST, FailureClass.LOST)
+    assert f"Slurm job {job_id} ended: cancelled" in str(first.message)
+    assert second.outputs["world_size"] == 4
+    (wanted,) = _attempts(undisturbed, "train")
+    assert second.outputs["weights_xxh3"] == wanted.outputs["weights_xxh3"]
+    begun = (home / "held" / "attempts").read_text().splitlines()
+    steps = [int(line.split()[1]) for line in begun]
+    assert steps[-2:] == [0, HOLD_AT - HOLD_AT % CHECKPOINT_EVERY]  # from the last checkpoint
+    (evaluated,) = _attempts(run, "evaluate")
+    assert evaluated.state is StepState.SUCCEEDED
+    leases = ledger().leases(run_id=run.run_id)
+    assert not any(lease.state.is_active for lease in leases)
+    assert {len(lease.job_ids) for lease in leases} == {1}
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        ({"partition": "nope"}, "invalid partition specified: nope"),
+        ({"memory_per_node": "1TiB"}, "Memory specification can not be satisfied"),
+    ],
+)
+def test_a_job_that_slurm_refuses_ends_the_run_with_slurms_reason(
+    home: Path, slurm: DevSlurm, batch: dict[str, Any], reason: str
+):
+    run = _run(_changed(home, batch=batch))
+    with pytest.raises(JobRefusedError, match=reason):
+        execute(run, lambda: None)
+    (lease,) = ledger().leases(run_id=run.run_id)
+    assert lease.state is LeaseState.FAILED
+    assert reason in str(lease.why_ended)
+
+
+def test_a_job_that_can_never_start_is_not_waited_for(home: Path, slurm: DevSlurm):
+    run = _run(_changed(home, lifetime="99h"))
+    result = execute(run, lambda: None)
+    assert result is not None
+    assert result.failure is not None
+    assert result.failure.failure_class is FailureClass.USER_ERROR
+    assert "can never start: PartitionTimeLimit" in result.failure.message
+    assert len(_attempts(run, "pack")) == 1
+    assert slurm.queue() == []
+
+
+def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
+    """pains 22: what waits is not lost, and whoever gives up leaves no job behind."""
+    run = _run("quick")
+    role = run.site.roles["gpu"].model_copy(update={"nodes": 4})
+    blocker = slurm.run("sbatch", "--parsable", "--exclusive", "--wrap=sleep 60").strip()
+    folder = SiteFolder(home).lease("waits-1")
+    spec = lease_spec(folder, role)
+    try:
+        client.start(folder, spec)
+        client.start(folder, spec)  # a second time changes nothing
+        assert len(slurm.queue()) == 2
+        wait_for_state(folder, LeaseState.STARTING, 1)
+        assert client.state(folder, lost_after_s=0) is LeaseState.STARTING
+        assert "is pending" in client.waiting_for(folder)
+        assert "is pending" in view(folder).waits_for
+        client.end(folder, reason="changed our minds")
+        assert slurm.queue() == [blocker]
+        assert client.state(folder, 0) is LeaseState.CLOSED
+    finally:
+        slurm.run("scancel", blocker)
+
+
+def test_the_small_slurm_is_brought_up_once_and_keeps_to_loopback(slurm: DevSlurm):
+    before = slurm.daemons.all
+    assert slurm_dev.up(slurm.daemons).config == slurm.config
+    assert slurm.daemons.all == before
+    assert all(each.is_alive for each in before)
+    pids = {each.pid for each in before}
+    listening = [each for each in psutil.net_connections("tcp") if each.pid in pids]
+    served = {each.laddr.ip for each in listening if each.status == psutil.CONN_LISTEN}
+    assert served == {"127.0.0.1"}
+
+
+def _run(site: str, *overrides: str) -> Run:
+    request = RunRequest(
+        recipe="held",
+        site=site,
+        overrides=overrides,
+        key=f"test:{uuid.uuid4().hex}",
+        owner=process_owner(),
+    )
+    return create_run(request)
+
+
+def _changed(home: Path, *, batch: dict[str, Any] | None = None, **changes: Any) -> str:
+    """Site `quick` whose first role is asked for otherwise."""
+    site = yaml.safe_load((home / "sites" / "quick.yaml").read_text())
+    role = site["roles"]["cpu"]
+    site["roles"]["cpu"] = role | changes | {"batch": role["batch"] | (batch or {})}
+    _write(home / "sites" / "changed.yaml", site | {"name": "changed"})
+    return "changed"
+
+
+def _attempts(run: Run, step: str) -> list[AttemptRecord]:
+    return [each for each in ledger().attempts(run.run_id) if each.step == step]
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(content))

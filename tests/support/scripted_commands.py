@@ -1,0 +1,53 @@
+"""Commands of a batch system that give prepared answers, or spoil those of a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.leases.batch.commands import Answer, Commands
+
+
+class ScriptedCommands:
+    """Gives one prepared answer after another.
+
+    Args:
+        answers: What is answered; the last one again and again.
+    """
+
+    def __init__(self, *answers: Answer) -> None:
+        self._answers = list(answers)
+        self.seen: list[tuple[str, ...]] = []
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        """Answer, whatever was asked."""
+        del text
+        self.seen.append(tuple(command))
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+class FlakySubmits:
+    """Real commands of which the first submits lose their answers.
+
+    Args:
+        commands: The real ones.
+        after: How many submits do their work and then give no answer.
+        before: How many later submits give no answer and do no work.
+    """
+
+    def __init__(self, commands: Commands, *, after: int = 0, before: int = 0) -> None:
+        self._commands = commands
+        self._after, self._before = after, before
+        self.num_submits = 0
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        """Run the command, or not."""
+        if command[0] != "sbatch":
+            return self._commands.run(command, text)
+        self.num_submits += 1
+        no_answer = Answer(1, "", "sbatch: error: Socket timed out on send/recv operation")
+        if self.num_submits <= self._after:
+            self._commands.run(command, text)
+            return no_answer
+        if self.num_submits <= self._after + self._before:
+            return no_answer
+        return self._commands.run(command, text)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.app import build
+from headrace.errors import SiteError
+
+
+def test_the_scripts_that_a_run_on_slurm_would_submit(headrace_home: Path):
+    told = CliRunner().invoke(build(), ["plan", "digits", "--site", "slurm-dev"])
+    assert told.exit_code == 0, told.output
+    assert "cpu: gang of 1 node, 1 ranks each, on slurm, for pack\n" in told.output
+    assert "gpu: gang of 2 nodes, 2 ranks each, on slurm, for stage, train, evaluate" in told.output
+    assert told.output.count("#!/bin/bash\n#SBATCH --job-name=headrace-RUN-") == 2
+    assert "#SBATCH --gres=gpu:2" in told.output
+    assert list(headrace_home.iterdir()) == []  # nothing is written
+
+
+def test_a_local_run_submits_nothing(headrace_home: Path):
+    told = CliRunner().invoke(build(), ["plan", "digits", "--json"])
+    assert {each["script"] for each in json.loads(told.output)} == {""}
+
+
+def test_a_role_that_the_site_lacks_is_told(headrace_home: Path):
+    told = CliRunner().invoke(build(), ["plan", "digits", "train.role=tpu"])
+    assert isinstance(told.exception, SiteError)
+
+
+@pytest.mark.parametrize("name", ["laptop", "slurm-dev"])
+def test_built_in_sites_have_a_plan(headrace_home: Path, name: str):
+    assert CliRunner().invoke(build(), ["plan", "digits", "--site", name]).exit_code == 0

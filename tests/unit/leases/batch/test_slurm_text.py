@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
+from headrace.leases.batch.commands import Answer
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, failure_class, view_of
+from headrace.leases.batch.slurm import Slurm, parse_sacct, parse_squeue, render
+from headrace.leases.records import LeaseSpec
+from headrace.leases.slurm import job_name, job_spec
+from headrace.recipe.site import Batch, Role
+from headrace.states import FailureClass
+from headrace.storage.layout import LeaseFolder
+from support.scripted_commands import ScriptedCommands
+
+FULL = """\
+#!/bin/bash
+#SBATCH --job-name=headrace-demo-gpu-1-4df3c6b8
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --gres=gpu:4
+#SBATCH --mem=65536M
+#SBATCH --time=1-02:02:00
+#SBATCH --partition=a100
+#SBATCH --account=physics
+#SBATCH --qos=long
+#SBATCH --chdir=/shared/leases/demo-gpu-1
+#SBATCH --output=/shared/leases/demo-gpu-1/host.log
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+#SBATCH --constraint=ib
+set -e
+export HEADRACE_LEASE_ID=demo-gpu-1
+export HEADRACE_LEASE_FOLDER=/shared/leases/demo-gpu-1
+export SPT_NOENV=1
+export PYTHONPATH='/my code:/lib'
+module load cuda
+exec srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --kill-on-bad-exit=1 --wait=30 \
+--export=ALL /opt/python -m headrace.leases.member /shared/leases/demo-gpu-1
+"""
+
+
+def test_the_whole_script_of_a_gang():
+    role = Role(
+        backend="slurm",
+        kind="gang",
+        nodes=2,
+        ranks_per_node=4,
+        threads_per_rank=2,
+        lifetime=26 * 3600.0,
+        batch=Batch(
+            partition="a100",
+            account="physics",
+            qos="long",
+            gpus_per_node=4,
+            memory_per_node="64GiB",
+            options=("--constraint=ib",),
+            prologue=("module load cuda",),
+        ),
+    )
+    folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
+    spec = LeaseSpec(
+        lease_id="demo-gpu-1",
+        key="demo/gpu",
+        run_id="demo",
+        role_name="gpu",
+        role=role,
+        code=("/my code",),
+    )
+    text = render(job_spec(folder, spec, "/lib", "/opt/python"))
+    assert text.replace(job_name(folder), "headrace-demo-gpu-1-4df3c6b8") == FULL
+
+
+def test_what_is_not_asked_for_is_not_written():
+    text = render(_job())
+    for option in ("partition", "account", "qos", "gres", "mem"):
+        assert f"--{option}=" not in text
+    assert "--time=00:01:00" in text
+
+
+def test_jobs_of_different_folders_have_different_names():
+    """pains 17: a job is looked up by a name that nobody else uses."""
+    names = {job_name(LeaseFolder(Path(root) / "leases" / "a-1")) for root in ("/one", "/two")}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "reason", "never"),
+    [
+        ("7|PENDING|N/A|Resources|x", JobState.PENDING, "Resources", False),
+        ("7|PENDING|N/A|Priority|x", JobState.PENDING, "Priority", False),
+        ("7|PENDING|N/A|PartitionTimeLimit|x", JobState.PENDING, "PartitionTimeLimit", True),
+        ("7|PENDING|N/A|PartitionNodeLimit|x", JobState.PENDING, "PartitionNodeLimit", True),
+        ("7|PENDING|N/A|BadConstraints|x", JobState.PENDING, "BadConstraints", True),
+        ("7|PENDING|N/A|QOSMaxCpuPerJobLimit|x", JobState.PENDING, "QOSMaxCpuPerJobLimit", True),
+        ("7|PENDING|N/A|AssocGrpCpuLimit|x", JobState.PENDING, "AssocGrpCpuLimit", False),
+        ("7|PENDING|N/A|AssocMaxJobsLimit|x", JobState.PENDING, "AssocMaxJobsLimit", False),
+        ("7|RUNNING|2026-01-01T10:00:00|None|a|b", JobState.RUNNING, "", False),
+        ("7|COMPLETING|2026-01-01T10:00:00|None|x", JobState.RUNNING, "", False),
+        ("7|OF_A_LATER_SLURM|N/A|None|x", JobState.RUNNING, "", False),
+        ("7|NODE_FAIL|N/A|None|x", JobState.NODE_FAILED, "", False),
+    ],
+)
+def test_lines_of_squeue(line: str, state: JobState, reason: str, never: bool):
+    seen = parse_squeue(line)
+    assert (seen.job_id, seen.state, seen.reason, seen.never_starts) == ("7", state, reason, never)
+
+
+def test_expected_start():
+    assert parse_squeue("7|PENDING|2026-01-01T10:00:00|Resources|x").starts_at is not None
+    assert parse_squeue("7|PENDING|N/A|Resources|x").starts_at is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("7|PREEMPTED|x|None|n", FailureClass.PREEMPTED),
+        ("7|TIMEOUT|x|None|n", FailureClass.TIMED_OUT),
+        ("7|DEADLINE|x|None|n", FailureClass.TIMED_OUT),
+        ("7|NODE_FAIL|x|None|n", FailureClass.INFRASTRUCTURE),
+        ("7|BOOT_FAIL|x|None|n", FailureClass.INFRASTRUCTURE),
+        ("7|OUT_OF_MEMORY|x|None|n", FailureClass.OUT_OF_MEMORY),
+        ("7|CANCELLED by 1000|x|None|n", FailureClass.LOST),
+        ("7|FAILED|x|NonZeroExitCode|n", FailureClass.LOST),
+    ],
+)
+def test_what_an_end_in_the_books_means(line: str, expected: FailureClass):
+    """pains 31: decided by the books, not by signals."""
+    seen = parse_sacct(line)
+    assert seen.state.is_final
+    assert failure_class(seen) is expected
+    assert expected.is_retried
+
+
+def test_words_for_users():
+    cancelled = view_of(parse_sacct("7|CANCELLED by 1000|x|None|n"), "Slurm")
+    assert cancelled.why == "Slurm job 7 ended: cancelled: by user 1000"
+    waiting = JobSight(job_id="7", state=JobState.PENDING, reason="Resources", starts_at=0.0)
+    assert view_of(waiting, "Slurm").why.startswith("Slurm job 7 is pending: Resources, expected ")
+    never = JobSight(job_id="7", state=JobState.PENDING, reason="BadX", never_starts=True)
+    assert view_of(never, "Slurm").why == "Slurm job 7 can never start: BadX"
+    assert view_of(never, "Slurm").failure_class is FailureClass.USER_ERROR
+
+
+def test_a_refusal_tells_slurms_own_words():
+    error = (
+        "sbatch: error: invalid partition specified: nope\n"
+        "sbatch: error: Batch job submission failed: Invalid partition name specified\n"
+    )
+    with pytest.raises(JobRefusedError, match=r"nope; Batch job.*\n.*sinfo"):
+        Slurm(ScriptedCommands(Answer(1, "", error))).submit(_job())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(None, "", "sbatch gave no answer within 60 s"),
+        Answer(1, "", "sbatch: error: Batch job submission failed: Socket timed out on send/recv"),
+        Answer(1, "", "sbatch: error: Unable to contact slurm controller (connect failure)"),
+        Answer(1, "", "sbatch: error: Resource temporarily unavailable"),
+    ],
+)
+def test_an_unclear_answer_is_no_refusal(answer: Answer):
+    """pains 17."""
+    with pytest.raises(AmbiguousSubmitError):
+        Slurm(ScriptedCommands(answer)).submit(_job())
+
+
+def test_an_answer_of_a_federation_names_the_job():
+    assert Slurm(ScriptedCommands(Answer(0, "warning\n12;cluster\n", ""))).submit(_job()) == "12"
+
+
+def test_a_queue_that_does_not_answer_is_an_error():
+    with pytest.raises(BatchError, match="squeue: Unable to contact"):
+        Slurm(ScriptedCommands(Answer(1, "", "slurm_load_jobs error: Unable to contact"))).poll(
+            ["1"]
+        )
+
+
+def _job() -> JobSpec:
+    return JobSpec(
+        name="headrace-x", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=59.0,
+        folder="/shared", log="/shared/log",
+    )  # fmt: skip
