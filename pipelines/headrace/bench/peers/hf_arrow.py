@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from headrace.bench.peers.hf_datasets import epochs, write_rows
 from headrace.bench.peers.peer import Epoch, Pair, Part, Reading
 
 
@@ -26,36 +26,22 @@ class HfArrow:
 
     def write(self, part: Part, folder: Path) -> None:
         """Write one Arrow file."""
-        from datasets import Features, Value
-        from datasets.arrow_writer import ArrowWriter
+        from datasets import Value
 
-        features = Features({"x": Value("large_binary"), "y": Value("int64")})
-        path = str(folder / f"{part.number}.arrow")
-        with ArrowWriter(features=features, path=path) as writer:
-            for number, sample in part.items:
-                writer.write({"x": sample.tobytes(), "y": number})
-            writer.finalize()
+        write_rows(part, folder, Value("large_binary"), lambda sample: sample.tobytes())
 
     def finish(self, folder: Path, num_parts: int) -> None:
         """Nothing is left to do."""
 
     def open(self, reading: Reading) -> Epoch:
         """Take rows of the mapped tables."""
-        from datasets import Dataset, concatenate_datasets
 
-        paths = sorted(str(path) for path in reading.folder.glob("*.arrow"))
-        samples = concatenate_datasets([Dataset.from_file(path) for path in paths])
-        tables = samples.with_format("arrow")
+        def tensors(rows: Any) -> Pair:
+            table = rows.combine_chunks()
+            batch = _flat(table["x"].chunk(0)).reshape(-1, *reading.sample_shape)
+            return batch, torch.from_numpy(table["y"].to_numpy().copy())
 
-        def epoch() -> Iterator[Pair]:
-            order = np.random.default_rng().permutation(len(samples))
-            size = reading.batch_size
-            for start in range(0, len(order) - size + 1, size):
-                table = tables[order[start : start + size].tolist()].combine_chunks()
-                batch = _flat(table["x"].chunk(0)).reshape(size, *reading.sample_shape)
-                yield batch, torch.from_numpy(table["y"].to_numpy().copy())
-
-        return epoch
+        return epochs(reading, "arrow", tensors)
 
 
 def _flat(column: Any) -> torch.Tensor:

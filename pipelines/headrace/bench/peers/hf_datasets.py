@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from headrace.bench.peers.peer import Epoch, Pair, Part, Reading
 
@@ -24,35 +26,65 @@ class HfDatasets:
 
     def write(self, part: Part, folder: Path) -> None:
         """Write one Arrow file."""
-        from datasets import Array3D, Features, Value
-        from datasets.arrow_writer import ArrowWriter
+        from datasets import Array3D
 
-        features = Features({"x": Array3D(part.sample_shape, "uint8"), "y": Value("int64")})
-        path = str(folder / f"{part.number}.arrow")
-        with ArrowWriter(features=features, path=path) as writer:
-            for number, sample in part.items:
-                writer.write({"x": sample, "y": number})
-            writer.finalize()
+        write_rows(part, folder, Array3D(part.sample_shape, "uint8"), lambda sample: sample)
 
     def finish(self, folder: Path, num_parts: int) -> None:
         """Nothing is left to do."""
 
     def open(self, reading: Reading) -> Epoch:
         """Take rows of the mapped tables."""
-        from datasets import Dataset, concatenate_datasets
 
-        paths = sorted(str(path) for path in reading.folder.glob("*.arrow"))
-        samples = concatenate_datasets([Dataset.from_file(path) for path in paths])
-        arrays = samples.with_format("numpy")
+        def tensors(rows: Any) -> Pair:
+            return torch.from_numpy(rows["x"]), torch.from_numpy(rows["y"])
 
-        def epoch() -> Iterator[Pair]:
-            order = np.random.default_rng().permutation(len(samples))
-            size = reading.batch_size
-            for start in range(0, len(order) - size + 1, size):
-                batch = arrays[order[start : start + size].tolist()]
-                yield torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
+        return epochs(reading, "numpy", tensors)
 
-        return epoch
+
+def write_rows(
+    part: Part, folder: Path, column: Any, cell: Callable[[NDArray[np.uint8]], object]
+) -> None:
+    """Write an Arrow file with samples and their numbers.
+
+    Args:
+        part: The samples.
+        folder: Folder of the file.
+        column: Type of the column of samples.
+        cell: Gives a sample as it is written.
+    """
+    from datasets import Features, Value
+    from datasets.arrow_writer import ArrowWriter
+
+    features = Features({"x": column, "y": Value("int64")})
+    path = str(folder / f"{part.number}.arrow")
+    with ArrowWriter(features=features, path=path) as writer:
+        for number, sample in part.items:
+            writer.write({"x": cell(sample), "y": number})
+        writer.finalize()
+
+
+def epochs(reading: Reading, row_format: str, tensors: Callable[[Any], Pair]) -> Epoch:
+    """Shuffled passes over the mapped files that `write_rows` has written.
+
+    Args:
+        reading: What is read.
+        row_format: Format of the library in which rows are taken.
+        tensors: Makes a batch of rows.
+    """
+    from datasets import Dataset, concatenate_datasets
+
+    paths = sorted(str(path) for path in reading.folder.glob("*.arrow"))
+    samples = concatenate_datasets([Dataset.from_file(path) for path in paths])
+    table = samples.with_format(row_format)
+
+    def epoch() -> Iterator[Pair]:
+        order = np.random.default_rng().permutation(len(samples))
+        size = reading.batch_size
+        for start in range(0, len(order) - size + 1, size):
+            yield tensors(table[order[start : start + size].tolist()])
+
+    return epoch
 
 
 PEER = HfDatasets()

@@ -57,16 +57,18 @@ def open_index(place: Place, file: StoredFile) -> IndexFile:
     return CsvIndex(place, file) if suffix == ".csv" else JsonlIndex(place, file)
 
 
-class _Lines:
-    """A text file whose rows are found again by where they begin and their bytes."""
-
-    num_where = 2
-
+class _File:
     def __init__(self, place: Place, file: StoredFile) -> None:
         self.path = file.path
         self.name = f"{place.name}/{file.path}"
         self._place = place
         self._version = file.version
+
+
+class _Lines(_File):
+    """A text file whose rows are found again by where they begin and their bytes."""
+
+    num_where = 2
 
     def _texts(self, places: Sequence[tuple[int, ...]]) -> list[bytes]:
         """Bytes at (start, size), read in the file's order; neighbours at once."""
@@ -155,16 +157,10 @@ class JsonlIndex(_Lines):
         return row
 
 
-class ParquetIndex:
+class ParquetIndex(_File):
     """Rows of a Parquet file."""
 
     num_where = 1
-
-    def __init__(self, place: Place, file: StoredFile) -> None:
-        self.path = file.path
-        self.name = f"{place.name}/{file.path}"
-        self._place = place
-        self._version = file.version
 
     def columns(self) -> list[str]:
         """Names of the columns."""
