@@ -180,6 +180,8 @@ def _staged(outputs: Mapping[str, object]) -> str:
         told.append(f"{amount(rate)}B/s")
     left_out = sum(row.get("left_out_bytes", 0) for row in rows)
     told += [f"{amount(left_out)}B left at the source"] if left_out else []
+    coming = sum(row.get("coming_bytes", 0) for row in rows)
+    told += [f"{amount(coming)}B to come while training runs"] if coming else []
     return ", ".join(filter(None, told))
 
 

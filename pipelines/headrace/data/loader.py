@@ -106,11 +106,12 @@ class CopiedBatches:
         self._left = numbers
         self._found: dict[int, tuple[Found, int, int]] = {}
         self._num_found = 1
+        self._waits = not gatherer.dataset.places.is_whole  # for no shards but those of the batch
 
     def __call__(self, number: int) -> Batch:
         """The next batch."""
         dataset = self._gatherer.dataset
-        if dataset.places.far:
+        if self._waits:
             indices = self._order.batch(self._epoch, number)
             with dataset.holding(indices):
                 return dict(self._gatherer.gather(self._infos, indices))

@@ -43,6 +43,8 @@ class DataSettings:
     """How samples become batches."""
     source: ShardSource | None = None
     """Where shards come from that are not in `folder`."""
+    overlap: bool = False
+    """Whether epoch 0 may start before all shards are there, see `stage.overlap`."""
     num_epochs: int | None = None
     """Epochs there will be, so that nothing is fetched for one more; null when nobody knows."""
 
@@ -61,7 +63,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         super().__init__()
         self.settings = settings
         dataset = self._split(TRAIN)
-        self._epochs = choose_epochs(dataset, settings.spec, settings.seed)
+        self._epochs = choose_epochs(dataset, settings.spec, settings.seed, settings.overlap)
         check_streamable(dataset, settings.spec)
         order = TrainOrder(
             num_samples=self._epochs.num_samples,

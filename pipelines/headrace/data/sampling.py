@@ -151,6 +151,34 @@ class Blocks:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class BlocksFirst:
+    """Epoch 0 shuffled within windows of shards, the others over the whole split.
+
+    So training may start when the first shards are there. The order is the same wherever shards
+    are and whenever they come.
+    """
+
+    first: Blocks
+    """Epoch 0."""
+    later: Whole
+    """The other epochs."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in the split."""
+        return self.later.num_samples
+
+    @property
+    def kind(self) -> str:
+        """What a position in an epoch rests on."""
+        return f"{self.later.kind}, epoch 0 in windows of {self.first.window} shards"
+
+    def order(self, epoch: int) -> Indices:
+        """Places in the split, `(num_samples,) int64`."""
+        return self.first.order(0) if epoch == 0 else self.later.order(epoch)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Weighted:
     """Samples drawn with replacement, each with a probability proportional to its weight."""
 

@@ -22,6 +22,14 @@ class StageSpec(Part):
     """Splits to stage; null stages all."""
     partial: bool = False
     """When no tier has room for all: stage what fits, read the rest from where the dataset lies."""
+    overlap: bool = False
+    """Training starts when the first shards are in; the rest comes while it runs."""
+
+    @model_validator(mode="after")
+    def _check(self) -> StageSpec:
+        if self.overlap and self.partial:
+            raise ValueError("overlap stages the whole dataset: it goes without partial")
+        return self
 
 
 class DataSpec(Part):

@@ -44,6 +44,8 @@ class Recipe(Part):
             raise ValueError("give either 'model' or 'train.script'")
         if self.train.script is not None and self.evaluate is not None:
             raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
+        if self.stage.overlap:
+            self._check_overlap()
         if self.dataset.source is not None:
             self._check_fold()
             self._check_evaluated()
@@ -77,3 +79,12 @@ class Recipe(Part):
         raise ValueError(
             f"evaluate.split is '{self.evaluate.split}', but dataset.splits has {', '.join(splits)}"
         )
+
+    def _check_overlap(self) -> None:
+        if self.train.script is not None:
+            raise ValueError("stage.overlap goes with 'model': a script expects all shards")
+        if self.data.sampling != "uniform":
+            raise ValueError(
+                f"stage.overlap goes with data.sampling uniform: '{self.data.sampling}' draws "
+                "from the whole split at once"
+            )

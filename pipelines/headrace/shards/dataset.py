@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +232,9 @@ class ShardedDataset:
         Every read does so by itself; around several reads of the same samples it makes sure that
         no shard is fetched twice.
         """
-        return self.places.holding(self.shards_with(indices).tolist() if self.places.far else ())
+        if self.places.is_whole:
+            return nullcontext()
+        return self.places.holding(self.shards_with(indices).tolist())
 
     def _moved(self, number: int, path: Path | None) -> None:
         """Read a shard from another path from now on; nobody reads it at the moment."""

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from headrace.errors import ShardError
 from headrace.recipe.site import StoreOptions
+from headrace.storage.arriving import obtain
 from headrace.storage.manifest import ShardInfo
-from headrace.storage.scratch import Downloads, ShardScratch
+from headrace.storage.scratch import ShardScratch
 from headrace.storage.store import is_remote, open_store
+from headrace.storage.store_protocol import Store
 
 SCRATCH = "stream"
 """Folder in a dataset's folder for shards that are fetched and removed again."""
@@ -32,12 +34,14 @@ class ShardSource:
 
     folder: Path | None = None
     """A folder that every process of the node can map."""
-    open: Callable[[], Downloads] | None = None
+    open: Callable[[], Store] | None = None
     """Opens the store; can be sent to another process."""
     scratch: Path | None = None
     """Folder for what is fetched; default is `stream` in the dataset's folder."""
     room: int = DEFAULT_ROOM
     """Shards held at once by each process, at most."""
+    stays: bool = False
+    """What is fetched stays in the dataset's folder, which another process fills meanwhile."""
 
     @classmethod
     def at(
@@ -51,6 +55,11 @@ class ShardSource:
         if is_remote(url):
             return cls(open=partial(open_store, url, options), room=room)
         return cls(folder=Path(open_store(url).url))
+
+    @classmethod
+    def arriving(cls, url: str, options: StoreOptions | None = None) -> ShardSource:
+        """The source at a location from which the dataset's folder is being filled."""
+        return cls(open=partial(open_store, url, options), stays=True)
 
 
 class ShardPlaces:
@@ -77,7 +86,10 @@ class ShardPlaces:
         self.shards = shards
         self.source = source
         self._moved = moved
-        self.far = frozenset(self._find_far())
+        missing = frozenset(self._find_far())
+        stays = source is not None and source.stays
+        self.far = frozenset() if stays else missing
+        self._coming = set(missing - self.far)
         self._scratch: ShardScratch | None = None
         self._pid = 0
         self._opening = threading.Lock()
@@ -90,6 +102,11 @@ class ShardPlaces:
         self.__dict__.update(state)
         self._opening = threading.Lock()
         self._moving = threading.Lock()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all shards are where they are mapped, so that none needs to be held."""
+        return not self.far and not self._coming
 
     def path(self, number: int) -> Path:
         """File of a shard that is not far; the folder of the dataset goes first."""
@@ -107,6 +124,8 @@ class ShardPlaces:
             StoreError: The store cannot be read.
         """
         wanted = self.far.intersection(numbers)
+        for number in self._coming.intersection(numbers):
+            self._obtain(number)
         if not wanted:
             yield
             return
@@ -127,6 +146,11 @@ class ShardPlaces:
                 self._scratch = self._open_scratch()
                 self._pid = os.getpid()
             return self._scratch
+
+    def _obtain(self, number: int) -> None:
+        if self.source is not None and self.source.open is not None:
+            obtain(self.source.open(), self.folder, self.shards[number])
+        self._coming.discard(number)
 
     def _open_scratch(self) -> ShardScratch:
         if self.source is None or self.source.open is None:

@@ -43,6 +43,8 @@ class NodeJob:
     """Compare checksums."""
     partial: bool
     """Stage what fits when no tier has room for all."""
+    only: frozenset[str] | None
+    """Files of the shards to stage now; null: all of them."""
     s3: StoreOptions
     """How to reach S3."""
     progress_file: str
@@ -57,7 +59,7 @@ def stage_node(job: NodeJob) -> StagedCopy:
         job.splits,
         job.verify,
         Ticker(Path(job.progress_file)),
-        StagingOptions(partial=job.partial, s3=job.s3),
+        StagingOptions(partial=job.partial, only=job.only, s3=job.s3),
     )
 
 

@@ -6,8 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.data.epochs import by_first_use
 from headrace.errors import StepError
 from headrace.leases.fleet import Fleet, Node
+from headrace.recipe.data import TRAIN
 from headrace.staging.node import NodeJob, stage_node, total_done_bytes
 from headrace.steps.context import StepContext
 from headrace.storage.manifest import Manifest
@@ -21,7 +23,8 @@ def run(context: StepContext) -> dict[str, Any]:
     Returns:
         `fingerprint`, `num_bytes` of one copy, `seconds`, `copied_bytes` and `bytes_per_s` over
         all nodes, and `nodes`: for each its name, folder, tier, whether it was reused, bytes,
-        bytes that were left where the dataset lies, and seconds.
+        bytes that were left where the dataset lies, bytes that come while training runs (with
+        `stage.overlap`), and seconds.
 
     Raises:
         StepError: The input is missing.
@@ -37,26 +40,27 @@ def run(context: StepContext) -> dict[str, Any]:
         context.progress(0, None, "bytes", "waiting for nodes")
         count = context.recipe.train.nodes or role.nodes
         nodes = fleet.nodes(count, role.start_timeout, check=context.check)
-        copies = _stage(context, fleet, nodes, dataset, _num_bytes(manifest, context))
+        copies = _stage(context, fleet, nodes, dataset, manifest)
     seconds = time.perf_counter() - started
     copied_bytes = sum(copy.copied_bytes for copy in copies)
-    for node, copy in zip(nodes, copies, strict=True):
-        context.event("staged", **_row(node, copy))
+    rows = [_row(context, node, copy) for node, copy in zip(nodes, copies, strict=True)]
+    for row in rows:
+        context.event("staged", **row)
     return {
         "fingerprint": manifest.fingerprint,
         "num_bytes": copies[0].num_bytes,
         "seconds": seconds,
         "copied_bytes": copied_bytes,
         "bytes_per_s": copied_bytes / max(copy.seconds for copy in copies),
-        "nodes": [_row(node, copy) for node, copy in zip(nodes, copies, strict=True)],
+        "nodes": rows,
     }
 
 
 def _stage(
-    context: StepContext, fleet: Fleet, nodes: Sequence[Node], dataset: str, num_bytes: int
+    context: StepContext, fleet: Fleet, nodes: Sequence[Node], dataset: str, manifest: Manifest
 ) -> Sequence[StagedCopy]:
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
-    stage = context.recipe.stage
+    stage, only = context.recipe.stage, _needed_first(context, manifest)
     jobs = [
         NodeJob(
             dataset=dataset,
@@ -64,12 +68,13 @@ def _stage(
             splits=stage.splits,
             verify=stage.verify,
             partial=stage.partial,
+            only=only,
             s3=context.site.s3,
             progress_file=str(file),
         )
         for file in files
     ]
-    total_bytes = num_bytes * len(nodes)
+    total_bytes = _num_bytes(manifest, context, only) * len(nodes)
 
     def check() -> None:
         phase = f"copying to {len(nodes)} node{'s'[: len(nodes) > 1]}"
@@ -87,12 +92,23 @@ def _dataset(context: StepContext) -> str:
     return dataset
 
 
-def _num_bytes(manifest: Manifest, context: StepContext) -> int:
+def _needed_first(context: StepContext, manifest: Manifest) -> frozenset[str] | None:
+    """Files of the shards that training waits for; None when that is all of them."""
+    recipe = context.recipe
+    if not recipe.stage.overlap:
+        return None
+    order, num_first = by_first_use(manifest, TRAIN, recipe.data, recipe.seed)
+    return frozenset(order[:num_first])
+
+
+def _num_bytes(manifest: Manifest, context: StepContext, only: frozenset[str] | None) -> int:
     splits = context.recipe.stage.splits or tuple(manifest.splits)
-    return sum(shard.num_bytes for split in splits for shard in manifest.shards_of(split))
+    shards = (shard for split in splits for shard in manifest.shards_of(split))
+    return sum(shard.num_bytes for shard in shards if only is None or shard.file in only)
 
 
-def _row(node: Node, copy: StagedCopy) -> dict[str, Any]:
+def _row(context: StepContext, node: Node, copy: StagedCopy) -> dict[str, Any]:
+    overlap = context.recipe.stage.overlap
     return {
         "node": node.name,
         "folder": str(copy.folder),
@@ -100,6 +116,7 @@ def _row(node: Node, copy: StagedCopy) -> dict[str, Any]:
         "reused": copy.reused,
         "num_bytes": copy.num_bytes,
         "copied_bytes": copy.copied_bytes,
-        "left_out_bytes": copy.left_out_bytes,
+        "left_out_bytes": 0 if overlap else copy.left_out_bytes,
+        "coming_bytes": copy.left_out_bytes if overlap else 0,
         "seconds": copy.seconds,
     }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import ShardError, StepCancelledError, StoreMissingError
+from headrace.storage.locks import exclusive_while
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.store_protocol import Store
 
@@ -34,6 +35,8 @@ class Fetch:
     """Compare checksums."""
     is_intact: Callable[[ShardInfo], bool]
     """Whether a shard need not be brought; called by several threads."""
+    shared: bool = False
+    """Whether other processes bring shards to the folder at the same time; each comes once."""
 
 
 def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> int:
@@ -93,8 +96,22 @@ def _wait(futures: Sequence[Future[int]], progress: _Progress) -> None:
         progress.tell()
 
 
+def lock_of(path: Path) -> Path:
+    """Lock file of the process that brings a shard to a path."""
+    return path.with_name(f".{path.name}.lock")
+
+
 def _bring(fetch: Fetch, shard: ShardInfo, progress: _Progress) -> int:
     progress.moved(0)
+    if not fetch.shared:
+        return _bring_one(fetch, shard, progress)
+    target = fetch.folder / shard.file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive_while(lock_of(target), lambda: progress.moved(0)):
+        return _bring_one(fetch, shard, progress)
+
+
+def _bring_one(fetch: Fetch, shard: ShardInfo, progress: _Progress) -> int:
     if fetch.is_intact(shard):
         progress.moved(shard.num_bytes)
         return 0

@@ -17,6 +17,7 @@ from pathlib import Path
 from headrace.errors import ManifestError
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.storage import tiers as tiers_module
+from headrace.storage.arriving import Arrival
 from headrace.storage.cache import sweep
 from headrace.storage.fetching import Tick
 from headrace.storage.locks import exclusive
@@ -34,6 +35,10 @@ class StagingOptions:
 
     partial: bool = False
     """When no tier has room for all, stage what fits and leave the rest where it is."""
+    only: frozenset[str] | None = None
+    """Shards to bring now, on a tier that can take the others later; null: all of them."""
+    arrival: Arrival | None = None
+    """How shards come while others read the copy; null: nobody reads before all are there."""
     s3: StoreOptions | None = None
     """How to reach S3."""
 
@@ -112,7 +117,7 @@ def staged(
     options = options or StagingOptions()
     manifest = read_manifest_at(str(dataset), options.s3)
     wanted = _wanted(str(dataset), manifest, splits, options.partial)
-    job = _Job(str(dataset), wanted, verify, tick, options.s3)
+    job = _Job(str(dataset), wanted, verify, tick, options)
     places = [_place(tier, manifest) for tier in tiers]
     with ExitStack() as using:
         found, copied_bytes = _find_or_stage(job, places, using)
@@ -135,7 +140,7 @@ class _Job:
     wanted: Wanted
     verify: bool
     tick: Tick | None
-    s3: StoreOptions | None
+    options: StagingOptions
 
 
 def _wanted(
@@ -211,10 +216,20 @@ def _stage_once(
             folder, left_out, size_bytes = choose_place(wanted, places, full)
             reserved.enter_context(folder.reserving(size_bytes))
         filling = Filling(
-            store=open_store(job.dataset, job.s3),
+            store=open_store(job.dataset, job.options.s3),
             manifest=wanted.manifest,
             splits=wanted.splits,
             verify=job.verify,
-            left_out=left_out,
+            left_out=left_out | _later(job, folder),
+            arrival=job.options.arrival,
         )
         return folder, folder.fill(filling, job.tick)
+
+
+def _later(job: _Job, folder: StagedFolder) -> frozenset[str]:
+    """Files of the shards that are neither there nor to be brought now."""
+    only = job.options.only
+    if only is None:
+        return frozenset()
+    missing = folder.missing(job.wanted.manifest, job.wanted.splits)
+    return frozenset(shard.file for shard in missing if shard.file not in only)

@@ -11,12 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from headrace.errors import HeadraceError, ShardError, StepError
+from headrace.errors import HeadraceError, ManifestError, ShardError, StepError
 from headrace.states import FailureClass
+from headrace.storage.arriving import Arrival, fetch_meanwhile
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.fetching import Fetch, Tick, fetch_shards
-from headrace.storage.manifest import FILE_NAME, Manifest, Record, ShardInfo, write_manifest
+from headrace.storage.manifest import (
+    FILE_NAME,
+    Manifest,
+    Record,
+    ShardInfo,
+    read_manifest,
+    write_manifest,
+)
 from headrace.storage.room import is_full
 from headrace.storage.store_protocol import Store
 
@@ -62,7 +70,9 @@ class Filling:
     verify: bool = True
     """Compare checksums of shards that are copied or were left by an interrupted copy."""
     left_out: frozenset[str] = frozenset()
-    """Files of the shards that stay at the source, for want of room."""
+    """Files of the shards that stay at the source, for want of room or for later."""
+    arrival: Arrival | None = None
+    """How shards come while the copy is read; null: nobody reads it before all are there."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,11 @@ class StagedFolder:
                 verify=filling.verify,
                 is_intact=lambda shard: self._is_intact(shard, published, filling.verify),
             )
-            copied_bytes = fetch_shards(fetch, tick)
+            if filling.arrival is None:
+                copied_bytes = fetch_shards(fetch, tick)
+            else:
+                self._write_manifest(restrict(filling.manifest, every))
+                copied_bytes = fetch_meanwhile(fetch, filling.arrival, tick)
             self._publish(filling.manifest, every, filling.left_out)
         except OSError as error:
             if not is_full(error):
@@ -170,6 +184,14 @@ class StagedFolder:
             yield
         finally:
             self.reserved_file.unlink(missing_ok=True)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        try:
+            is_there = read_manifest(self.path) == manifest
+        except ManifestError:
+            is_there = False
+        if not is_there:
+            write_manifest(self.path, manifest)
 
     def _publish(
         self, manifest: Manifest, splits: tuple[str, ...], left_out: Collection[str]

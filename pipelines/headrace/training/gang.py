@@ -14,7 +14,13 @@ from headrace.storage.atomic import read_record, write_text
 from headrace.training import checkpoints
 from headrace.training.failures import PortTakenError, verdict
 from headrace.training.node import run_node
-from headrace.training.records import LaunchFolder, NodeLaunch, NodeOutcome, TrainingProgress
+from headrace.training.records import (
+    LaunchFolder,
+    NodeLaunch,
+    NodeOutcome,
+    NodeStaged,
+    TrainingProgress,
+)
 
 Result = TypeVar("Result")
 
@@ -50,6 +56,9 @@ class Gang:
         size: Nodes, and ranks on each.
         dataset: Folder or URL of the packed dataset.
         follow: Takes each progress report of rank 0.
+
+    Attributes:
+        staged: What nodes have staged while ranks trained.
     """
 
     def __init__(
@@ -66,6 +75,7 @@ class Gang:
         self._dataset = dataset
         self._follow = follow
         self._number = 0
+        self.staged: list[NodeStaged] = []
 
     def run(self) -> int:
         """Run all ranks to their end; launch them again when one died, not when user code failed.
@@ -109,6 +119,7 @@ class Gang:
         )
 
         def check() -> None:
+            self._note_staged(folder)
             self._follow(read_record(folder.progress, TrainingProgress))
 
         try:
@@ -117,9 +128,19 @@ class Gang:
             )
         finally:
             write_text(folder.stop, "the launch is over")
+            self._note_staged(folder)
         if any(outcome.stopped for outcome in outcomes):
             self._context.check()  # nodes may have seen a cancel before this process did
         return outcomes
+
+    def _note_staged(self, folder: LaunchFolder) -> None:
+        if not self._context.recipe.stage.overlap:
+            return
+        for index in range(self._num_nodes):
+            record = read_record(folder.staged(index), NodeStaged)
+            if record is not None and record not in self.staged:
+                self.staged.append(record)
+                self._context.event("staged_meanwhile", **record.model_dump())
 
     def _next_folder(self) -> LaunchFolder:
         while True:

@@ -19,7 +19,9 @@ def rank_name(rank: int) -> str:
     return f"rank {rank}"
 
 
-def rank_spec(launch: NodeLaunch, rank: int, dataset: str, fingerprint: str) -> RankSpec:
+def rank_spec(
+    launch: NodeLaunch, rank: int, dataset: str, fingerprint: str, arriving: bool = False
+) -> RankSpec:
     """Input of a rank.
 
     Args:
@@ -27,6 +29,7 @@ def rank_spec(launch: NodeLaunch, rank: int, dataset: str, fingerprint: str) -> 
         rank: The rank.
         dataset: Folder of the dataset on the node.
         fingerprint: Hash of recipe and dataset.
+        arriving: Whether the folder is still being filled.
     """
     return RankSpec(
         run_folder=launch.run_folder,
@@ -34,6 +37,7 @@ def rank_spec(launch: NodeLaunch, rank: int, dataset: str, fingerprint: str) -> 
         token=f"{Path(launch.step_folder).name}-{launch.number}-{launch.master_port}",
         dataset=dataset,
         source=launch.dataset,
+        arriving=arriving,
         fingerprint=fingerprint,
         rank=rank,
         world_size=launch.world_size,

@@ -8,8 +8,7 @@ from pathlib import Path
 import psutil
 
 from headrace.data.targets import check_code
-from headrace.errors import StepCancelledError, StepError
-from headrace.leases.held import wanted
+from headrace.errors import StepError
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.children import Child, ChildGroup
@@ -18,7 +17,7 @@ from headrace.storage.layout import RunFolder
 from headrace.storage.manifest import Manifest
 from headrace.storage.memory import available_memory_bytes
 from headrace.storage.packed import read_manifest_at
-from headrace.storage.staged import StagedCopy, StagingOptions, staged
+from headrace.training.data import DataOnNode, data_on_node
 from headrace.training.launch import interface_of, rank_children, rank_spec
 from headrace.training.oom import num_memory_kills
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
@@ -48,17 +47,19 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     if recipe is None or site is None:
         raise StepError(f"{run.path} holds no recipe.json or site.json")
     manifest = _check(launch, recipe, site)
-    stage, options = recipe.stage, StagingOptions(partial=recipe.stage.partial, s3=site.s3)
-    tick = _stop_when_unwanted
-    with staged(launch.dataset, site.tiers, stage.splits, stage.verify, tick, options) as copy:
-        return _run_ranks(launch, recipe, _prepare(launch, recipe, site, manifest, copy))
+    with data_on_node(launch, recipe, site, manifest) as data:
+        children = _prepare(launch, recipe, site, manifest, data.folder)
+        return _run_ranks(launch, recipe, children, data)
 
 
-def _run_ranks(launch: NodeLaunch, recipe: Recipe, children: Sequence[Child]) -> NodeOutcome:
+def _run_ranks(
+    launch: NodeLaunch, recipe: Recipe, children: Sequence[Child], data: DataOnNode
+) -> NodeOutcome:
     memory_kills = num_memory_kills()
     with ChildGroup(children, _GRACE_S) as group:
         watch = RankWatch(launch, group, children, recipe.train.hang_timeout)
-        ends = group.supervise(watch.keep_on)
+        ends = group.supervise(lambda: watch.keep_on() and data.keep_on())
+    data.check()
     failures = watch.failures(ends, out_of_memory=num_memory_kills() > memory_kills)
     if failures:
         write_text(launch.folder.stop, f"{launch.node_name}: {failures[0].what}")
@@ -81,9 +82,9 @@ def _check(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
 
 
 def _prepare(
-    launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest, copy: StagedCopy
+    launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest, folder: Path
 ) -> Sequence[Child]:
-    _write_specs(launch, recipe, manifest, copy.folder)
+    _write_specs(launch, recipe, manifest, folder)
     interface = interface_of(
         launch.host,
         {
@@ -91,19 +92,11 @@ def _prepare(
             for name, addresses in psutil.net_if_addrs().items()
         },
     )
-    return rank_children(launch, recipe, site.roles[recipe.train.role], str(copy.folder), interface)
-
-
-def _stop_when_unwanted(done_bytes: int, total_bytes: int) -> None:
-    if not wanted():
-        raise StepCancelledError(
-            f"Staging was stopped after {done_bytes} of {total_bytes} bytes: "
-            "its step was cancelled or has gone"
-        )
+    return rank_children(launch, recipe, site.roles[recipe.train.role], str(folder), interface)
 
 
 def _write_specs(launch: NodeLaunch, recipe: Recipe, manifest: Manifest, staged: Path) -> None:
     fingerprint = training_fingerprint(recipe, manifest)
     for rank in launch.ranks:
-        spec = rank_spec(launch, rank, str(staged), fingerprint)
+        spec = rank_spec(launch, rank, str(staged), fingerprint, recipe.stage.overlap)
         write_record(launch.folder.spec(rank), spec)

@@ -78,10 +78,17 @@ class RankTraining:
                 transforms=tuple(instantiate(t, self._allowed) for t in data.transforms),
                 augment=tuple(instantiate(t, self._allowed) for t in data.augment),
                 reading=reading_of(data, self._allowed),
-                source=ShardSource.at(self._spec.source, self._site.s3, shards_held(data)),
+                source=self._source(),
+                overlap=self._recipe.stage.overlap,
                 num_epochs=self._recipe.trainer.max_epochs,
             )
         )
+
+    def _source(self) -> ShardSource:
+        source, options = self._spec.source, self._site.s3
+        if self._spec.arriving:
+            return ShardSource.arriving(source, options)
+        return ShardSource.at(source, options, shards_held(self._recipe.data))
 
     def _model(self) -> LightningModule:
         target = self._recipe.model

@@ -27,6 +27,10 @@ class LaunchFolder:
         """How far training is, by rank 0."""
         return self.path / "progress.json"
 
+    def staged(self, node_index: int) -> Path:
+        """What a node has staged while its ranks trained."""
+        return self.path / f"staged-{node_index}.json"
+
     def spec(self, rank: int) -> Path:
         """Input of a rank."""
         return self.path / f"rank-{rank}.json"
@@ -85,6 +89,23 @@ class NodeLaunch(Record):
         return LaunchFolder(Path(self.step_folder) / "parts" / f"launch-{self.number:03d}")
 
 
+class NodeStaged(Record):
+    """What a node staged while its ranks trained, written when the last shard was in."""
+
+    node: str
+    """Name of the node."""
+    tier: str
+    """Name of the tier."""
+    num_bytes: int
+    """Bytes of the copy."""
+    copied_bytes: int
+    """Bytes that came meanwhile."""
+    seconds: float
+    """Time from the first look to the last shard."""
+    bytes_per_s: float
+    """Bytes that came a second."""
+
+
 class RankSpec(Record):
     """Input of `python -m headrace.training.rank`."""
 
@@ -98,6 +119,8 @@ class RankSpec(Record):
     """Folder of the dataset on this node."""
     source: str
     """Folder or URL of the packed dataset, for shards that are not on this node."""
+    arriving: bool = False
+    """Whether the folder on this node is still being filled from there."""
     fingerprint: str
     """Hash of recipe and dataset, kept with the outcome."""
     rank: int

@@ -30,7 +30,8 @@ def run(context: StepContext) -> dict[str, Any]:
 
     Returns:
         `checkpoint`, `epochs`, `steps`, `world_size`, `metrics`, `weights_xxh3`, `data_wait`, and
-        how often all ranks were restarted, `restarts`.
+        how often all ranks were restarted, `restarts`; with `stage.overlap` also what nodes staged
+        meanwhile, `staged_meanwhile`.
 
     Raises:
         UserError: Recipe, model or script is at fault.
@@ -62,7 +63,8 @@ def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) 
         HeadraceError: Training cannot go on, or ranks died too often.
     """
     follow, size = _follower(context, manifest)
-    restarts = Gang(context, fleet, size, dataset, follow).run()
+    gang = Gang(context, fleet, size, dataset, follow)
+    restarts = gang.run()
     if context.recipe.train.script is not None:
         _complete_script(context, manifest, size[0] * size[1])
     outcome = completed(context, manifest)
@@ -71,7 +73,8 @@ def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) 
             "All ranks ended well, but rank 0 left no outcome",
             f"See rank-0.log in {context.folder.logs}.",
         )
-    return outcome.outputs(restarts)
+    staged = [each.model_dump() for each in gang.staged]
+    return outcome.outputs(restarts) | ({"staged_meanwhile": staged} if staged else {})
 
 
 def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | None:

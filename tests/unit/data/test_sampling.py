@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.data.order import TrainOrder
 from headrace.data.sampling import (
     Blocks,
+    BlocksFirst,
     Epochs,
     Weighted,
     Whole,
@@ -27,10 +28,12 @@ BATCH = 12
 def epochs_of_any_kind(draw) -> Epochs:
     sizes = tuple(draw(st.lists(st.integers(1, 20), min_size=3, max_size=8)))
     seed, total = draw(st.integers(0, 2**32 - 1)), sum(sizes)
-    kind = draw(st.sampled_from(["whole", "in turn", "blocks", "weighted"]))
+    kind = draw(st.sampled_from(["whole", "in turn", "blocks", "first", "weighted"]))
     blocks = Blocks(shard_samples=sizes, seed=seed, window=draw(st.integers(1, 4)))
     if kind == "blocks":
         return blocks
+    if kind == "first":
+        return BlocksFirst(first=blocks, later=Whole(num_samples=total, seed=seed))
     if kind == "weighted":
         weights = np.random.default_rng(seed).random(total)
         return Weighted(weights=weights, seed=seed, num_samples=draw(st.integers(BATCH, 90)))

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from headrace.data.dataset import SampleDataset
+from headrace.data.epochs import FIRST_WINDOW, by_first_use
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.order import EachOnceOrder
 from headrace.data.streaming import Needs, ReadAhead, shards_held
@@ -22,6 +23,7 @@ from headrace.errors import ShardError, UserError
 from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
+from headrace.storage.manifest import read_manifest
 from headrace.storage.store import open_store
 from headrace.storage.store_local import LocalStore
 from support.shards import write_dataset
@@ -71,7 +73,7 @@ def near_part(afar: Path, name: str, shards: int = 0) -> Path:
     return folder
 
 
-def module(folder: Path, source: ShardSource, rank=0, world_size=1, **data: Any):
+def module(folder: Path, source: ShardSource, rank=0, world_size=1, overlap=False, **data: Any):
     return HeadraceDataModule(
         DataSettings(
             folder=folder,
@@ -80,6 +82,7 @@ def module(folder: Path, source: ShardSource, rank=0, world_size=1, **data: Any)
             rank=rank,
             world_size=world_size,
             source=source,
+            overlap=overlap,
             num_epochs=2,
         )
     )
@@ -236,6 +239,47 @@ def test_a_folder_as_source_is_mapped_not_copied(afar):
 def test_a_map_style_dataset_takes_what_is_missing_from_its_source(afar):
     samples = SampleDataset(near_part(afar, "near", shards=2), "train", source=str(afar))
     assert [int(sample["sample_id"]) for sample in samples] == list(range(50))
+
+
+def test_a_folder_that_is_being_filled_is_read_in_the_order_of_one_that_is_whole(afar):
+    """What is needed is brought and stays, in whatever state the copy is."""
+    orders = []
+    for number, near in enumerate((0, 4, 11)):
+        folder = near_part(afar, f"near-{number}", near)
+        data = module(folder, ShardSource.arriving(str(afar)), overlap=True)
+        loader = data.train_dataloader()
+        first = next(iter(loader))
+        assert set(first["label"].tolist()) <= {0, 1, 2}
+        if near == 0:  # two threads read ahead two batches each, none of another window
+            assert len(list((folder / "shards").glob("*.h5"))) == FIRST_WINDOW
+        orders.append([])
+        for epoch in (0, 1):
+            loader.set_epoch(epoch)
+            orders[-1].append(ids(loader))
+        assert ids(data.val_dataloader()) == list(range(50, 60))
+        assert len(list((folder / "shards").glob("*.h5"))) == 12
+    assert orders[0] == orders[1] == orders[2]
+    assert all(sorted(order) == list(range(50)) for order in orders[0])
+    whole = module(afar, None)
+    whole.train_dataloader().set_epoch(1)
+    assert ids(whole.train_dataloader()) == orders[0][1]
+
+
+def test_shards_by_first_use(afar):
+    """The first batches need those that are named first."""
+    manifest = read_manifest(afar)
+    files, num_first = by_first_use(manifest, "train", DataSpec(), 1)
+    assert num_first == FIRST_WINDOW
+    assert sorted(files[:10]) == [shard.file for shard in manifest.shards_of("train")]
+    assert files[10:] == tuple(shard.file for shard in manifest.shards_of("val"))
+    data = module(afar, None, overlap=True)
+    order = data.train_dataloader().order
+    dataset = data.train_dataloader().dataset
+    for number in range(3):
+        needed = dataset.shards_with(order.batch(0, number)).tolist()
+        assert {dataset.shards[shard].file for shard in needed} <= set(files[:num_first])
+    in_turn = by_first_use(manifest, "train", DataSpec(shuffle=False), 1)
+    assert in_turn == (tuple(shard.file for shard in manifest.shards), 1)
 
 
 def test_a_whole_shuffle_of_what_is_far_is_refused(afar):

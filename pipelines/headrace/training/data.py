@@ -1,0 +1,195 @@
+"""The dataset on a node that trains: all of it before the ranks start, or the rest meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from headrace.data.epochs import by_first_use
+from headrace.errors import StepCancelledError
+from headrace.leases.held import wanted
+from headrace.recipe.data import TRAIN
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.storage.arriving import Arrival
+from headrace.storage.atomic import write_record, write_text
+from headrace.storage.manifest import Manifest
+from headrace.storage.staged import StagedCopy, StagingOptions, staged
+from headrace.training.records import NodeLaunch, NodeStaged
+
+_LOOK_S = 0.2
+
+
+class DataOnNode(Protocol):
+    """Where ranks read, and whether they can go on."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the dataset on the node."""
+
+    def keep_on(self) -> bool:
+        """Whether nothing has gone wrong."""
+
+    def check(self) -> None:
+        """Raise what has gone wrong."""
+
+
+@contextmanager
+def data_on_node(
+    launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest
+) -> Iterator[DataOnNode]:
+    """Put the dataset onto this node, where it stays while the block runs.
+
+    With `stage.overlap` the block starts when the first shards are there.
+
+    Args:
+        launch: The launch.
+        recipe: The resolved recipe.
+        site: The resolved site.
+        manifest: Manifest of the dataset.
+
+    Raises:
+        HeadraceError: The dataset cannot be staged.
+    """
+    if recipe.stage.overlap:
+        staging = StagedMeanwhile(launch, recipe, site, manifest)
+        try:
+            staging.begin()
+            yield staging
+        finally:
+            staging.end()
+        return
+    stage, options = recipe.stage, StagingOptions(partial=recipe.stage.partial, s3=site.s3)
+    tick = _stop_when_unwanted
+    with staged(launch.dataset, site.tiers, stage.splits, stage.verify, tick, options) as copy:
+        yield _StagedBefore(copy)
+
+
+class _StagedBefore:
+    def __init__(self, copy: StagedCopy) -> None:
+        self.folder = copy.folder
+
+    def keep_on(self) -> bool:
+        return True
+
+    def check(self) -> None:
+        pass
+
+
+class StagedMeanwhile:
+    """Stages by a thread of its own, in the order in which samples are read.
+
+    Args:
+        launch: The launch.
+        recipe: The resolved recipe.
+        site: The resolved site.
+        manifest: Manifest of the dataset.
+    """
+
+    def __init__(self, launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest) -> None:
+        order, num_first = by_first_use(manifest, TRAIN, recipe.data, recipe.seed)
+        arrival = Arrival(order=order, num_first=num_first, begun=self._begun)
+        self._launch, self._stage, self._tiers = launch, recipe.stage, site.tiers
+        self._options = StagingOptions(s3=site.s3, arrival=arrival)
+        self._folder: Path | None = None
+        self._error: BaseException | None = None
+        self._readable = threading.Event()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="headrace-stage", daemon=True)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the dataset on the node.
+
+        Raises:
+            StepCancelledError: Staging ended before the first shards were there.
+        """
+        if self._folder is None:
+            raise StepCancelledError("Staging was stopped before the first shards were there")
+        return self._folder
+
+    def begin(self) -> None:
+        """Start, and wait until the first shards are there.
+
+        Raises:
+            HeadraceError: They cannot be staged.
+            StepCancelledError: Nobody waits for them any more.
+        """
+        self._thread.start()
+        while not self._readable.wait(_LOOK_S):
+            if not wanted():
+                raise StepCancelledError("Staging was stopped: its step was cancelled or has gone")
+        self.check()
+
+    def end(self) -> None:
+        """Stop staging, and let go of the copy; what has come stays."""
+        self._ending.set()
+        self._thread.join()
+
+    def keep_on(self) -> bool:
+        """Whether nothing has gone wrong."""
+        return self._error is None
+
+    def check(self) -> None:
+        """Raise what has gone wrong.
+
+        Raises:
+            HeadraceError: The rest cannot be staged.
+        """
+        if self._error is not None:
+            write_text(self._launch.folder.stop, f"{self._launch.node_name}: {self._error}")
+            raise self._error
+
+    def _work(self) -> None:
+        launch, stage = self._launch, self._stage
+        started = time.perf_counter()
+        try:
+            with staged(
+                launch.dataset,
+                self._tiers,
+                stage.splits,
+                stage.verify,
+                self._stop_at_end,
+                self._options,
+            ) as copy:
+                self._tell(copy, time.perf_counter() - started)
+                self._begun(copy.folder)
+                self._ending.wait()
+        except BaseException as error:  # noqa: BLE001  raised again by `check`
+            if not self._ending.is_set():
+                self._error = error
+        finally:
+            self._readable.set()
+
+    def _begun(self, folder: Path) -> None:
+        self._folder = folder
+        self._readable.set()
+
+    def _tell(self, copy: StagedCopy, seconds: float) -> None:
+        record = NodeStaged(
+            node=self._launch.node_name,
+            tier=copy.tier,
+            num_bytes=copy.num_bytes,
+            copied_bytes=copy.copied_bytes,
+            seconds=seconds,
+            bytes_per_s=copy.copied_bytes / seconds,
+        )
+        write_record(self._launch.folder.staged(self._launch.node_index), record)
+
+    def _stop_at_end(self, done_bytes: int, total_bytes: int) -> None:
+        if self._ending.is_set():
+            raise StepCancelledError(
+                f"Training ended when {done_bytes} of {total_bytes} bytes were staged"
+            )
+
+
+def _stop_when_unwanted(done_bytes: int, total_bytes: int) -> None:
+    if not wanted():
+        raise StepCancelledError(
+            f"Staging was stopped after {done_bytes} of {total_bytes} bytes: "
+            "its step was cancelled or has gone"
+        )

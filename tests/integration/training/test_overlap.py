@@ -1,0 +1,115 @@
+"""Training that starts when the first shards are in gives what one after staging gives."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.storage.manifest import read_manifest
+from headrace.storage.staged import ensure_staged
+from headrace.storage.store_local import LocalStore
+from support.shards import write_dataset
+from support.training import (
+    CODE,
+    make_context,
+    make_recipe,
+    make_site,
+    train_here,
+)
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+NUM_SHARDS = 10
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("blobs") / "dataset"
+    generator = np.random.default_rng(3)
+    label = generator.integers(0, 3, 88)
+    array = generator.normal(size=(88, 8)) + 2 * np.eye(3, 8)[label]
+    fields = {"array": array.astype(np.float32), "label": label}
+    write_dataset(folder, fields, splits={"train": 80, "val": 8}, shard_samples=8)
+    return folder
+
+
+def start(folder: Path, *, overlap: bool = True, **model: Any):
+    """A step in `folder`; another call is another attempt of the same run."""
+    (folder / "notes").mkdir(parents=True, exist_ok=True)
+    recipe = make_recipe(
+        {
+            "seed": 5,
+            "code": [str(CODE)],
+            "stage": {"overlap": overlap},
+            "data": {"global_batch_size": 8},
+            "model": {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes"), **model},
+            "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 3},
+        }
+    )
+    return make_context(folder, recipe, make_site(folder, allowed_code=[str(CODE)]))
+
+
+def notes(folder: Path) -> list[dict[str, Any]]:
+    """What rank 0 has trained so far, batch after batch."""
+    file = folder / "notes" / "rank-0.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def trained(folder: Path) -> list[tuple[int, list[int]]]:
+    """Samples of each step of rank 0, the last time that it was trained."""
+    return sorted({note["step"]: note["samples"] for note in notes(folder)}.items())
+
+
+def staged_shards(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "tier" / "datasets").glob("*/shards/*.h5"))
+
+
+@pytest.fixture(scope="module")
+def waited_for(dataset, tmp_path_factory) -> tuple[dict[str, Any], list[tuple[int, list[int]]]]:
+    """Outputs and samples when all was staged before the ranks started."""
+    folder = tmp_path_factory.mktemp("whole")
+    context = start(folder)
+    ensure_staged(dataset, context.site.tiers)
+    outputs = train_here(context, dataset)
+    assert outputs["staged_meanwhile"][0]["copied_bytes"] == 0
+    return outputs, trained(folder)
+
+
+def test_training_starts_before_all_is_staged_and_its_order_is_the_same(
+    dataset, tmp_path, waited_for, monkeypatch, no_leftover_processes
+):
+    """No shard but those of the first window comes before three steps are done; then a rank dies.
+
+    Pains 30: nothing of it is seen in the weights.
+    """
+    left, counting = [4], threading.Lock()
+    download, there = LocalStore.download, []
+
+    def held_back(self, path, target, tick=None):
+        with counting:
+            left[0] -= 1
+            waits = left[0] < 0
+        if waits:
+            wait_until(lambda: len(notes(tmp_path)) >= 3, 90, "three steps")
+            there.append(len(staged_shards(tmp_path)))
+        return download(self, path, target, tick)
+
+    monkeypatch.setattr(LocalStore, "download", held_back)
+    context = start(tmp_path, dies=[[0, 4]])
+    outputs = train_here(context, dataset)
+    assert min(there) == 4
+    assert len(staged_shards(tmp_path)) == NUM_SHARDS + 1
+    expected, samples = waited_for
+    assert trained(tmp_path) == samples
+    assert outputs["weights_xxh3"] == expected["weights_xxh3"]
+    assert outputs["restarts"] >= 1
+    assert outputs["staged_meanwhile"]
+    events = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
+    staged = [event for event in events if event["event"] == "staged_meanwhile"]
+    assert staged[-1]["num_bytes"] == read_manifest(dataset).num_bytes
