@@ -19,6 +19,7 @@ from headrace.bench.samples import Shape, plan_shape, random_samples
 from headrace.bench.shards import SAMPLE, SPLIT, write_dataset
 from headrace.bench.tuned import Tuned
 from headrace.bench.workspace import remove, workspace
+from headrace.data.gather import Found, Gatherer
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.recipe.data import DataSpec
@@ -123,7 +124,8 @@ def _table(options: ReadOptions, size: int, tick: Tick) -> Table:
         f"{shape.num_samples:,} samples",
         rows=tuple(rows),
         notes=(
-            "Limit: torch.index_select out of one tensor into one buffer, in the same order.",
+            "Limit: torch.index_select out of one tensor into one buffer, in the same order; "
+            "out of mapped shards: by addresses found before, into memory as the loader's.",
             "Peers: time until the first batch of an epoch, as for starting workers, is left out.",
         ),
     )
@@ -140,8 +142,15 @@ def _own_variants(
         )
         for prefetch in (True, False)
     }
+    mapped = _reader(options, samples, _mapped_epoch(folder / "headrace", shape.batch_size))
     return [
         *(_limit_variant(limit, num_threads) for num_threads in sorted({1, _num_threads()})),
+        Variant(
+            name="limit, mapped shards",
+            kind="limit",
+            lap=lambda is_warm_up: read_lap(mapped, is_warm_up),
+            settings=lambda: "torch.index_select out of the shards, all threads",
+        ),
         Variant(
             name="headrace",
             kind="headrace",
@@ -214,6 +223,28 @@ def _limit_epoch(samples: NDArray[np.uint8], batch_size: int) -> Epoch:
         for indices in epochs[next(numbers) % _NUM_ORDERS]:
             torch.index_select(source, 0, indices, out=buffer)
             yield buffer, indices
+
+    return epoch
+
+
+def _mapped_epoch(folder: Path, batch_size: int) -> Epoch:
+    """As the limit, but out of the mapped shards: what is lost by small pages, and no loader."""
+    dataset = ShardedDataset(folder, SPLIT)
+    gatherer = Gatherer(dataset)
+    infos = [dataset.field(SAMPLE)]
+    order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=batch_size)
+    epochs: list[tuple[Found, Tensor]] = []
+    for number in range(_NUM_ORDERS):
+        indices = [order.batch(number, each) for each in range(order.num_batches)]
+        found = gatherer.find(infos, np.concatenate(indices))
+        epochs.append((found, torch.from_numpy(np.stack(indices))))
+    numbers = iter(range(2**60))
+
+    def epoch() -> Iterator[Pair]:
+        found, indices = epochs[next(numbers) % _NUM_ORDERS]
+        for number, these in enumerate(indices):
+            start = number * batch_size
+            yield gatherer.take(found, start, start + batch_size)[SAMPLE], these
 
     return epoch
 
