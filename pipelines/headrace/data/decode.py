@@ -6,6 +6,7 @@ import io
 import math
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -13,13 +14,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from torch import Tensor
 
+from headrace.data.collate import varies
 from headrace.data.order import Indices
 from headrace.errors import DataError, ShardError, UserError
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage.manifest import FieldInfo
+
+Lend = Callable[[int], Tensor]
+"""Gives memory of so many bytes, `(num_bytes,) uint8`."""
 
 _MAX_THREADS = 8
 _SLICES = 4  # a thread's share of a batch, so that none waits long for the others
@@ -49,13 +56,19 @@ def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
     Raises:
         DataError: The bytes are not what they should be.
     """
+    array = _decoded(content, encoding)
+    return array if array.flags.writeable else array.copy()
+
+
+def _decoded(content: bytes, encoding: str) -> NDArray[Any]:
+    """As `decode_one`, but an image cannot be written to."""
     try:
         if encoding == "npy":
             return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
         if encoding in _AUDIO:
             return _sound(content)
         with Image.open(io.BytesIO(content)) as image:
-            return np.array(image.convert("RGB") if image.mode in _AS_COLOURS else image)
+            return np.asarray(image.convert("RGB") if image.mode in _AS_COLOURS else image)
     except _DAMAGED as error:
         raise DataError(f"{len(content)} bytes of {encoding} cannot be decoded: {error}") from error
 
@@ -70,6 +83,46 @@ def _sound(content: bytes) -> NDArray[np.float32]:
     return np.asarray(soundfile.read(io.BytesIO(content), dtype="float32")[0])
 
 
+class _Side:
+    """Samples of a batch side by side in one memory, as long as they are of one shape.
+
+    Args:
+        count: Samples of the batch.
+        lend: Gives memory; None keeps each sample for itself.
+    """
+
+    def __init__(self, count: int, lend: Lend | None) -> None:
+        self.items: list[Any] = [None] * count
+        self._lend = lend
+        self._values: NDArray[Any] | None = None
+        self._whole: Tensor | None = None
+        self._opening = threading.Lock()
+
+    def put(self, place: int, array: NDArray[Any]) -> None:
+        """Take over a sample; several threads may do so at once."""
+        if self._lend is not None:
+            with self._opening:
+                if self._values is None:
+                    self._values = self._opened(array, self._lend)
+            if (array.shape, array.dtype) == (self._values.shape[1:], self._values.dtype):
+                self._values[place] = array
+                self.items[place] = self._values[place]
+                return
+            self._whole = None
+        self.items[place] = array if array.flags.writeable else array.copy()
+
+    def whole(self) -> Tensor | None:
+        """The batch, `(count, *shape)`; None when samples differ, or are for themselves."""
+        return self._whole
+
+    def _opened(self, array: NDArray[Any], lend: Lend) -> NDArray[Any]:
+        count = len(self.items)
+        memory = lend(count * array.nbytes)
+        values = memory.numpy().view(array.dtype).reshape(count, *array.shape)
+        self._whole = torch.from_numpy(values)
+        return values
+
+
 class Decoder:
     """Decodes batches of encoded samples; starts its threads when first used, in each process."""
 
@@ -80,16 +133,24 @@ class Decoder:
     def __reduce__(self) -> tuple[object, ...]:
         return Decoder, ()
 
-    def decode(self, dataset: ShardedDataset, info: FieldInfo, indices: Indices) -> list[Any]:
+    def decode(
+        self,
+        dataset: ShardedDataset,
+        info: FieldInfo,
+        indices: Indices,
+        lend: Lend | None = None,
+    ) -> list[Any] | Tensor:
         """Read and decode samples of a ragged field.
 
         Args:
             dataset: The split.
             info: The field.
             indices: Places in the split, `(batch,) int64`.
+            lend: Gives memory for a batch of images; None keeps them for themselves.
 
         Returns:
-            One array a sample, text as `str`.
+            One array a sample, text as `str`. With `lend`, images of one shape as
+            `(batch, *shape)`.
 
         Raises:
             DataError: A sample cannot be decoded.
@@ -99,9 +160,12 @@ class Decoder:
             if info.encoding in ("text", "json"):
                 return [item.tobytes().decode() for item in items]
             if info.encoding != "raw":
-                return self._decoded(
-                    info, items, lambda place: dataset.sources(indices[place : place + 1])[0]
+                side = _Side(len(items), None if varies(info) else lend)
+                self._fill(
+                    side, info, items, lambda place: dataset.sources(indices[place : place + 1])[0]
                 )
+                whole = side.whole()
+                return side.items if whole is None else whole
             arrays = [np.array(item).view(info.dtype) for item in items]
             if info.ndim is None:
                 return arrays
@@ -114,22 +178,23 @@ class Decoder:
                     )
             return [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
 
-    def _decoded(
-        self, info: FieldInfo, items: Sequence[NDArray[np.uint8]], names: Callable[[int], str]
-    ) -> list[Any]:
-        def decode(places: range) -> list[NDArray[Any]]:
-            return [_named(items[place], info.encoding, partial(names, place)) for place in places]
+    def _fill(
+        self,
+        side: _Side,
+        info: FieldInfo,
+        items: Sequence[NDArray[np.uint8]],
+        names: Callable[[int], str],
+    ) -> None:
+        def decode(places: range) -> None:
+            for place in places:
+                side.put(place, _named(items[place], info.encoding, partial(names, place)))
 
         count = min(len(items), _num_threads() * _SLICES)
-        slices = [range(first, len(items), count) for first in range(count)]
-        arrays: list[Any] = [None] * len(items)
         threads = self._threads()
-        parts = [threads.submit(decode, places) for places in slices]
+        parts = [threads.submit(decode, range(first, len(items), count)) for first in range(count)]
         wait(parts)  # also when one raises: shards may be unmapped after that
-        for places, part in zip(slices, parts, strict=True):
-            for place, array in zip(places, part.result(), strict=True):
-                arrays[place] = array
-        return arrays
+        for part in parts:
+            part.result()
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or self._pid != os.getpid():  # threads do not survive a fork
@@ -140,7 +205,7 @@ class Decoder:
 
 def _named(item: NDArray[np.uint8], encoding: str, name: Callable[[], str]) -> NDArray[Any]:
     try:
-        return decode_one(item.tobytes(), encoding)
+        return _decoded(item.tobytes(), encoding)
     except DataError as error:
         raise DataError(f"{name()}: {error.what}", _VERIFY) from error
 

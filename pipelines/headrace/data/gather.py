@@ -62,6 +62,10 @@ class Gatherer:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_views": {}}
 
+    def lend(self, num_bytes: int) -> Tensor:
+        """Memory for part of a batch with any content, `(num_bytes,) uint8`."""
+        return self._buffers.lend(num_bytes)
+
     def gather(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> dict[str, Tensor]:
         """Samples in the order asked for; call it inside the dataset's `holding`.
 

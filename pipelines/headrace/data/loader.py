@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from headrace.data.ahead import read_ahead
 from headrace.data.collate import collate, varies
@@ -72,9 +73,13 @@ def gather_batch(
         batch |= gatherer.gather([info for info in infos if info.layout == "fixed"], indices)
         for info in infos:
             if info.layout == "ragged":
-                items = decoder.decode(dataset, info, indices)
+                items = decoder.decode(dataset, info, indices, gatherer.lend)
                 sources = partial(dataset.sources, indices)
-                batch |= collate(info.name, items, sources, varying=varies(info), pad=pad)
+                batch |= (
+                    {info.name: items}
+                    if isinstance(items, Tensor)
+                    else collate(info.name, items, sources, varying=varies(info), pad=pad)
+                )
     return batch
 
 

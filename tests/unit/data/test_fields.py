@@ -12,6 +12,7 @@ import soundfile
 import torch
 from PIL import Image
 
+from headrace.data.decode import decode_one
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.data.reading import Reading, SampleReader, reading_of
@@ -239,3 +240,22 @@ def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ShardError, match=r"train-00002\.h5 cannot be read at 'fields/zstd'"):
         SampleReader(ShardedDataset(folder, "train"), fields=["zstd"]).read(np.array([8, 9]))
+
+
+def test_images_of_one_shape_are_one_tensor_and_the_batch_keeps_its_memory(folder):
+    """Decoded side by side into memory that is used again only when the batch is gone."""
+    loader = BatchLoader(
+        ShardedDataset(folder, "train"),
+        TrainOrder(num_samples=NUM, seed=0, global_batch_size=3),
+        fields=["png", "label"],
+    )
+    kept = list(loader)
+    for batch in kept:
+        assert batch["png"].shape == (3, 2, 3, 3)
+        assert batch["png"][:, 0, 0, 0].tolist() == batch["sample_id"].tolist()
+        batch["png"] += 1  # it may be written to
+
+
+def test_arrays_that_came_alone_may_be_written_to():
+    array = decode_one(image_bytes(3, "png"), "png")
+    array[0] = 1

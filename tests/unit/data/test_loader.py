@@ -202,7 +202,7 @@ def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, 
         done.set()
         return decode_one(content, encoding)
 
-    monkeypatch.setattr("headrace.data.decode.decode_one", slowly)
+    monkeypatch.setattr("headrace.data.decode._decoded", slowly)
     monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
     with pytest.raises(DataError, match=r"0\.png"):
         read_batch(dataset, np.arange(4), ["image"], Decoder())
