@@ -15,6 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from headrace.data.dataset import SampleDataset
+from headrace.data import decode
 from headrace.data.decode import Decoder, decode_one
 from headrace.data.loader import BatchLoader, read_batch
 from headrace.data.order import TrainOrder
@@ -191,18 +192,19 @@ def test_encoded_images_of_unequal_shape_are_named(tmp_path):
 def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, monkeypatch):
     """Shards of a batch may be unmapped once it is over."""
     dataset = encoded(tmp_path, [b"damaged", *(png(shade) for shade in range(3))])
+    decoded = decode._decoded
     failed, done = threading.Event(), threading.Event()
 
     def slowly(content: bytes, encoding: str):
         if content == b"damaged":
             failed.set()
-            return decode_one(content, encoding)
+            return decoded(content, encoding)
         assert failed.wait(60)
         done.wait(0.2)
         done.set()
-        return decode_one(content, encoding)
+        return decoded(content, encoding)
 
-    monkeypatch.setattr("headrace.data.decode._decoded", slowly)
+    monkeypatch.setattr(decode, "_decoded", slowly)
     monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
     with pytest.raises(DataError, match=r"0\.png"):
         read_batch(dataset, np.arange(4), ["image"], Decoder())
