@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from headrace.data.dataset import SampleDataset
 from headrace.data import decode
+from headrace.data.dataset import SampleDataset
 from headrace.data.decode import Decoder, decode_one
 from headrace.data.loader import BatchLoader, read_batch
 from headrace.data.order import TrainOrder
