@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from headrace.packing import statistics
+from headrace.packing.alike import alike
 from headrace.packing.convert import Column, Converter
 from headrace.packing.decode import UnreadableError
 from headrace.packing.looked import Looked
 from headrace.packing.packed import ShardTask
 from headrace.packing.plan import PlannedShard
-from headrace.packing.samples import Values
+from headrace.packing.samples import Unreadable, Values
 from headrace.packing.statistics import Moments
 from headrace.shards.columns import Block
 from headrace.storage.manifest import LengthStatistics, Quarantined
 
 _BLOCK_BYTES = 2**20  # what was read is in the processor's cache still when it is written
 _BLOCK_SAMPLES = 512
+
+
+def is_full(num_bytes: int, num_samples: int) -> bool:
+    """Whether a block holds enough."""
+    return num_bytes >= _BLOCK_BYTES or num_samples >= _BLOCK_SAMPLES
 
 
 @dataclass
@@ -83,7 +90,29 @@ class Gatherer:
                 return False
             self._num_bytes += len(self._columns[number].items[-1])
         self._positions.append(position)
-        return self._num_bytes >= _BLOCK_BYTES or len(self._positions) >= _BLOCK_SAMPLES
+        return is_full(self._num_bytes, len(self._positions))
+
+    def take_alike(self, first: int, contents: Sequence[bytes | Unreadable]) -> bool:
+        """Make whole files the block, when they are arrays that differ in their values only.
+
+        Args:
+            first: Place of the first in the plan; the others follow.
+            contents: Their bytes.
+
+        Returns:
+            Whether they are; else they are to be added one by one.
+
+        Raises:
+            DataError: The arrays have another shape or dtype than the example.
+        """
+        if len(self._converters) > 1 or self.num_waiting:
+            return False
+        column = alike(self._converters[0][1], self._plan.paths[first], contents)
+        if column is None:
+            return False
+        self._columns = [column]
+        self._positions += range(first, first + len(contents))
+        return True
 
     def leave_out(self, position: int, reason: str) -> None:
         """Put a sample into quarantine."""

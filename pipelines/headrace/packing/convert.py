@@ -55,6 +55,7 @@ class Converter:
     def __init__(self, rule: FieldRule) -> None:
         self.rule = rule
         self.to_array: Callable[[Value], NDArray[Any]] | None = None
+        self._dtype = np.dtype(rule.info.dtype)
         if rule.decode:
             self.to_array = _DECODERS[rule.kind](rule)
 
@@ -90,7 +91,7 @@ class Converter:
         if not example:
             return
         fits = array.ndim == info.ndim if info.layout == "ragged" else array.shape == info.shape
-        if fits and array.dtype.name == info.dtype:
+        if fits and array.dtype == self._dtype:
             return
         expected = f"{info.ndim} axes" if info.layout == "ragged" else str(info.shape)
         raise DataError(

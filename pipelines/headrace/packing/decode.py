@@ -111,6 +111,26 @@ def decode_array(content: bytes) -> NDArray[Any]:
     return array
 
 
+def plain_header(content: bytes) -> bytes | None:
+    """The header of a `.npy` file after which lie the bytes of the array that `decode_array` gives.
+
+    Args:
+        content: A file that `decode_array` can read.
+
+    Returns:
+        None when these lie there in another order.
+
+    Raises:
+        UnreadableError: There is no header.
+    """
+    try:
+        header, start = _header_bytes(content)
+        _, fortran_order, dtype, _ = _npy_header(header)
+    except (ValueError, TypeError, SyntaxError, EOFError, struct.error) as error:
+        raise UnreadableError(f"no .npy file: {error}") from error
+    return None if fortran_order or dtype.byteorder == ">" else content[:start]
+
+
 def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
     """Arrays of a `.npz` file by name, as `decode_array` gives them.
 

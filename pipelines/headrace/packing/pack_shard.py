@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 from headrace.errors import StepError
+from headrace.packing.batches import blocks_of
 from headrace.packing.blocks import Gatherer
 from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, is_intact, recorded
 from headrace.packing.plan import PlannedShard
-from headrace.packing.samples import Unreadable
 from headrace.packing.sources.open import open_source
 from headrace.packing.target import is_sent, send_shard
 from headrace.shards.builder import ShardBuilder
@@ -60,13 +60,8 @@ def _pack(folder: DatasetFolder, task: ShardTask, plan: PlannedShard) -> PackedS
     )
     shard: ShardInfo | None = None
     with ShardBuilder(folder.path / plan.file, plan.split, task.fields, expected) as builder:
-        for position, values in enumerate(source.read(refs)):
-            if isinstance(values, Unreadable):
-                gatherer.leave_out(position, values.reason)
-            elif gatherer.add(position, values):
-                builder.add(gatherer.block())
-        if gatherer.num_waiting:
-            builder.add(gatherer.block())
+        for block in blocks_of(source, refs, gatherer):
+            builder.add(block)
         if len(builder):
             written = builder.finish()
             shard = ShardInfo(

@@ -22,6 +22,7 @@ LABEL = FieldInfo(name="label", dtype="int64", layout="fixed")
 """The field of class indices."""
 
 _FIXED_BYTES = 8 + 8 + 8  # sample_id, checksum, offset of the source path
+_HASHED_SAMPLES = 2**14  # samples that are hashed at once
 _DATASET_KEYS = {
     "splits", "stratify", "split_seed", "folds", "fields", "format", "reader",
     "label_kind", "label_field",
@@ -65,7 +66,7 @@ class PlannedShard(Record):
         """The samples as the source knows them."""
         places = self.places or ((),) * len(self.paths)
         columns = zip(self.paths, self.sizes, self.versions, places, strict=True)
-        return [SampleRef(*row[:3], where=row[3]) for row in columns]
+        return [SampleRef(path, size, version, where=at) for path, size, version, at in columns]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +130,10 @@ def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: Listing) -> str:
     for name in listing.labels.classes:
         state.update(f"{name!r}\n".encode())
     indices = listing.labels.indices or (None,) * len(listing.refs)
-    lines = [
-        f"{ref.path!r} {ref.num_bytes} {ref.version} {label} {ref.group!r} {ref.split!r}\n"
-        for ref, label in zip(listing.refs, indices, strict=True)
-    ]
-    state.update("".join(lines).encode())
+    for start in range(0, len(listing.refs), _HASHED_SAMPLES):
+        refs = listing.refs[start : start + _HASHED_SAMPLES]
+        rows = [(*ref[:3], *ref[4:6]) for ref in refs]
+        state.update(repr((rows, indices[start : start + len(refs)])).encode())
     return state.hexdigest()
 
 
@@ -143,6 +143,7 @@ def make_plan(
     listing: Listing,
     rules: Sequence[FieldRule],
     first: FirstNumbers | None = None,
+    key: str | None = None,
 ) -> PackPlan:
     """Lay out splits and shards.
 
@@ -152,6 +153,7 @@ def make_plan(
         listing: The samples.
         rules: How each field is kept, `label` left out.
         first: Where numbers begin.
+        key: The `pack_key`, when it is known.
 
     Raises:
         RecipeError: A split would be empty.
@@ -179,7 +181,7 @@ def make_plan(
     fields = tuple(rule.info for rule in rules)
     return PackPlan(
         name=dataset.name,
-        pack_key=pack_key(dataset, pack, listing),
+        pack_key=key or pack_key(dataset, pack, listing),
         fields=(*fields, LABEL) if listing.labels.classes else fields,
         classes=listing.labels.classes,
         splits=tuple(splits),

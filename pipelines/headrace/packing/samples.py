@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -20,8 +20,7 @@ Values: TypeAlias = Mapping[str, Value]
 """The values of one sample by the name of the field; every field of the source is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRef:
+class SampleRef(NamedTuple):
     """One raw sample: where it lies, and what the listing knows of it."""
 
     path: str
@@ -105,6 +104,20 @@ class Source(Protocol):
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of a batch of samples, in the order of `refs`; their bytes are read once.
+
+        Raises:
+            DataError: A source changed or vanished since it was listed.
+            StoreError: The storage failed.
+        """
+        ...
+
+
+@runtime_checkable
+class FileSource(Protocol):
+    """A source whose samples may be whole files of one field each."""
+
+    def contents(self, refs: Sequence[SampleRef]) -> Iterator[bytes | Unreadable] | None:
+        """Bytes of the files of a batch of samples, in order; None when a sample is more than that.
 
         Raises:
             DataError: A source changed or vanished since it was listed.

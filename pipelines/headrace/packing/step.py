@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.leases.fleet import Fleet
@@ -78,6 +78,8 @@ class OpenedSource:
     """The source, after its listing."""
     listing: Listing
     """Its samples."""
+    key: str
+    """Identity of what is to be packed."""
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
         return _outputs(location, packed_dataset(location, context.site.s3), reused=True)
     context.progress(0, None, _UNIT, "listing files")
     opened = _open(context)
-    key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
+    key = opened.key
     target = Target.of(context.site, context.recipe.pack.target, f"{spec.name}-{key[:12]}")
     base = _base(context, opened, target)
     target = base or target
@@ -133,7 +135,8 @@ def _open(context: StepContext) -> OpenedSource:
     listing = Listing(
         source=dataset.source or "", refs=refs, labels=labels, sequential=source.sequential
     )
-    return OpenedSource(dataset=dataset, access=access, source=source, listing=listing)
+    key = pack_key(dataset, context.recipe.pack, listing)
+    return OpenedSource(dataset=dataset, access=access, source=source, listing=listing, key=key)
 
 
 def _pack(
@@ -141,7 +144,7 @@ def _pack(
 ) -> Manifest:
     recipe, listing = context.recipe, opened.listing
     rules = field_rules(listing.source, opened.source, listing.refs, recipe.pack)
-    plan = make_plan(opened.dataset, recipe.pack, listing, rules)
+    plan = make_plan(opened.dataset, recipe.pack, listing, rules, key=opened.key)
     packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
     return _published(context, target, merge(plan, packed, _provenance(context, opened)))
 
@@ -159,15 +162,13 @@ def _append(
     context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: Target
 ) -> Manifest:
     base = read_base(target)
-    key = pack_key(opened.dataset, context.recipe.pack, opened.listing)
     listing = new_samples(base, opened.listing)
     if not listing.refs:
         return base.manifest
     refs = (*(plan.refs()[0] for plan in base.planned[:1]), *listing.refs)
     rules = field_rules(listing.source, opened.source, refs, context.recipe.pack)
     first = base.first_numbers()
-    plan = make_plan(opened.dataset, context.recipe.pack, listing, rules, first)
-    plan = replace(plan, pack_key=key)
+    plan = make_plan(opened.dataset, context.recipe.pack, listing, rules, first, opened.key)
     check_fields(base, plan)
     packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
     whole = merged_plan(base, plan)

@@ -11,7 +11,7 @@ from headrace.packing.samples import SampleRef, SourceField, Unreadable, Values
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.containers import no_second_label, sorted_unique
 from headrace.packing.sources.contents import made_of, values_of
-from headrace.packing.sources.globs import any_of
+from headrace.packing.sources.globs import matcher
 from headrace.packing.sources.index import Index, index_of
 from headrace.packing.sources.kinds import ARCHIVE, field_of, kind_of, plural, suffix_of
 from headrace.packing.sources.parts import Patterns, grouped, parts_of, patterns_of, values_of_parts
@@ -61,14 +61,8 @@ class FolderSource:
             name = self._place.name
             inside = self._place.inside
             refs = [
-                SampleRef(
-                    ref.path,
-                    ref.num_bytes,
-                    ref.version,
-                    folder_label(name, inside(ref.path)),
-                    where=ref.where,
-                )
-                for ref in refs
+                SampleRef(path, size, version, folder_label(name, inside(path)), where=where)
+                for path, size, version, *_, where in refs
             ]
         elif self._index is not None:
             refs = self._index.matched(refs)
@@ -84,6 +78,13 @@ class FolderSource:
         if index is None or len(fields) == num_own:
             return own
         return joined(own, index.values(fields[num_own:], refs))
+
+    def contents(self, refs: Sequence[SampleRef]) -> Iterator[bytes | Unreadable] | None:
+        """Bytes of whole files, when these are the samples."""
+        alone = len(self.fields) == 1 and not self._patterns
+        if not alone or (refs and suffix_of(refs[0].path) == ARCHIVE):
+            return None
+        return self._place.read([_stored(ref) for ref in refs])
 
     def _num_own(self, refs: Sequence[SampleRef]) -> int:
         if self._patterns:
@@ -103,9 +104,9 @@ class FolderSource:
         return values_of(refs, contents, fields[0])
 
     def _single(self, check: Callable[[], None] | None) -> list[SampleRef]:
-        files, num_others = included(self._place, self._include, self._index, check)
+        files = included(self._place, self._include, self._index, check)
         if not files:
-            raise nothing_found(self._place.name, self._include, num_others)
+            raise nothing_found(self._place, self._include)
         self.fields = self._fields_of(files)
         return [SampleRef(*file) for file in files]
 
@@ -132,21 +133,13 @@ class FolderSource:
 
 def included(
     place: Place, include: Sequence[str], index: Index | None, check: Callable[[], None] | None
-) -> tuple[list[StoredFile], int]:
-    """The files that match, sorted by path, and how many others there are."""
-    matches = any_of(include).fullmatch
-    skipped = index.path if index is not None else None
-    num_others = 0
-
-    def wanted(path: str) -> bool:
-        nonlocal num_others
-        if path != skipped and matches(path):
-            return True
-        num_others += 1
-        return False
-
-    files = sorted(place.walk(wanted, check))
-    return files, num_others
+) -> list[StoredFile]:
+    """The files that match, sorted by path."""
+    matches = matcher(include)
+    if index is None:
+        return sorted(place.walk(matches, check))
+    skipped = index.path
+    return sorted(place.walk(lambda path: path != skipped and matches(path), check))
 
 
 def one_kind(paths: Sequence[str]) -> str:
@@ -175,13 +168,16 @@ def one_kind(paths: Sequence[str]) -> str:
     return first
 
 
-def nothing_found(place: str, include: Sequence[str], num_others: int) -> RecipeError:
+def nothing_found(place: Place, include: Sequence[str]) -> RecipeError:
     """The error for a source without a sample."""
     patterns = ", ".join(include)
+    num_others = sum(1 for _ in place.names())
     if num_others == 0:
-        return RecipeError(f"The source folder {place} is empty", f"Expected files: {patterns}.")
+        return RecipeError(
+            f"The source folder {place.name} is empty", f"Expected files: {patterns}."
+        )
     return RecipeError(
-        f"None of the {num_others:,} files in {place} matches dataset.include: {patterns}",
+        f"None of the {num_others:,} files in {place.name} matches dataset.include: {patterns}",
         "Set dataset.include to patterns that match your samples.",
     )
 
@@ -223,4 +219,4 @@ def _archives(
 
 
 def _stored(ref: SampleRef) -> StoredFile:
-    return StoredFile(ref.path, ref.num_bytes, ref.version)
+    return StoredFile(*ref[:3])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,14 +64,14 @@ class FunctionSource:
 
     def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path; the first file is read to know the fields."""
-        files, num_others = included(self._place, self._spec.include, self._index, check)
+        files = included(self._place, self._spec.include, self._index, check)
         if not files:
-            raise nothing_found(self._place.name, self._spec.include, num_others)
+            raise nothing_found(self._place, self._spec.include)
         refs = sorted_unique([SampleRef(*file) for file in files])
         self.fields = self._fields_of(refs[0])
         if self._spec.labels == "folders":
             name = self._place.name
-            refs = [replace(ref, label=folder_label(name, ref.path)) for ref in refs]
+            refs = [ref._replace(label=folder_label(name, ref.path)) for ref in refs]
         elif self._index is not None:
             refs = self._index.matched(refs)
             self.fields = with_columns(self.fields, self._index)

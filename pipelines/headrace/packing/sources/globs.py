@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _PARTS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])")
+_ENDING = re.compile(r"\*\*/\*\.([a-z0-9]+)", re.IGNORECASE)
 _SPECIAL = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def matcher(globs: Sequence[str]) -> Callable[[str], object]:
+    """Tells whether a path matches a glob, as the pattern of `any_of` does, or faster.
+
+    Args:
+        globs: Patterns; those of the form `**/*.suffix` only are looked up.
+    """
+    endings = {f".{match[1].lower()}" for glob in globs if (match := _ENDING.fullmatch(glob))}
+    if len(endings) < len({glob.lower() for glob in globs}):
+        return any_of(globs).fullmatch
+    return lambda path: path[path.rfind(".") :].lower() in endings
 
 
 def any_of(globs: Sequence[str]) -> re.Pattern[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -220,7 +219,7 @@ def columns_named(spec: DatasetSpec) -> bool:
 
 def _with(ref: SampleRef, row: _Row) -> SampleRef:
     where = ref.where + row.where
-    return replace(ref, label=row.label, group=row.group, split=row.split, where=where)
+    return ref._replace(label=row.label, group=row.group, split=row.split, where=where)
 
 
 def _find(name: str, place: Place) -> IndexFile:

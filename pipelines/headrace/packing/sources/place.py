@@ -187,15 +187,15 @@ class LocalPlace:
         return file
 
     def _entries(self, check: Callable[[], None] | None) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        waiting = [""]
+        waiting, only = [""], self._only
         while waiting:
             prefix = waiting.pop()
             if check is not None:
                 check()
             with os.scandir(self._prefix + prefix) as entries:
                 for entry in entries:
-                    path = prefix + entry.name
-                    if entry.name.startswith(".") or (self._only and path != self._only):
+                    path = prefix + (name := entry.name)
+                    if name[0] == "." or (only and path != only):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(path + "/")
