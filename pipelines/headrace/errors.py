@@ -135,6 +135,12 @@ class StorageFullError(HeadraceError):
     failure_class = FailureClass.CAPACITY
 
 
+class TargetFullError(StorageFullError):
+    """The one place that a dataset may be packed into has no room: no other attempt has more."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
 class MemoryExhaustedError(HeadraceError):
     """Memory of a node or an accelerator is not enough."""
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headrace.errors import StorageFullError, TargetFullError
 from headrace.leases.fleet import Fleet
 from headrace.packing.append import (
     SETTINGS,
@@ -46,6 +47,10 @@ logger = logging.getLogger(__name__)
 
 _PACKAGES = ("headrace", "h5py", "numpy", "pillow")
 _UNIT = "samples"
+_WHEN_FULL = (
+    "Free some space there, or name another place in pack.target, and run again: shards that are "
+    "whole are kept."
+)
 
 
 class Mapper(Protocol):
@@ -92,13 +97,20 @@ def run(context: StepContext) -> dict[str, Any]:
     Raises:
         RecipeError: Source folder, patterns or labels do not fit.
         DataError: Labels are wrong, shapes differ, or too many samples cannot be read.
-        StorageFullError: The site's folder has no room.
+        TargetFullError: The target, or the site's folder, has no room.
     """
     return pack(context, Fleet.open)
 
 
 def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     """As `run`, on workers that the caller chooses."""
+    try:
+        return _dataset(context, open_fleet)
+    except StorageFullError as error:
+        raise TargetFullError(error.what, _WHEN_FULL) from error
+
+
+def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     spec = context.recipe.dataset
     if spec.path is not None:
         location = open_store(spec.path, context.site.s3).url

@@ -428,9 +428,11 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_no_room_is_told_before_packing(
     image_source: Path, make_context: MakeContext, in_process: Any, tiny_disk: Path
 ) -> None:
-    with pytest.raises(StorageFullError, match=r"[\d,]+ bytes needed, [\d,]+ bytes free"):
+    """Nor does it help to try again at once: the disk is as full as before."""
+    with pytest.raises(StorageFullError, match=r"[\d,]+ bytes needed, [\d,]+ bytes free") as caught:
         pack(make_context(image_source, site_folder=tiny_disk), in_process)
     assert in_process.num_calls == 0
+    assert not caught.value.failure_class.is_retried
 
 
 def test_disk_that_fills_up_leaves_nothing_half_written(
@@ -441,9 +443,10 @@ def test_disk_that_fills_up_leaves_nothing_half_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headrace.packing.step.require_room", lambda *_: None)  # others write, too
-    with pytest.raises(StorageFullError, match=r"[\d,]+ bytes needed, [\d,]+ bytes free"):
+    with pytest.raises(StorageFullError, match=r"[\d,]+ bytes needed, [\d,]+ bytes free") as caught:
         pack(make_context(image_source, site_folder=tiny_disk), in_process)
     assert in_process.num_calls >= 1
+    assert not caught.value.failure_class.is_retried
     (folder,) = (path for path in (tiny_disk / "datasets").iterdir() if path.is_dir())
     assert not (folder / "manifest.json").exists()
     records = {path.stem for path in (folder / "parts").glob("*-?????.json")}
