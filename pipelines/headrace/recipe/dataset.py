@@ -41,8 +41,8 @@ class DatasetSpec(Part):
     """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
     files, Parquet files, what Hugging Face's `save_to_disk` wrote, or files for `reader`."""
     include: tuple[str, ...] = tuple(f"**/*.{suffix}" for suffix in _INCLUDED)
-    """Glob patterns, relative to `source`, of the files (also those in tar files) that count;
-    containers of rows always do."""
+    """Glob patterns, relative to `source`, of the files (also those in tar files) that count; where
+    rows are samples, of the files that hold them (all, when it is left out)."""
     fields: dict[Name, str] = {}
     """Fields of a sample and where each comes from: a file pattern with one `*`, the same in all
     (`image: "*.jpg"`, `caption: "*.txt"`), or the name of a column, HDF5 dataset or WebDataset key;

@@ -7,15 +7,27 @@ from itertools import pairwise
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.samples import SampleRef, SourceField
+from headrace.packing.sources.globs import matcher
 from headrace.packing.sources.kinds import suffix_of
 from headrace.packing.sources.place import Place
+from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import StoredFile
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
+def chosen(spec: DatasetSpec) -> tuple[str, ...]:
+    """Patterns of the containers that count; empty when the recipe names none."""
+    standard = DatasetSpec.model_fields["include"].default
+    return () if spec.include == standard else spec.include
+
+
 def containers(
-    place: Place, form: str, suffixes: Sequence[str], check: Callable[[], None] | None = None
+    place: Place,
+    form: str,
+    suffixes: Sequence[str],
+    check: Callable[[], None] | None = None,
+    include: Sequence[str] = (),
 ) -> list[StoredFile]:
     """The files of a form below a place, sorted by path.
 
@@ -24,6 +36,7 @@ def containers(
         form: What is looked for, for messages.
         suffixes: Endings of the files in lower case.
         check: Called often; may raise to stop.
+        include: Patterns, one of which each must match; none for all.
 
     Raises:
         RecipeError: There is none.
@@ -50,10 +63,35 @@ def containers(
             f"{place.name}",
             "Set dataset.source to the folder that holds them, or correct dataset.format.",
         )
+    files = matching(files, place.name, include)
     for file in files:
         if not file.num_bytes:
             raise damaged(f"{place.name}/{file.path}", form, "it is empty")
     return files
+
+
+def matching(files: Sequence[StoredFile], place: str, include: Sequence[str]) -> list[StoredFile]:
+    """The containers whose paths match a pattern.
+
+    Args:
+        files: All containers.
+        place: Where they lie, for messages.
+        include: The patterns; none for all.
+
+    Raises:
+        RecipeError: None matches.
+    """
+    if not include:
+        return list(files)
+    matches = matcher(include)
+    found = [file for file in files if matches(file.path)]
+    if not found:
+        raise RecipeError(
+            f"None of the {len(files):,} containers in {place}, as '{files[0].path}', matches "
+            f"dataset.include: {', '.join(include)}",
+            "Its patterns are for the containers, not for what they hold; remove it to take all.",
+        )
+    return found
 
 
 def damaged(name: str, form: str, why: object) -> DataError:

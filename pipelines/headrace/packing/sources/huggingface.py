@@ -11,7 +11,7 @@ from typing import Any
 from headrace.errors import DataError, RecipeError
 from headrace.packing.samples import SourceField, Unreadable, Value
 from headrace.packing.sources.arrow_values import arrow_field, arrow_values, huggingface_names
-from headrace.packing.sources.containers import damaged
+from headrace.packing.sources.containers import damaged, matching
 from headrace.packing.sources.place import changed
 from headrace.packing.sources.rows import RowSource
 from headrace.storage.store import StoredFile
@@ -38,7 +38,7 @@ class HuggingFaceSource(RowSource):
                 f"No {_STATE} below {self._place.name} names a file",
                 "Set dataset.source to a folder that save_to_disk wrote.",
             )
-        return sorted(found)
+        return sorted(matching(found, self._place.name, self._include))
 
     def split_of(self, path: str) -> str | None:
         """The folder of a `DatasetDict` that a file lies in."""

@@ -11,7 +11,13 @@ from typing import Protocol, TypeAlias
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
 from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import containers, no_index, no_second_label, sorted_unique
+from headrace.packing.sources.containers import (
+    chosen,
+    containers,
+    no_index,
+    no_second_label,
+    sorted_unique,
+)
 from headrace.packing.sources.place import Place
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import StoredFile
@@ -84,6 +90,7 @@ class RowSource(ABC):
         self.fields = fields
         self.classes: tuple[str, ...] = ()
         self._place = place
+        self._include = chosen(spec)
         self._columns = dict(spec.fields)
         self._every = not spec.fields
         self._labels = spec.labels
@@ -99,7 +106,7 @@ class RowSource(ABC):
 
     def files(self, check: Callable[[], None] | None) -> Sequence[StoredFile]:
         """The containers, sorted by path."""
-        return containers(self._place, self.form, self.suffixes, check)
+        return containers(self._place, self.form, self.suffixes, check, self._include)
 
     @property
     def told(self) -> list[str]:

@@ -10,7 +10,13 @@ from headrace.errors import DataError, RecipeError, nearest
 from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.columns import number_type, to_number
-from headrace.packing.sources.containers import containers, no_index, no_second_label, sorted_unique
+from headrace.packing.sources.containers import (
+    chosen,
+    containers,
+    no_index,
+    no_second_label,
+    sorted_unique,
+)
 from headrace.packing.sources.kinds import field_of, kind_of
 from headrace.packing.sources.parts import values_of_parts
 from headrace.packing.sources.place import Piece, Place
@@ -47,6 +53,7 @@ class WebDatasetSource:
             )
         self.fields = fields
         self._place = place
+        self._include = chosen(spec)
         self._keys = dict(spec.fields)
         self._label_key = spec.label_field or _LABEL_KEY
         self._label_needed = spec.label_field is not None
@@ -57,7 +64,7 @@ class WebDatasetSource:
         """All samples, sorted by path; labels, groups and splits are read on the way."""
         refs: list[SampleRef] = []
         dtypes: set[str] = set()
-        for file in containers(self._place, "webdataset", SUFFIXES, check):
+        for file in containers(self._place, "webdataset", SUFFIXES, check, self._include):
             with self._place.open(file.path, file.version) as stream:
                 found = list(members(self._place, file, stream))
                 for key, parts in _grouped(f"{self._place.name}/{file.path}", found):

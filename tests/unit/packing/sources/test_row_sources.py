@@ -81,6 +81,18 @@ def write_parquet(folder: Path) -> None:
     parquet.write_table(table(14, NUM - 14), folder / "b.parquet", row_group_size=100)
 
 
+def test_patterns_choose_the_files_that_hold_rows(tmp_path: Path) -> None:
+    """`dataset.include` counts for containers too, and says so when it leaves none."""
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+        parquet.write_table(table(), tmp_path / folder / "rows.parquet")
+    refs = open_source(spec_of(tmp_path, include=["new/*.parquet"])).list_samples()
+    assert {ref.path.partition("#")[0] for ref in refs} == {"new/rows.parquet"}
+    assert len(open_source(spec_of(tmp_path)).list_samples()) == 2 * NUM
+    with pytest.raises(RecipeError, match=r"None of the 2 containers .* matches dataset.include"):
+        open_source(spec_of(tmp_path, include=["**/*.png"])).list_samples()
+
+
 @pytest.mark.parametrize("form", ["parquet", "huggingface"])
 def test_columns_are_fields(tmp_path: Path, form: str) -> None:
     if form == "parquet":
