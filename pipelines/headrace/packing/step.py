@@ -32,6 +32,7 @@ from headrace.packing.probe import field_rules
 from headrace.packing.samples import Source
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.open import open_source, settled
+from headrace.packing.striping import set_stripes
 from headrace.packing.target import Target, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
@@ -232,6 +233,8 @@ def _prepare(plan: PackPlan, target: Target) -> None:
     waiting = [shard for shard in plan.shards if not folder.record_file(shard.file).exists()]
     sizes = [shard.num_bytes for shard in waiting]
     require_room(folder.path, sum(sizes) if target.url is None else max(sizes, default=0))
+    if target.url is None:
+        set_stripes(folder.shards, sizes)
     for shard in plan.shards:
         text = shard.model_dump_json()
         with told_when_full(folder.parts, len(text)):
