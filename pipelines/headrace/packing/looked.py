@@ -21,7 +21,7 @@ from headrace.storage.manifest import FieldInfo
 MAX_ELEMENTS = 2**25
 """Elements of a field that are looked at, about, unless all are wanted."""
 
-_COUNTED_BYTES = 2**20  # bytes that moments are taken of at once
+_COUNTED_BYTES = 2**16  # bytes that moments are taken of at once
 
 
 def every_of(info: FieldInfo, num_samples: int) -> int:
