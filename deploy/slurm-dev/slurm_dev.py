@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -36,7 +37,7 @@ PROGRAMS = {
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_TIMEOUT_S = 60.0
 _JOBS_TIMEOUT_S = 20.0
-_FIRST_PORT = 17000
+_FIRST_PORTS = range(17000, 31000, 10)
 
 
 def why_not() -> str:
@@ -110,10 +111,11 @@ def _port_of(folder: Path) -> int:
             if line.startswith("SlurmctldPort="):
                 return int(line.partition("=")[2])
     num_ports = Shape(folder=folder, host="", port=0).num_ports
-    for first in range(_FIRST_PORT, _FIRST_PORT + 2000, 10):
+    # by chance, so that two that start at once do not choose the same
+    for first in random.sample(_FIRST_PORTS, 100):
         if all(_is_free(port) for port in range(first, first + num_ports)):
             return first
-    raise DevError(f"No {num_ports} neighbouring ports are free from {_FIRST_PORT} on")
+    raise DevError(f"No {num_ports} neighbouring ports from {_FIRST_PORTS.start} on are free")
 
 
 def _is_free(port: int) -> bool:

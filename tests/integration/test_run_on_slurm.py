@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from headrace.control.owners import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.errors import JobRefusedError
 from headrace.leases import client
+from headrace.leases.fleet import Fleet
 from headrace.leases.overview import view
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
+from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.storage.layout import SiteFolder
-from support.leases import lease_spec, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.training import CODE
 from support.waiting import wait_until
@@ -31,6 +34,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 HOLD_AT = 12
 CHECKPOINT_EVERY = 5
+
+_GANG: dict[str, Any] = {
+    "backend": "slurm",
+    "kind": "gang",
+    "nodes": 2,
+    "lifetime": 600,
+    "batch": {"interface": "lo", "poll": 0.2, "gpus_per_node": 2},
+}
 
 
 @pytest.fixture
@@ -147,6 +158,39 @@ def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
         assert client.state(folder, 0) is LeaseState.CLOSED
     finally:
         slurm.run("scancel", blocker)
+
+
+def test_a_gang_is_all_or_nothing(tmp_path: Path, slurm: DevSlurm):
+    """pains 15: the host decides, and its reason is told, not that of a node which gave up."""
+    role = Role(**_GANG, start_timeout=0.05)
+    folder = SiteFolder(tmp_path).lease("none-1")
+    client.start(folder, lease_spec(folder, role))
+    wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
+    assert "of 2 nodes were there after 0.05 s" in client.why_ended(folder)
+    client.end(folder)
+
+
+def test_kill_of_the_host_ends_the_job_and_is_told(tmp_path: Path, slurm: DevSlurm):
+    """pains 22: no node is held by what nobody serves."""
+    folder = opened(tmp_path, Role(**_GANG))
+    info = client.info(folder)
+    assert info is not None
+    assert info.scheduler_address.startswith("tls://")
+    assert folder.tls.stat().st_mode & 0o077 == 0
+    with Fleet.open(folder) as fleet:
+        names = {fleet.call(node, os.getenv, "SLURMD_NODENAME") for node in fleet.nodes(2, 1)}
+        assert names == {"node1", "node2"}
+        gpus = {fleet.call(node, os.getenv, "CUDA_VISIBLE_DEVICES") for node in fleet.nodes(2, 1)}
+        assert gpus == {"0,1"}
+    psutil.Process(info.host.pid).kill()
+    wait_for_state(folder, LeaseState.LOST, 30)
+    wait_until(lambda: slurm.queue() == [], 60, "the job to end", poll_s=0.3)
+    cause = client.cause(folder)
+    assert cause is not None
+    assert f"Slurm job {info.job_ids[0]} ended: " in cause.why
+    assert cause.failure_class.is_retried
+    client.end(folder)
+    assert client.state(folder, 0) is LeaseState.LOST
 
 
 def test_the_small_slurm_is_brought_up_once_and_keeps_to_loopback(slurm: DevSlurm):

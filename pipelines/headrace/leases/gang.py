@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from distributed import Nanny, Scheduler
 from distributed.utils import get_ip, get_ip_interface
 
 from headrace.errors import LeaseError
+from headrace.leases.client import request_close
 from headrace.leases.cluster import CONFIG, worker_environment
 from headrace.leases.encryption import make_keys, security
 from headrace.leases.records import LeaseSpec
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 15.0
-_DEATH_TIMEOUT_S = 60.0
+_DEATH_TIMEOUT_S = 30.0
 
 
 class GangCluster:
@@ -39,6 +39,7 @@ class GangCluster:
         self._job_id = job_id
         self._scheduler = scheduler
         self._first: NodeWorker | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     @property
     def scheduler_address(self) -> str:
@@ -66,63 +67,84 @@ class GangCluster:
             LeaseError: Not all were there within the role's `start_timeout`.
         """
         role = spec.role
+        try:
+            await asyncio.wait_for(self._join(spec), role.start_timeout)
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise LeaseError(
+                f"{len(self._scheduler.workers)} of {role.nodes} nodes were there "
+                f"after {role.start_timeout:g} s",
+                "Raise the role's start_timeout, or ask for fewer nodes.",
+            ) from error
+
+    async def _join(self, spec: LeaseSpec) -> None:
         self._first = await NodeWorker.open(self._folder, spec, 0, self.scheduler_address)
-        deadline = time.monotonic() + role.start_timeout
-        while (num_here := len(self._scheduler.workers)) < role.nodes:
-            if time.monotonic() > deadline:
-                raise LeaseError(
-                    f"{num_here} of {role.nodes} nodes were there after {role.start_timeout:g} s",
-                    "Raise the role's start_timeout, or ask for fewer nodes.",
-                )
+        self._keeping = asyncio.create_task(self._first.keep())
+        while len(self._scheduler.workers) < spec.role.nodes:
             await asyncio.sleep(_POLL_S)
 
     async def close(self) -> None:
         """End all workers and the scheduler; members end with it."""
+        if self._keeping is not None:
+            self._keeping.cancel()
         if self._first is not None:
             await self._first.close()
         await asyncio.wait_for(self._scheduler.close(), _CLOSE_TIMEOUT_S)
 
 
 class NodeWorker:
-    """The worker of this node, with the nanny that starts it again when it dies."""
+    """The worker of this node, with the nanny that starts it again when it dies.
 
-    def __init__(self, nanny: Nanny, scratch: Path) -> None:
-        self._nanny = nanny
-        self._scratch = scratch
+    Args:
+        folder: The lease.
+        spec: What was asked for.
+        index: Place of this node in the gang, from 0.
+        scheduler_address: Where to join.
+    """
+
+    def __init__(
+        self, folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
+    ) -> None:
+        self._folder = folder
+        self._scheduler_address = scheduler_address
+        # sockets and spilled data belong on the node's own disk
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"headrace-{folder.lease_id}-"))
+        self._options = _options(folder, spec, index, self._scratch)
+        self._nanny: Nanny | None = None
 
     @classmethod
     async def open(
         cls, folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
     ) -> NodeWorker:
-        """Start the worker and wait until it has joined.
-
-        Args:
-            folder: The lease.
-            spec: What was asked for.
-            index: Place of this node in the gang, from 0.
-            scheduler_address: Where to join.
-        """
-        # sockets and spilled data belong on the node's own disk
-        scratch = Path(tempfile.mkdtemp(prefix=f"headrace-{folder.lease_id}-"))
-        nanny = Nanny(scheduler_address, **_options(folder, spec, index, scratch))
+        """Start the worker of a node and wait until it has joined; see the class."""
+        worker = cls(folder, spec, index, scheduler_address)
         try:
-            await nanny
+            await worker._start()
         except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
+            await worker.close()
             raise
-        return cls(nanny, scratch)
+        return worker
 
-    async def finished(self) -> None:
-        """Wait until the scheduler has sent the node away, or has gone."""
-        await self._nanny.finished()
+    async def keep(self) -> None:
+        """Replace a nanny that gave its worker up, until the lease closes."""
+        while self._nanny is not None:
+            await self._nanny.finished()
+            if self._folder.close.exists() or not self._folder.spec.exists():
+                return
+            logger.warning("The worker of this node did not come back; starting another")
+            await self._start()
 
     async def close(self) -> None:
         """End the worker."""
         try:
-            closing = self._nanny.close(timeout=_CLOSE_TIMEOUT_S)
-            await asyncio.wait_for(closing, 2 * _CLOSE_TIMEOUT_S)
+            if self._nanny is not None:
+                closing = self._nanny.close(timeout=_CLOSE_TIMEOUT_S)
+                await asyncio.wait_for(closing, 2 * _CLOSE_TIMEOUT_S)
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    async def _start(self) -> None:
+        self._nanny = Nanny(self._scheduler_address, **self._options)
+        await self._nanny
 
 
 async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCluster:
@@ -147,6 +169,8 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
         cluster.write_scheduler_file()
         await cluster.wait_for_nodes(spec)
     except BaseException:
+        if folder.spec.exists():
+            request_close(folder, "the gang did not come together")  # members look at this
         await cluster.close()
         raise
     return cluster

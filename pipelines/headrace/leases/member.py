@@ -12,10 +12,8 @@ import logging
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
-from headrace.errors import LeaseError
 from headrace.leases import client, host
 from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
@@ -33,15 +31,14 @@ async def serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         folder: The lease.
         spec: What was asked for.
         index: Place of this node in the gang, from 1.
-
-    Raises:
-        LeaseError: The host did not open the lease in time.
     """
     gang = importlib.import_module("headrace.leases.gang")
     gang.prepare(spec)
-    scheduler_address = await _scheduler_of(folder, spec.role.start_timeout)
+    scheduler_address = await _scheduler_of(folder)
+    if scheduler_address is None:
+        return
     worker = await gang.NodeWorker.open(folder, spec, index, scheduler_address)
-    ended = asyncio.create_task(worker.finished())
+    ended = asyncio.create_task(worker.keep())
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, ended.cancel)
     try:
@@ -52,14 +49,14 @@ async def serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         await worker.close()
 
 
-async def _scheduler_of(folder: LeaseFolder, timeout_s: float) -> str:
-    deadline = time.monotonic() + timeout_s
+async def _scheduler_of(folder: LeaseFolder) -> str | None:
+    """Where to join; None when the lease ends before there is a scheduler.
+
+    How long that may take is the host's decision alone; the job ends with the host.
+    """
     while not folder.scheduler_file.exists():
-        if folder.closed.exists() or time.monotonic() > deadline:
-            raise LeaseError(
-                f"The host of lease {folder.lease_id} gave no address within {timeout_s:g} s",
-                f"See {folder.log}.",
-            )
+        if folder.closed.exists():
+            return None
         await asyncio.sleep(_POLL_S)
     return str(json.loads(folder.scheduler_file.read_text())["address"])
 
