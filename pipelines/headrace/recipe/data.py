@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from headrace.recipe.base import Name, Part, Target
@@ -22,6 +24,8 @@ class StageSpec(Part):
     """Splits to stage; null stages all."""
     partial: bool = False
     """When no tier has room for all: stage what fits, read the rest from where the dataset lies."""
+    peers: Literal["auto", "never"] = "auto"
+    """`auto`: each shard is read once for all nodes of a gang, which pass it on; or `never`."""
     overlap: bool = False
     """Training starts when the first shards are in; the rest comes while it runs."""
 

@@ -13,6 +13,7 @@ from headrace.errors import StepCancelledError
 from headrace.leases.held import wanted
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.storage.atomic import read_record, write_record
+from headrace.storage.peer_group import PeerGroup
 from headrace.storage.staged import StagedCopy, StagingOptions, ensure_staged
 
 _INTERVAL_S = 0.5
@@ -47,6 +48,8 @@ class NodeJob:
     """Files of the shards to stage now; null: all of them."""
     s3: StoreOptions
     """How to reach S3."""
+    group: PeerGroup | None
+    """Nodes that pass shards on to each other; None when this one stages alone."""
     progress_file: str
     """Where the node tells how far it is, on shared storage."""
 
@@ -59,7 +62,7 @@ def stage_node(job: NodeJob) -> StagedCopy:
         job.splits,
         job.verify,
         Ticker(Path(job.progress_file)),
-        StagingOptions(partial=job.partial, only=job.only, s3=job.s3),
+        StagingOptions(partial=job.partial, only=job.only, s3=job.s3, group=job.group),
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from headrace.data.epochs import by_first_use
 from headrace.errors import StepError
@@ -14,6 +16,7 @@ from headrace.staging.node import NodeJob, stage_node, total_done_bytes
 from headrace.steps.context import StepContext
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
+from headrace.storage.peer_group import PeerGroup, prepare
 from headrace.storage.staged import StagedCopy
 
 
@@ -23,8 +26,9 @@ def run(context: StepContext) -> dict[str, Any]:
     Returns:
         `fingerprint`, `num_bytes` of one copy, `seconds`, `copied_bytes` and `bytes_per_s` over
         all nodes, and `nodes`: for each its name, folder, tier, whether it was reused, bytes,
-        bytes that were left where the dataset lies, bytes that come while training runs (with
-        `stage.overlap`), and seconds.
+        bytes read where the dataset lies, taken from other nodes, there before, left where the
+        dataset lies, and to come while training runs (with `stage.overlap`), seconds and bytes a
+        second.
 
     Raises:
         StepError: The input is missing.
@@ -61,6 +65,7 @@ def _stage(
 ) -> Sequence[StagedCopy]:
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
     stage, only = context.recipe.stage, _needed_first(context, manifest)
+    groups = peer_groups(context.folder.parts, [node.host for node in nodes], stage.peers)
     jobs = [
         NodeJob(
             dataset=dataset,
@@ -70,9 +75,10 @@ def _stage(
             partial=stage.partial,
             only=only,
             s3=context.site.s3,
+            group=group,
             progress_file=str(file),
         )
-        for file in files
+        for file, group in zip(files, groups, strict=True)
     ]
     total_bytes = _num_bytes(manifest, context, only) * len(nodes)
 
@@ -83,6 +89,28 @@ def _stage(
     copies = fleet.on_nodes(stage_node, [(job,) for job in jobs], nodes, check=check)
     context.progress(total_bytes, total_bytes, "bytes", "staged")
     return copies
+
+
+def peer_groups(
+    folder: Path, hosts: Sequence[str], mode: Literal["auto", "never"]
+) -> list[PeerGroup | None]:
+    """Who passes shards on to whom: all nodes, unless some share a host and so its storage.
+
+    Args:
+        folder: Folder on shared storage in which theirs is made, unless they stage alone.
+        hosts: Address of each node.
+        mode: `stage.peers` of the recipe.
+
+    Returns:
+        The group as each node sees it; None for a node that stages alone.
+    """
+    if mode == "never" or len(hosts) < 2 or len(set(hosts)) < len(hosts):
+        return [None] * len(hosts)
+    meeting = folder / f"peers-{uuid.uuid4().hex}"
+    prepare(meeting, len(hosts))
+    return [
+        PeerGroup(folder=meeting, hosts=tuple(hosts), index=index) for index in range(len(hosts))
+    ]
 
 
 def _dataset(context: StepContext) -> str:
@@ -116,7 +144,11 @@ def _row(context: StepContext, node: Node, copy: StagedCopy) -> dict[str, Any]:
         "reused": copy.reused,
         "num_bytes": copy.num_bytes,
         "copied_bytes": copy.copied_bytes,
+        "source_bytes": copy.source_bytes,
+        "peer_bytes": copy.peer_bytes,
+        "reused_bytes": copy.reused_bytes,
         "left_out_bytes": 0 if overlap else copy.left_out_bytes,
         "coming_bytes": copy.left_out_bytes if overlap else 0,
         "seconds": copy.seconds,
+        "bytes_per_s": copy.bytes_per_s,
     }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.storage.fetching import Fetch, Tick, fetch_shards, lock_of
+from headrace.storage.fetching import Brought, Fetch, Tick, fetch_shards, lock_of
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.room import told_when_full
 from headrace.storage.store_protocol import Store
@@ -29,7 +29,7 @@ class Arrival:
     """Called with the copy's folder when they are."""
 
 
-def fetch_meanwhile(fetch: Fetch, arrival: Arrival, tick: Tick | None = None) -> int:
+def fetch_meanwhile(fetch: Fetch, arrival: Arrival, tick: Tick | None = None) -> Brought:
     """Bring shards in the order in which they are needed; tell when enough are there.
 
     What an interrupted copy has left is checked first, before anybody reads it.
@@ -40,7 +40,7 @@ def fetch_meanwhile(fetch: Fetch, arrival: Arrival, tick: Tick | None = None) ->
         tick: As for `fetch_shards`.
 
     Returns:
-        Bytes that were brought by this process.
+        What was brought by this process.
 
     Raises:
         ShardError: A shard is missing or is not what the manifest says.
@@ -52,7 +52,7 @@ def fetch_meanwhile(fetch: Fetch, arrival: Arrival, tick: Tick | None = None) ->
     shards = sorted(fetch.shards, key=lambda shard: places.get(shard.file, len(places)))
     first = {shard.file for shard in shards[: arrival.num_first]}
     now = [s for s in shards if s.file in first or (fetch.folder / s.file).exists()]
-    copied_bytes = fetch_shards(replace(fetch, shards=now), tick)
+    brought = fetch_shards(replace(fetch, shards=now), tick)
     arrival.begun(fetch.folder)
     rest = [shard for shard in shards if shard not in now]
     later = replace(
@@ -62,10 +62,10 @@ def fetch_meanwhile(fetch: Fetch, arrival: Arrival, tick: Tick | None = None) ->
         is_intact=lambda shard: (fetch.folder / shard.file).exists(),
     )
     with told_when_full(fetch.folder, sum(shard.num_bytes for shard in rest)):
-        copied_bytes += fetch_shards(later, tick)
+        brought += fetch_shards(later, tick)
     for shard in rest:
         lock_of(fetch.folder / shard.file).unlink(missing_ok=True)
-    return copied_bytes
+    return brought
 
 
 def obtain(store: Store, folder: Path, shard: ShardInfo) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import xxhash
 
-CHUNK_BYTES = 256 * 2**10
-"""Bytes read at once: they stay in a processor's cache until they are hashed and written."""
+CHUNK_BYTES = 2 * 2**20
+"""Bytes read at once, a huge page: they stay in a processor's cache until they are written."""
 
 
 def file_xxh3_128(path: Path, tick: Callable[[int], None] | None = None) -> str:
@@ -54,11 +56,31 @@ def copy_verified(
     Raises:
         OSError: Reading or writing failed, as with a full disk (`errno.ENOSPC`).
     """
+    with source.open("rb", buffering=0) as reader:
+        return write_verified(_chunks(reader), target, tick)
+
+
+def write_verified(
+    chunks: Iterable[memoryview], target: Path, tick: Callable[[int], None] | None = None
+) -> tuple[int, str]:
+    """Write chunks into a file and checksum them on the way; see `copy_verified`.
+
+    Args:
+        chunks: The content; each chunk is used before the next one is asked for.
+        target: File to create or overwrite; its folder must exist.
+        tick: Called with the bytes of every chunk written; may raise to stop.
+
+    Returns:
+        Bytes written and their XXH3 checksum, 128 bits, hexadecimal.
+
+    Raises:
+        OSError: Writing failed.
+    """
     state = xxhash.xxh3_128()
     num_bytes = 0
     try:
-        with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
-            for chunk in _chunks(reader):
+        with target.open("wb", buffering=0) as writer:
+            for chunk in chunks:
                 state.update(chunk)
                 _write_all(writer, chunk)
                 num_bytes += len(chunk)
@@ -72,13 +94,18 @@ def copy_verified(
 
 
 def _chunks(file: BinaryIO) -> Iterator[memoryview]:
-    buffer = bytearray(CHUNK_BYTES)
-    view = memoryview(buffer)
-    while True:
-        num_bytes = file.readinto(buffer)  # type: ignore[attr-defined]
-        if not num_bytes:
-            return
-        yield view[:num_bytes]
+    chunk = chunk_buffer()
+    while num_bytes := file.readinto(chunk):  # type: ignore[attr-defined]
+        yield chunk[:num_bytes]
+
+
+def chunk_buffer() -> memoryview:
+    """Memory for one chunk, `(CHUNK_BYTES,) uint8`, in a huge page where the kernel has them."""
+    pages = mmap.mmap(-1, CHUNK_BYTES)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)
 
 
 def _write_all(writer: BinaryIO, chunk: memoryview) -> None:

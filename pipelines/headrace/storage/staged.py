@@ -19,10 +19,12 @@ from headrace.recipe.site import StoreOptions, Tier
 from headrace.storage import tiers as tiers_module
 from headrace.storage.arriving import Arrival
 from headrace.storage.cache import sweep
-from headrace.storage.fetching import Tick
+from headrace.storage.fetching import Brought, Tick
 from headrace.storage.locks import exclusive
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
+from headrace.storage.peer_group import PeerGroup
+from headrace.storage.peers import Peers, sharing
 from headrace.storage.placing import Place, Wanted, choose_place, room_locks
 from headrace.storage.staged_folder import Filling, StagedFolder, TierFullError, shards_in
 from headrace.storage.store import is_remote, open_store
@@ -41,6 +43,8 @@ class StagingOptions:
     """How shards come while others read the copy; null: nobody reads before all are there."""
     s3: StoreOptions | None = None
     """How to reach S3."""
+    group: PeerGroup | None = None
+    """Nodes that stage the dataset at the same time and pass shards on to each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +59,24 @@ class StagedCopy:
     """Whether all of it was there already."""
     num_bytes: int
     """Bytes of the shards asked for."""
-    copied_bytes: int
-    """Bytes that this call copied."""
+    source_bytes: int
+    """Bytes that this call read where the dataset lies."""
+    peer_bytes: int
+    """Bytes that this call took from other nodes."""
     left_out_bytes: int
     """Bytes of the shards asked for that stayed where the dataset lies, for want of room."""
     seconds: float
     """Time that this call took, waiting for others included."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that this call brought to the node."""
+        return self.source_bytes + self.peer_bytes
+
+    @property
+    def reused_bytes(self) -> int:
+        """Bytes of the shards asked for that lay on the node before."""
+        return max(self.num_bytes - self.copied_bytes - self.left_out_bytes, 0)
 
     @property
     def bytes_per_s(self) -> float:
@@ -117,20 +133,25 @@ def staged(
     options = options or StagingOptions()
     manifest = read_manifest_at(str(dataset), options.s3)
     wanted = _wanted(str(dataset), manifest, splits, options.partial)
-    job = _Job(str(dataset), wanted, verify, tick, options)
     places = [_place(tier, manifest) for tier in tiers]
     with ExitStack() as using:
-        found, copied_bytes = _find_or_stage(job, places, using)
+        peers = using.enter_context(sharing(options.group, manifest.shards))
+        job = _Job(str(dataset), wanted, verify, tick, options, peers)
+        found, brought = _find_or_stage(job, places, using)
+        seconds = time.perf_counter() - started
+        if peers is not None:
+            _serve(peers, found, manifest, tick)
         shards = shards_in(manifest, wanted.splits)
         left_out = {shard.file for shard in found.missing(manifest, wanted.splits)}
         yield StagedCopy(
             folder=found.path,
             tier=found.tier,
-            reused=copied_bytes == 0,
+            reused=brought == Brought(),
             num_bytes=sum(shard.num_bytes for shard in shards),
-            copied_bytes=copied_bytes,
+            source_bytes=brought.source_bytes,
+            peer_bytes=brought.peer_bytes,
             left_out_bytes=sum(shard.num_bytes for shard in shards if shard.file in left_out),
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
         )
 
 
@@ -141,6 +162,7 @@ class _Job:
     verify: bool
     tick: Tick | None
     options: StagingOptions
+    peers: Peers | None
 
 
 def _wanted(
@@ -166,21 +188,35 @@ def _place(tier: Tier, manifest: Manifest) -> Place:
 
 def _find_or_stage(
     job: _Job, places: Sequence[Place], using: ExitStack
-) -> tuple[StagedFolder, int]:
+) -> tuple[StagedFolder, Brought]:
     """A copy that is there, or one that is made; in use until `using` is closed."""
     folders = [place.folder for place in places if not place.problem]
     found = _claim(folders, job.wanted, using)
     if found is not None:
-        return found, 0
+        return found, Brought()
     with exclusive(folder.lock_file for folder in folders):
         found = _claim(folders, job.wanted, using)
         if found is not None:
-            return found, 0
+            return found, Brought()
         for folder in folders:
             sweep(folder.path.parent)
-        found, copied_bytes = _stage(job, places)
+        found, brought = _stage(job, places)
         using.enter_context(in_use(found.use_file))
-    return found, copied_bytes
+    return found, brought
+
+
+def _serve(peers: Peers, found: StagedFolder, manifest: Manifest, tick: Tick | None) -> None:
+    """Give the other nodes what lies here, until they need nothing more."""
+    complete = found.complete()
+    for shard in manifest.shards:
+        if complete is not None and shard.file in complete.files:
+            peers.shelf.put(shard.file, found.path / shard.file)
+
+    def check() -> None:
+        if tick is not None:
+            tick(0, 0)
+
+    peers.serve_to_the_end(check)
 
 
 def _claim(
@@ -197,7 +233,7 @@ def _claim(
     return None
 
 
-def _stage(job: _Job, places: Sequence[Place]) -> tuple[StagedFolder, int]:
+def _stage(job: _Job, places: Sequence[Place]) -> tuple[StagedFolder, Brought]:
     """Copy to the first tier with room; a tier that turns out full is left for the next one."""
     full: dict[str, str] = {}
     while True:
@@ -209,7 +245,7 @@ def _stage(job: _Job, places: Sequence[Place]) -> tuple[StagedFolder, int]:
 
 def _stage_once(
     job: _Job, places: Sequence[Place], full: Mapping[str, str]
-) -> tuple[StagedFolder, int]:
+) -> tuple[StagedFolder, Brought]:
     wanted = job.wanted
     with ExitStack() as reserved:
         with exclusive(room_locks(places)):
@@ -222,6 +258,7 @@ def _stage_once(
             verify=job.verify,
             left_out=left_out | _later(job, folder),
             arrival=job.options.arrival,
+            peers=job.peers,
         )
         return folder, folder.fill(filling, job.tick)
 

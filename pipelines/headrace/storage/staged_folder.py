@@ -16,7 +16,7 @@ from headrace.states import FailureClass
 from headrace.storage.arriving import Arrival, fetch_meanwhile
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.fetching import Fetch, Tick, fetch_shards
+from headrace.storage.fetching import Brought, Fetch, Tick, fetch_shards
 from headrace.storage.manifest import (
     FILE_NAME,
     Manifest,
@@ -25,6 +25,7 @@ from headrace.storage.manifest import (
     read_manifest,
     write_manifest,
 )
+from headrace.storage.peers import Peers
 from headrace.storage.room import is_full
 from headrace.storage.store_protocol import Store
 
@@ -73,6 +74,8 @@ class Filling:
     """Files of the shards that stay at the source, for want of room or for later."""
     arrival: Arrival | None = None
     """How shards come while the copy is read; null: nobody reads it before all are there."""
+    peers: Peers | None = None
+    """Nodes that fill a copy of their own at the same time."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class StagedFolder:
         shards = shards_in(manifest, self._with_published(splits))
         return tuple(shard for shard in shards if not self._has_size(shard))
 
-    def fill(self, filling: Filling, tick: Tick | None = None) -> int:
+    def fill(self, filling: Filling, tick: Tick | None = None) -> Brought:
         """Complete the copy and publish it; the caller holds the lock.
 
         Args:
@@ -133,7 +136,7 @@ class StagedFolder:
             tick: Called with bytes done and bytes in all, about twice a second.
 
         Returns:
-            Bytes copied.
+            Bytes brought.
 
         Raises:
             ShardError: A shard is missing or is not what the manifest says.
@@ -153,19 +156,20 @@ class StagedFolder:
                 shards=[shard for shard in shards if shard.file not in filling.left_out],
                 verify=filling.verify,
                 is_intact=lambda shard: self._is_intact(shard, published, filling.verify),
+                peers=filling.peers,
             )
             if filling.arrival is None:
-                copied_bytes = fetch_shards(fetch, tick)
+                brought = fetch_shards(fetch, tick)
             else:
                 self._write_manifest(restrict(filling.manifest, every))
-                copied_bytes = fetch_meanwhile(fetch, filling.arrival, tick)
+                brought = fetch_meanwhile(fetch, filling.arrival, tick)
             self._publish(filling.manifest, every, filling.left_out)
         except OSError as error:
             if not is_full(error):
                 raise
             self._undo(added, everything=published is None)
             raise TierFullError(error, self.tier) from error
-        return copied_bytes
+        return brought
 
     @contextmanager
     def reserving(self, num_bytes: int) -> Iterator[None]:

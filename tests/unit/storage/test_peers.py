@@ -1,0 +1,186 @@
+"""Nodes that pass shards on: each leaves the shared storage once, faults cost time only.
+
+The nodes are threads or processes with a tier folder each; they meet at real sockets.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.storage import peer_link, peers
+from headrace.storage.peer_group import PeerGroup, prepare
+from headrace.storage.peer_server import Request
+from headrace.storage.peers import sharing
+from headrace.storage.staged import StagedCopy, StagingOptions, ensure_staged
+from headrace.storage.store_local import LocalStore
+from support.staged_datasets import make_dataset, same_bytes, tier
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def reads(monkeypatch) -> Counter[str]:
+    """How often each shard was read where the dataset lies."""
+    found: Counter[str] = Counter()
+    download = LocalStore.download
+
+    def counted(self, path, *more):
+        found[path] += 1
+        return download(self, path, *more)
+
+    monkeypatch.setattr(LocalStore, "download", counted)
+    return found
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    for module in (peers, peer_link):
+        monkeypatch.setattr(module, "PATIENCE_S", 0.4)
+
+
+def groups(folder: Path, count: int) -> list[PeerGroup]:
+    prepare(folder / "peers", count)
+    hosts = (HOST,) * count
+    return [PeerGroup(folder=folder / "peers", hosts=hosts, index=n) for n in range(count)]
+
+
+def stage(home: Path, group: PeerGroup) -> StagedCopy:
+    tiers = [tier(home / f"tier-{group.index}")]
+    return ensure_staged(home / "source", tiers, options=StagingOptions(group=group))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_each_shard_leaves_the_source_once(tmp_path, reads, count):
+    manifest = make_dataset(tmp_path / "source", 3_000_000)
+    with ThreadPoolExecutor(count) as nodes:
+        copies = list(nodes.map(lambda group: stage(tmp_path, group), groups(tmp_path, count)))
+    assert reads == {shard.file: 1 for shard in manifest.shards}
+    assert sum(copy.source_bytes for copy in copies) == manifest.num_bytes
+    for copy in copies:
+        assert copy.source_bytes > 0
+        assert copy.copied_bytes == manifest.num_bytes
+        assert same_bytes(tmp_path / "source", copy.folder)
+
+
+def test_node_that_has_all_serves_a_new_one(tmp_path, reads):
+    manifest = make_dataset(tmp_path / "source")
+    ensure_staged(tmp_path / "source", [tier(tmp_path / "tier-1")])
+    reads.clear()
+    with ThreadPoolExecutor(2) as nodes:
+        new, old = nodes.map(lambda group: stage(tmp_path, group), groups(tmp_path, 2))
+    assert not reads
+    assert (old.reused, old.reused_bytes, old.copied_bytes) == (True, manifest.num_bytes, 0)
+    assert (new.peer_bytes, new.source_bytes) == (manifest.num_bytes, 0)
+    assert same_bytes(tmp_path / "source", new.folder)
+
+
+def test_wrong_bytes_are_read_again_at_the_source(tmp_path, caplog):
+    """Pains 27: what a node keeps is what the manifest says, whoever it came from."""
+    manifest = make_dataset(tmp_path / "source")
+    liar, group = groups(tmp_path, 2)
+    with sharing(liar, manifest.shards) as lying:
+        for shard in manifest.shards:
+            wrong = tmp_path / Path(shard.file).name
+            wrong.write_bytes(bytes(shard.num_bytes))
+            lying.shelf.put(shard.file, wrong)
+        with ThreadPoolExecutor(1) as nodes:
+            staging = nodes.submit(stage, tmp_path, group)
+            lying.serve_to_the_end(lambda: None)
+            copy = staging.result()
+    assert (copy.peer_bytes, copy.source_bytes) == (0, manifest.num_bytes)
+    assert same_bytes(tmp_path / "source", copy.folder)
+    assert "no longer taken from node 0" in caplog.text
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_nobody_waits_for_a_peer_that_does_nothing(tmp_path, impatient, comes):
+    manifest = make_dataset(tmp_path / "source")
+    idle, group = groups(tmp_path, 2)
+    with sharing(idle if comes else None, manifest.shards) as peer:
+        if peer is not None:
+            peer.meet()
+        copy = stage(tmp_path, group)
+    assert copy.source_bytes == manifest.num_bytes
+    assert same_bytes(tmp_path / "source", copy.folder)
+
+
+def _stage_until_killed(home: Path, group: PeerGroup) -> None:
+    """Ends after its first shard, in the middle of another."""
+    download, begun = LocalStore.download, []
+
+    def deadly(self, path, target, tick):
+        begun.append(path)
+        if len(begun) > 1:
+            target.write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return download(self, path, target, tick)
+
+    LocalStore.download = deadly
+    stage(home, group)
+
+
+def test_killed_peer_is_done_without(tmp_path):
+    """Pains 27."""
+    manifest = make_dataset(tmp_path / "source", 3_000_000)
+    first, second, third = groups(tmp_path, 3)
+    victim = multiprocessing.get_context("fork").Process(
+        target=_stage_until_killed, args=(tmp_path, first)
+    )
+    victim.start()
+    with ThreadPoolExecutor(2) as nodes:
+        copies = list(nodes.map(lambda group: stage(tmp_path, group), (second, third)))
+    victim.join()
+    assert victim.exitcode == -signal.SIGKILL
+    for copy in copies:
+        assert copy.copied_bytes == manifest.num_bytes
+        assert same_bytes(tmp_path / "source", copy.folder)
+
+
+def _asked(port: int, request: Callable[[str], bytes]) -> bytes:
+    with socket.create_connection((HOST, port), timeout=10) as connection:
+        lines = connection.makefile("rb")
+        challenge = lines.readline().decode().strip()
+        connection.sendall(request(challenge))
+        return lines.read()
+
+
+def test_strangers_are_given_nothing(tmp_path):
+    manifest = make_dataset(tmp_path / "source")
+    file = manifest.shards[0].file
+    group, _ = groups(tmp_path, 2)
+    with sharing(group, manifest.shards) as own:
+        own.shelf.put(file, tmp_path / "source" / file)
+        own.meet()
+        port = group.port_of(0)
+        forged = Request(node=1, file=file, signature="0" * 64).model_dump_json()
+        assert _asked(port, lambda _: f"{forged}\n".encode()) == b""
+        assert _asked(port, lambda _: b"GET / HTTP/1.1\r\n\r\n") == b""
+        link = peer_link.PeerLink(PeerGroup(folder=group.folder, hosts=group.hosts, index=1), 0)
+        with pytest.raises(peer_link.PeerLostError):
+            list(link.fetch("../../etc/passwd", 10))
+        assert (
+            b"".join(map(bytes, link.fetch(file, manifest.shards[0].num_bytes)))
+            == (tmp_path / "source" / file).read_bytes()
+        )
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((HOST, port), timeout=10)
+
+
+def test_key_is_private(tmp_path):
+    group, _ = groups(tmp_path, 2)
+    assert group.folder.stat().st_mode & 0o777 == 0o700
+    for file in group.folder.iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_nodes_take_turns():
+    group = PeerGroup(folder=Path("x"), hosts=("a", "b", "c"), index=1)
+    assert [group.order(number) for number in (0, 1, 5)] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+    assert group.others == (0, 2)
