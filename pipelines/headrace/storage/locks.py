@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +13,42 @@ from filelock import FileLock, Timeout
 from headrace.errors import StepError
 
 _POLL_S = 0.2
+
+
+def locked(path: Path, *, shared: bool = False) -> int:
+    """Open a file and lock it; waits while others hold it otherwise.
+
+    Args:
+        path: Lock file, on storage of this node; created when missing.
+        shared: Others may hold it so, too.
+
+    Returns:
+        File descriptor; the lock ends when it is closed, or with the process.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    handle = _opened(path)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def locked_at_once(path: Path) -> int | None:
+    """`locked` for this process alone, without waiting; None when others hold it."""
+    handle = _opened(path)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 @contextmanager
@@ -64,3 +102,7 @@ def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
         yield waited
     finally:
         lock.release()
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

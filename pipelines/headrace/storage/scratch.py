@@ -7,7 +7,6 @@ dead processes are removed by the next one that comes.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import threading
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import ShardError
-from headrace.storage.locks import exclusive
+from headrace.storage.locks import exclusive, locked, locked_at_once
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.room import require_room
 
@@ -272,24 +271,14 @@ def _own_folder(root: Path) -> tuple[Path, int]:
                 shutil.rmtree(path)
         own = root / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         own.mkdir(mode=0o700)
-        handle = os.open(own / _ALIVE, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    return own, handle
+        return own, locked(own / _ALIVE)
 
 
 def _is_alive(folder: Path) -> bool:
-    try:
-        handle = os.open(folder / _ALIVE, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
+    handle = locked_at_once(folder / _ALIVE)
+    if handle is not None:
         os.close(handle)
+    return handle is None
 
 
 def _remove(pid: int, folder: Path, alive: int) -> None:

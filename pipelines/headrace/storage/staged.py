@@ -208,13 +208,15 @@ def _find_or_stage(
 def _serve(peers: Peers, found: StagedFolder, manifest: Manifest, tick: Tick | None) -> None:
     """Give the other nodes what lies here, until they need nothing more."""
     complete = found.complete()
-    for shard in manifest.shards:
-        if complete is not None and shard.file in complete.files:
-            peers.shelf.put(shard.file, found.path / shard.file)
+    files = complete.files if complete is not None else {}
+    here = [shard for shard in manifest.shards if shard.file in files]
+    for shard in here:
+        peers.shelf.put(shard.file, found.path / shard.file)
+    num_bytes = sum(shard.num_bytes for shard in here)
 
     def check() -> None:
         if tick is not None:
-            tick(0, 0)
+            tick(num_bytes, num_bytes)
 
     peers.serve_to_the_end(check)
 

@@ -7,7 +7,6 @@ training that is started again finds its data.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from headrace.storage.locks import locked, locked_at_once
 
 KEPT_S = 600.0
 """Seconds that a copy is kept after its last use, while others can be evicted."""
@@ -30,11 +31,10 @@ def in_use(file: Path) -> Iterator[None]:
     Args:
         file: The copy's file for this, on storage of this node; created when missing.
     """
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = locked(file, shared=True)
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(file, ended), daemon=True)
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH)
         os.utime(file)
         renewing.start()
         try:
@@ -54,16 +54,12 @@ def out_of_use(file: Path) -> Iterator[bool]:
     Yields:
         Whether it is so; False when it is in use.
     """
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = locked_at_once(file)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield handle is not None
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def last_used_at(file: Path) -> float:

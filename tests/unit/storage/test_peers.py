@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.storage import peer_link, peers
+from headrace.storage.fetching import Tick
 from headrace.storage.peer_group import PeerGroup, prepare
 from headrace.storage.peer_server import Request
 from headrace.storage.peers import sharing
@@ -51,9 +52,9 @@ def groups(folder: Path, count: int) -> list[PeerGroup]:
     return [PeerGroup(folder=folder / "peers", hosts=hosts, index=n) for n in range(count)]
 
 
-def stage(home: Path, group: PeerGroup) -> StagedCopy:
+def stage(home: Path, group: PeerGroup, tick: Tick | None = None) -> StagedCopy:
     tiers = [tier(home / f"tier-{group.index}")]
-    return ensure_staged(home / "source", tiers, options=StagingOptions(group=group))
+    return ensure_staged(home / "source", tiers, tick=tick, options=StagingOptions(group=group))
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -73,9 +74,14 @@ def test_node_that_has_all_serves_a_new_one(tmp_path, reads):
     manifest = make_dataset(tmp_path / "source")
     ensure_staged(tmp_path / "source", [tier(tmp_path / "tier-1")])
     reads.clear()
-    with ThreadPoolExecutor(2) as nodes:
-        new, old = nodes.map(lambda group: stage(tmp_path, group), groups(tmp_path, 2))
+    told: list[tuple[int, int]] = []
+    first, second = groups(tmp_path, 2)
+    with ThreadPoolExecutor(1) as node:
+        staging = node.submit(stage, tmp_path, first)
+        old = stage(tmp_path, second, tick=lambda *progress: told.append(progress))
+        new = staging.result()
     assert not reads
+    assert set(told) == {(manifest.num_bytes, manifest.num_bytes)}
     assert (old.reused, old.reused_bytes, old.copied_bytes) == (True, manifest.num_bytes, 0)
     assert (new.peer_bytes, new.source_bytes) == (manifest.num_bytes, 0)
     assert same_bytes(tmp_path / "source", new.folder)
