@@ -82,13 +82,10 @@ def test_staging(tmp_path):
 
 
 def test_packing_staging_and_uploads_with_s3(tmp_path):
-    options = S3Options(
-        work=WORK, sizes=(3072,), total_bytes=2**19, rounds=1, folder=tmp_path, peers=True
-    )
+    options = S3Options(work=WORK, sizes=(3072,), total_bytes=2**18, rounds=1, folder=tmp_path)
     tables = bench_s3(options, lambda _: None)
     for table in tables:
-        check_rows(table, {"limit", "headrace", "rclone copy"})
-        assert table.headrace_over["rclone copy"] > 0
+        check_rows(table, {"limit", "headrace"})
     assert [table.title.split()[0] for table in tables] == ["pack", "stage", "upload"]
     assert list(tmp_path.iterdir()) == []
 
