@@ -157,6 +157,11 @@ def result_line(step: StepView) -> str:
         return ", ".join(f"{key} {value:.4f}" for key, value in shown[:3])
     if step.name == "stage":
         return _staged(step.outputs)
+    if step.name == "train" and isinstance(step.outputs.get("skipped_samples"), int):
+        shards, left_out = step.outputs["skipped_shards"], step.outputs["skipped_samples"]
+        num_shards = len(shards) if isinstance(shards, list) else 0
+        steps = step.outputs.get("steps")
+        return f"{steps} steps, without {left_out} samples of {num_shards} damaged shards"
     if step.outputs.get("reused") is True:
         return f"reused, {step.outputs.get('num_samples')} samples"
     for key, unit in (("num_samples", "samples"), ("steps", "steps"), ("num_bytes", "bytes")):

@@ -43,6 +43,8 @@ class DataSettings:
     """How samples become batches."""
     source: ShardSource | None = None
     """Where shards come from that are not in `folder`."""
+    skipped: tuple[str, ...] = ()
+    """Files of damaged shards that are left out."""
     overlap: bool = False
     """Whether epoch 0 may start before all shards are there, see `stage.overlap`."""
     num_epochs: int | None = None
@@ -100,8 +102,9 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         return self._loader(dataset, order)
 
     def _split(self, name: str) -> ShardedDataset:
+        settings = self.settings
         return ShardedDataset(
-            self.settings.folder, name, self.settings.source, self.settings.spec.fold
+            settings.folder, name, settings.source, settings.spec.fold, settings.skipped
         )
 
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:

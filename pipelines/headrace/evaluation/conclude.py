@@ -20,7 +20,8 @@ from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
 from headrace.steps.context import StepContext
-from headrace.storage.atomic import write_json, write_text
+from headrace.steps.skipping import Skipped
+from headrace.storage.atomic import read_record, write_json, write_text
 from headrace.storage.manifest import Manifest, packed_split, write_manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.store import is_remote
@@ -116,12 +117,22 @@ def _provenance(context: StepContext, inputs: Inputs, fingerprint: str, num_samp
         ("Dataset fingerprint", fingerprint),
         ("Checkpoint", str(inputs.checkpoint)),
         ("Samples", str(num_samples)),
+        *_skipped(context),
         *_recorded(context.run_folder.provenance),
         ("Python", platform.python_version()),
         *((name, version(name)) for name in _PACKAGES),
     ]
     columns = (Column(name="What"), Column(name="Value", kind="path"))
     return Table(title="Where this comes from", columns=columns, rows=rows)
+
+
+def _skipped(context: StepContext) -> list[tuple[str, str]]:
+    """What training did without."""
+    found = read_record(context.run_folder.skipped, Skipped)
+    if found is None or not found.shards:
+        return []
+    files = ", ".join(sorted(found.files))
+    return [("Left out of training", f"{found.num_samples:,} samples of damaged shards: {files}")]
 
 
 def _recorded(path: Path) -> list[tuple[str, str]]:

@@ -61,6 +61,8 @@ class DataSpec(Part):
     """Shards fetched ahead when they are not on the node; null: one window, at least 2."""
     verify_samples: bool = False
     """Compare the checksum of each sample that is read; costs reading speed."""
+    on_bad_shard: Literal["stop", "skip"] = "stop"
+    """`skip`: check all shards at the start of a run, train without the damaged ones."""
     sample_transforms: tuple[Target, ...] = ()
     """Callables `sample -> sample` before batches are formed; `generator` is None in evaluation."""
     transforms: tuple[Target, ...] = ()

@@ -46,6 +46,8 @@ class Recipe(Part):
             raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
         if self.stage.overlap:
             self._check_overlap()
+        if self.train.script is not None and self.data.on_bad_shard == "skip":
+            raise ValueError("data.on_bad_shard: skip goes with 'model': a script reads by itself")
         if self.dataset.source is not None:
             self._check_fold()
             self._check_evaluated()

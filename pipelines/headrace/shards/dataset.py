@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ class ShardedDataset:
         split: Name of the split.
         source: Where shards come from that are not in `folder`.
         fold: Fold of split `train` that is split `val`; None leaves the folds together.
+        skipped: Files of shards that are left out, as if the dataset had never had them.
 
     Raises:
         ManifestError: No dataset there, or no such split or fold.
@@ -42,10 +44,11 @@ class ShardedDataset:
         split: str,
         source: ShardSource | None = None,
         fold: int | None = None,
+        skipped: Collection[str] = (),
     ) -> None:
         self.folder = Path(folder)
         self.split = split
-        self.manifest = read_manifest(self.folder).with_fold(fold)
+        self.manifest = read_manifest(self.folder).without(skipped).with_fold(fold)
         self.shards = self.manifest.shards_of(split)
         self.places = ShardPlaces(self.folder, self.shards, source, self._moved)
         paths = [self.places.path(number) for number in range(len(self.shards))]

@@ -46,6 +46,8 @@ class NodeJob:
     """Stage what fits when no tier has room for all."""
     only: frozenset[str] | None
     """Files of the shards to stage now; null: all of them."""
+    skipped: frozenset[str]
+    """Files of damaged shards that are left out."""
     s3: StoreOptions
     """How to reach S3."""
     group: PeerGroup | None
@@ -62,7 +64,9 @@ def stage_node(job: NodeJob) -> StagedCopy:
         job.splits,
         job.verify,
         Ticker(Path(job.progress_file)),
-        StagingOptions(partial=job.partial, only=job.only, s3=job.s3, group=job.group),
+        StagingOptions(
+            partial=job.partial, only=job.only, skipped=job.skipped, s3=job.s3, group=job.group
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from headrace.leases.fleet import Fleet, Node
 from headrace.recipe.data import TRAIN
 from headrace.staging.node import NodeJob, stage_node, total_done_bytes
 from headrace.steps.context import StepContext
+from headrace.steps.skipping import skipped_shards
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.peer_group import PeerGroup, prepare
@@ -38,13 +39,15 @@ def run(context: StepContext) -> dict[str, Any]:
     """
     dataset = _dataset(context)
     manifest = read_manifest_at(dataset, context.site.s3)
+    skipped = skipped_shards(context, dataset, manifest).files
+    manifest = manifest.without(skipped)
     started = time.perf_counter()
     role = context.site.roles[context.recipe.train.role]
     with Fleet.open(context.lease_folder) as fleet:
         context.progress(0, None, "bytes", "waiting for nodes")
         count = context.recipe.train.nodes or role.nodes
         nodes = fleet.nodes(count, role.start_timeout, check=context.check)
-        copies = _stage(context, fleet, nodes, dataset, manifest)
+        copies = _stage(context, fleet, nodes, dataset, manifest, skipped)
     seconds = time.perf_counter() - started
     copied_bytes = sum(copy.copied_bytes for copy in copies)
     rows = [_row(context, node, copy) for node, copy in zip(nodes, copies, strict=True)]
@@ -61,7 +64,12 @@ def run(context: StepContext) -> dict[str, Any]:
 
 
 def _stage(
-    context: StepContext, fleet: Fleet, nodes: Sequence[Node], dataset: str, manifest: Manifest
+    context: StepContext,
+    fleet: Fleet,
+    nodes: Sequence[Node],
+    dataset: str,
+    manifest: Manifest,
+    skipped: frozenset[str],
 ) -> Sequence[StagedCopy]:
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
     stage, only = context.recipe.stage, _needed_first(context, manifest)
@@ -74,6 +82,7 @@ def _stage(
             verify=stage.verify,
             partial=stage.partial,
             only=only,
+            skipped=skipped,
             s3=context.site.s3,
             group=group,
             progress_file=str(file),

@@ -166,6 +166,11 @@ class RunFolder:
         return self.path / "provenance.json"
 
     @property
+    def skipped(self) -> Path:
+        """Damaged shards that the run does without."""
+        return self.path / "skipped.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of training checkpoints."""
         return self.path / "checkpoints"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -202,6 +203,29 @@ class Manifest(Record):
             **self.splits, TRAIN: self.splits[TRAIN] - sizes[fold], VALIDATION: sizes[fold]
         }  # fmt: skip
         return self.model_copy(update={"shards": tuple(shards), "splits": splits, "folds": {}})
+
+    def without(self, files: Collection[str]) -> Manifest:
+        """The dataset without some shards; places in a split are counted over the others.
+
+        Args:
+            files: Their files; those that are not there do not matter.
+        """
+        gone = [shard for shard in self.shards if shard.file in files]
+        if not gone:
+            return self
+        splits = dict(self.splits)
+        folds = {split: list(sizes) for split, sizes in self.folds.items()}
+        for shard in gone:
+            splits[shard.split] -= shard.num_samples
+            if shard.fold is not None and shard.split in folds:
+                folds[shard.split][shard.fold] -= shard.num_samples
+        return self.model_copy(
+            update={
+                "shards": tuple(shard for shard in self.shards if shard.file not in files),
+                "splits": splits,
+                "folds": {split: tuple(sizes) for split, sizes in folds.items()},
+            }
+        )
 
     def field(self, name: str) -> FieldInfo:
         """Field by name.

@@ -41,6 +41,8 @@ class StagingOptions:
     """Shards to bring now, on a tier that can take the others later; null: all of them."""
     arrival: Arrival | None = None
     """How shards come while others read the copy; null: nobody reads before all are there."""
+    skipped: frozenset[str] = frozenset()
+    """Files of damaged shards that the copy does without."""
     s3: StoreOptions | None = None
     """How to reach S3."""
     group: PeerGroup | None = None
@@ -131,7 +133,7 @@ def staged(
     """
     started = time.perf_counter()
     options = options or StagingOptions()
-    manifest = read_manifest_at(str(dataset), options.s3)
+    manifest = read_manifest_at(str(dataset), options.s3).without(options.skipped)
     wanted = _wanted(str(dataset), manifest, splits, options.partial)
     places = [_place(tier, manifest) for tier in tiers]
     with ExitStack() as using:

@@ -63,7 +63,8 @@ def data_on_node(
         finally:
             staging.end()
         return
-    stage, options = recipe.stage, StagingOptions(partial=recipe.stage.partial, s3=site.s3)
+    stage, skipped = recipe.stage, frozenset(launch.skipped)
+    options = StagingOptions(partial=stage.partial, skipped=skipped, s3=site.s3)
     tick = _stop_when_unwanted
     with staged(launch.dataset, site.tiers, stage.splits, stage.verify, tick, options) as copy:
         yield _StagedBefore(copy)
@@ -94,7 +95,9 @@ class StagedMeanwhile:
         order, num_first = by_first_use(manifest, TRAIN, recipe.data, recipe.seed)
         arrival = Arrival(order=order, num_first=num_first, begun=self._begun)
         self._launch, self._stage, self._tiers = launch, recipe.stage, site.tiers
-        self._options = StagingOptions(s3=site.s3, arrival=arrival)
+        self._options = StagingOptions(
+            skipped=frozenset(launch.skipped), s3=site.s3, arrival=arrival
+        )
         self._folder: Path | None = None
         self._error: BaseException | None = None
         self._readable = threading.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -56,6 +56,7 @@ class Gang:
         size: Nodes, and ranks on each.
         dataset: Folder or URL of the packed dataset.
         follow: Takes each progress report of rank 0.
+        skipped: Files of damaged shards that are left out.
 
     Attributes:
         staged: What nodes have staged while ranks trained.
@@ -68,12 +69,14 @@ class Gang:
         size: tuple[int, int],
         dataset: str,
         follow: Callable[[TrainingProgress | None], None],
+        skipped: Collection[str] = (),
     ) -> None:
         self._context = context
         self._fleet = fleet
         self._num_nodes, self._ranks_per_node = size
         self._dataset = dataset
         self._follow = follow
+        self._skipped = tuple(sorted(skipped))
         self._number = 0
         self.staged: list[NodeStaged] = []
 
@@ -178,6 +181,7 @@ class Gang:
                 master_address=first.host,
                 master_port=port,
                 resume=resume,
+                skipped=self._skipped,
             )
             for index, node in enumerate(nodes)
         ]

@@ -37,6 +37,7 @@ def rank_spec(
         token=f"{Path(launch.step_folder).name}-{launch.number}-{launch.master_port}",
         dataset=dataset,
         source=launch.dataset,
+        skipped=launch.skipped,
         arriving=arriving,
         fingerprint=fingerprint,
         rank=rank,

@@ -72,7 +72,7 @@ def _run_ranks(
 
 
 def _check(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
-    manifest = read_manifest_at(launch.dataset, site.s3)
+    manifest = read_manifest_at(launch.dataset, site.s3).without(launch.skipped)
     role = site.roles[recipe.train.role]
     if recipe.train.script is None:
         check_memory(plan_training(recipe, role, manifest), available_memory_bytes())

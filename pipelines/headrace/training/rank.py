@@ -79,6 +79,7 @@ class RankTraining:
                 augment=tuple(instantiate(t, self._allowed) for t in data.augment),
                 reading=reading_of(data, self._allowed),
                 source=self._source(),
+                skipped=self._spec.skipped,
                 overlap=self._recipe.stage.overlap,
                 num_epochs=self._recipe.trainer.max_epochs,
             )

@@ -71,6 +71,8 @@ class NodeLaunch(Record):
     """Port for the rendezvous there."""
     resume: str | None
     """Checkpoint to go on from; null starts anew."""
+    skipped: tuple[str, ...] = ()
+    """Files of damaged shards that are left out."""
 
     @property
     def world_size(self) -> int:
@@ -119,6 +121,8 @@ class RankSpec(Record):
     """Folder of the dataset on this node."""
     source: str
     """Folder or URL of the packed dataset, for shards that are not on this node."""
+    skipped: tuple[str, ...] = ()
+    """Files of damaged shards that are left out."""
     arriving: bool = False
     """Whether the folder on this node is still being filled from there."""
     fingerprint: str

@@ -9,6 +9,7 @@ from headrace.errors import StepError
 from headrace.leases.fleet import Fleet
 from headrace.recipe.fit import gang_size
 from headrace.steps.context import StepContext
+from headrace.steps.skipping import Skipped, skipped_shards
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
@@ -31,7 +32,8 @@ def run(context: StepContext) -> dict[str, Any]:
     Returns:
         `checkpoint`, `epochs`, `steps`, `world_size`, `metrics`, `weights_xxh3`, `data_wait`, and
         how often all ranks were restarted, `restarts`; with `stage.overlap` also what nodes staged
-        meanwhile, `staged_meanwhile`.
+        meanwhile, `staged_meanwhile`, and for damaged shards that were left out `skipped_shards`
+        and `skipped_samples`.
 
     Raises:
         UserError: Recipe, model or script is at fault.
@@ -42,7 +44,7 @@ def run(context: StepContext) -> dict[str, Any]:
     done = completed(context, manifest)
     if done is not None:
         context.event("collected", checkpoint=done.checkpoint)
-        return done.outputs(restarts=0)
+        return done.outputs(restarts=0) | _told(skipped_shards(context, dataset, manifest))
     with Fleet.open(context.lease_folder) as fleet:
         return train(context, fleet, dataset, manifest)
 
@@ -62,8 +64,9 @@ def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) 
     Raises:
         HeadraceError: Training cannot go on, or ranks died too often.
     """
-    follow, size = _follower(context, manifest)
-    gang = Gang(context, fleet, size, dataset, follow)
+    skipped = skipped_shards(context, dataset, manifest)
+    follow, size = _follower(context, manifest.without(skipped.files))
+    gang = Gang(context, fleet, size, dataset, follow, skipped.files)
     restarts = gang.run()
     if context.recipe.train.script is not None:
         _complete_script(context, manifest, size[0] * size[1])
@@ -74,7 +77,14 @@ def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) 
             f"See rank-0.log in {context.folder.logs}.",
         )
     staged = [each.model_dump() for each in gang.staged]
-    return outcome.outputs(restarts) | ({"staged_meanwhile": staged} if staged else {})
+    meanwhile = {"staged_meanwhile": staged} if staged else {}
+    return outcome.outputs(restarts) | meanwhile | _told(skipped)
+
+
+def _told(skipped: Skipped) -> dict[str, Any]:
+    if not skipped.shards:
+        return {}
+    return {"skipped_shards": sorted(skipped.files), "skipped_samples": skipped.num_samples}
 
 
 def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | None:

@@ -1,0 +1,117 @@
+"""Damaged shards end a training, or are left out by all ranks alike, and told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.errors import DataError
+from headrace.steps.skipping import Skipped
+from headrace.storage.atomic import read_record
+from headrace.storage.manifest import Manifest, read_manifest
+from support.shards import write_dataset
+from support.training import CODE, make_context, make_recipe, make_site, train_here
+
+pytestmark = pytest.mark.slow
+
+BAD = ("shards/train-00001.h5", "shards/train-00003.h5", "shards/val-00000.h5")
+
+
+@pytest.fixture
+def dataset(tmp_path) -> Path:
+    """A bit is flipped, a file cut, another gone."""
+    folder = tmp_path / "dataset"
+    generator = np.random.default_rng(3)
+    fields = {
+        "array": generator.normal(size=(68, 8)).astype(np.float32),
+        "label": generator.integers(0, 3, 68),
+    }
+    write_dataset(folder, fields, splits={"train": 48, "val": 20}, shard_samples=8)
+    flipped, cut, gone = (folder / file for file in BAD)
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    cut.write_bytes(cut.read_bytes()[:-100])
+    gone.unlink()
+    return folder
+
+
+def start(folder: Path, policy: str, dies: list[list[int]] | None = None):
+    (folder / "notes").mkdir(parents=True, exist_ok=True)
+    model = {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes"), "dies": dies}
+    recipe = make_recipe(
+        {
+            "code": [str(CODE)],
+            "data": {"global_batch_size": 8, "on_bad_shard": policy},
+            "model": model if dies else {k: v for k, v in model.items() if k != "dies"},
+            "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 3},
+        }
+    )
+    return make_context(folder, recipe, make_site(folder, allowed_code=[str(CODE)]))
+
+
+def trained(folder: Path) -> dict[int, list[int]]:
+    """Samples of each step over both ranks."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for file in sorted((folder / "notes").glob("rank-*.jsonl")):
+        for note in map(json.loads, file.read_text().splitlines()):
+            found[file.name, note["step"]] = note["samples"]
+    steps: dict[int, list[int]] = {}
+    for (_, step), samples in found.items():
+        steps.setdefault(step, []).extend(samples)
+    return steps
+
+
+def test_they_are_left_out_on_all_ranks_and_told(dataset, tmp_path, no_leftover_processes):
+    """Pains 30: a rank dies in epoch 1; what is left out stays the same."""
+    context = start(tmp_path / "here", "skip", dies=[[1, 6]])
+    outputs: dict[str, Any] = train_here(context, dataset)
+    assert outputs["skipped_shards"] == sorted(BAD)
+    assert outputs["skipped_samples"] == 24
+    assert outputs["steps"] == 2 * 4
+    assert outputs["restarts"] >= 1
+    steps = trained(tmp_path / "here")
+    good = sorted({*range(48)} - {*range(8, 16), *range(24, 32)})
+    for epoch in range(2):
+        taken = [sample for step in range(4) for sample in steps[epoch * 4 + step + 1]]
+        assert sorted(taken) == good
+    assert context.metrics["skipped_samples"] == 24
+    events = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
+    [told] = [event for event in events if event["event"] == "shards_skipped"]
+    assert [shard["file"] for shard in told["shards"]] == list(BAD)
+    problems = " | ".join(shard["problem"] for shard in told["shards"])
+    assert "checksum" in problems
+    assert "bytes, not" in problems
+    assert "missing" in problems
+    kept = read_record(context.run_folder.skipped, Skipped)
+    assert kept is not None
+    assert kept.files == set(BAD)
+
+
+def test_without_the_policy_they_end_the_step(dataset, tmp_path):
+    with pytest.raises(DataError, match=r"(train-0000[13]|val-00000)\.h5"):
+        train_here(start(tmp_path / "here", "stop"), dataset)
+
+
+def test_a_manifest_without_some_shards(dataset):
+    manifest: Manifest = read_manifest(dataset)
+    assert manifest.without(()) is manifest
+    left = manifest.without(BAD)
+    assert left.splits == {"train": 32, "val": 12}
+    assert not set(BAD) & {shard.file for shard in left.shards}
+    folded = manifest.model_copy(
+        update={
+            "splits": {"train": 48},
+            "folds": {"train": (24, 24)},
+            "shards": tuple(
+                shard.model_copy(update={"fold": number // 3})
+                for number, shard in enumerate(manifest.shards_of("train"))
+            ),
+        }
+    )
+    parted = folded.without(BAD).with_fold(0)
+    assert parted.splits == {"train": 16, "val": 16}
