@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -29,6 +30,8 @@ varying length, are lists of samples unless they are filled up, see `headrace.da
 
 SAMPLE_ID = "sample_id"
 
+_TOGETHER_BYTES = 4 * 2**20
+_MAX_TOGETHER = 16
 _MAX_FOUND = 64  # batches whose samples are looked up at once
 
 ReadBatch = Callable[[int, int], Batch]
@@ -102,7 +105,7 @@ class CopiedBatches:
         order: Order,
         fields: Sequence[str],
         epoch: int,
-        numbers: range,
+        numbers: Sequence[int],
     ) -> None:
         self._gatherer = gatherer
         self._order = order
@@ -128,6 +131,8 @@ class CopiedBatches:
         numbers, self._left = self._left[: self._num_found], self._left[self._num_found :]
         self._num_found = min(2 * self._num_found, _MAX_FOUND)
         parts = [self._order.batch(self._epoch, number) for number in numbers]
+        if not self._left:
+            self._order.batch(self._epoch + 1, 0)  # so that the next epoch begins at once
         found = self._gatherer.find(self._infos, np.concatenate(parts))
         stops = accumulate(len(part) for part in parts)
         for number, part, stop in zip(numbers, parts, stops, strict=True):
@@ -144,7 +149,8 @@ class BatchLoader:
         dataset: The split.
         order: Which samples make up which batch.
         fields: Names of the fields wanted; default is all.
-        prefetch: Batches read ahead, by a thread each; 0 reads a batch when it is asked for.
+        prefetch: Batches read ahead, by half as many threads; small ones are handed over several
+            at once (up to 4 MiB) and count as one. 0 reads a batch when it is asked for.
         read: Reads a batch in place of `read_batch`; called from the loader's threads.
 
     Attributes:
@@ -158,7 +164,7 @@ class BatchLoader:
         order: Order,
         *,
         fields: Sequence[str] | None = None,
-        prefetch: int = 2,
+        prefetch: int = 4,
         read: ReadBatch | None = None,
     ) -> None:
         self.dataset = dataset
@@ -219,7 +225,9 @@ class BatchLoader:
         start, self._start = self._start, 0
         epoch, stop, number = self._epoch, self.order.num_batches, start
         began = time.perf_counter()
-        batches = read_ahead(partial(self._begin, epoch), range(start, stop), self._prefetch)
+        numbers = range(start, stop)
+        begin = partial(self._begin, epoch)
+        batches = read_ahead(begin, numbers, self._prefetch, self._together())
         with closing(batches):
             for batch in batches:
                 self.wait_s += time.perf_counter() - began
@@ -230,11 +238,24 @@ class BatchLoader:
                 del batch  # its memory is used again when the caller drops it, too
                 began = time.perf_counter()
 
-    def _begin(self, epoch: int, numbers: range) -> Callable[[int], Batch]:
+    def _together(self) -> int:
+        """Batches handed over at once."""
+        if not self._is_copied():
+            return 1
+        infos = [self.dataset.field(name) for name in self._fields]
+        sample_bytes = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in infos)
+        batch_bytes = max(sample_bytes * self.order.batch_span, 1)
+        return max(min(_TOGETHER_BYTES // batch_bytes, _MAX_TOGETHER), 1)
+
+    def _is_copied(self) -> bool:
+        fields = [self.dataset.field(name) for name in self._fields]
+        return self._read_instead is None and all(info.layout == "fixed" for info in fields)
+
+    def _begin(self, epoch: int, numbers: Sequence[int]) -> Callable[[int], Batch]:
         """How batches of an epoch are read."""
         if self._read_instead is not None:
             return partial(self._read_instead, epoch)
-        if all(self.dataset.field(name).layout == "fixed" for name in self._fields):
+        if self._is_copied():
             return CopiedBatches(self._gatherer, self.order, self._fields, epoch, numbers)
         return partial(self._read, epoch)
 

@@ -7,6 +7,7 @@ in training is `(epoch, global index)`, valid for any number of ranks.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -195,8 +196,16 @@ def _part(start: int, stop: int, number: int, count: int) -> tuple[int, int]:
     return start + size * number // count, start + size * (number + 1) // count
 
 
-@lru_cache(maxsize=2)
+_ordering = threading.Lock()  # threads that begin an epoch together wait for the one order
+
+
 def _cached_order(epochs: Epochs, epoch: int) -> Indices:
+    with _ordering:
+        return _order(epochs, epoch)
+
+
+@lru_cache(maxsize=2)
+def _order(epochs: Epochs, epoch: int) -> Indices:
     order = epochs.order(epoch)
     order.setflags(write=False)
     return order

@@ -53,8 +53,8 @@ class DataSpec(Part):
     """Fold of `dataset.folds` to validate on, from 0; the others are trained on. Null: all are."""
     drop_last: bool = True
     """Leave out the last training batch when it is not full."""
-    prefetch: int = Field(default=2, ge=0)
-    """Batches that each rank reads ahead; 0 reads when the batch is asked for."""
+    prefetch: int = Field(default=4, ge=0)
+    """Batches that each rank reads ahead, by half as many threads; 0: read when asked for."""
     pad: float | None = None
     """Ragged arrays are filled up with this to the longest of the batch; null gives lists."""
     read_ahead: int | None = Field(default=None, ge=1)
