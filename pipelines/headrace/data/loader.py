@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import accumulate
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headrace.data.ahead import read_ahead
@@ -32,7 +34,7 @@ SAMPLE_ID = "sample_id"
 
 _TOGETHER_BYTES = 4 * 2**20
 _MAX_TOGETHER = 16
-_MAX_FOUND = 64  # batches whose samples are looked up at once
+_MAX_FOUND = 32  # groups whose samples are looked up at once
 
 ReadBatch = Callable[[int, int], Batch]
 """Reads batch `number` of an epoch in a way of its own: `(epoch, number) -> batch`."""
@@ -87,16 +89,17 @@ def gather_batch(
 
 
 class CopiedBatches:
-    """Reads batches of an epoch one after the other, when all fields are of fixed shape.
+    """Reads groups of batches one after the other, when all fields are of fixed shape.
 
-    Where samples lie is looked up for more and more batches at once.
+    Where samples lie is looked up for more and more groups at once. Batches of a group share their
+    memory.
 
     Args:
         gatherer: Gathers samples of the split.
         order: Which samples make up which batch.
         fields: Names of the fields wanted.
         epoch: The epoch.
-        numbers: Numbers of the batches that will be read, in this order.
+        groups: Numbers of the batches of each group; they will be read in this order.
     """
 
     def __init__(
@@ -105,38 +108,52 @@ class CopiedBatches:
         order: Order,
         fields: Sequence[str],
         epoch: int,
-        numbers: Sequence[int],
+        groups: Sequence[range],
     ) -> None:
         self._gatherer = gatherer
         self._order = order
         self._infos = [gatherer.dataset.field(name) for name in (*fields, SAMPLE_ID)]
         self._epoch = epoch
-        self._left = numbers
-        self._found: dict[int, tuple[Found, int, int]] = {}
+        self._left = groups
+        self._found: dict[range, tuple[Found, int, list[int]]] = {}
         self._num_found = 1
-        self._waits = not gatherer.dataset.places.is_whole  # for no shards but those of the batch
+        self._waits = not gatherer.dataset.places.is_whole  # for no shards but those of the group
 
-    def __call__(self, number: int) -> Batch:
-        """The next batch."""
-        dataset = self._gatherer.dataset
+    def __call__(self, group: range) -> deque[Batch]:
+        """The next group."""
         if self._waits:
-            indices = self._order.batch(self._epoch, number)
-            with dataset.holding(indices):
-                return dict(self._gatherer.gather(self._infos, indices))
-        if number not in self._found:
+            parts = self._parts(group)
+            indices = np.concatenate(parts)
+            with self._gatherer.dataset.holding(indices):
+                whole = self._gatherer.gather(self._infos, indices)
+            return _split(whole, [len(part) for part in parts])
+        if group not in self._found:
             self._find()
-        return dict(self._gatherer.take(*self._found.pop(number)))
+        found, start, sizes = self._found.pop(group)
+        return _split(self._gatherer.take(found, start, start + sum(sizes)), sizes)
+
+    def _parts(self, group: range) -> list[Indices]:
+        return [self._order.batch(self._epoch, number) for number in group]
 
     def _find(self) -> None:
-        numbers, self._left = self._left[: self._num_found], self._left[self._num_found :]
+        groups, self._left = self._left[: self._num_found], self._left[self._num_found :]
         self._num_found = min(2 * self._num_found, _MAX_FOUND)
-        parts = [self._order.batch(self._epoch, number) for number in numbers]
+        parts = [self._parts(group) for group in groups]
         if not self._left:
             self._order.batch(self._epoch + 1, 0)  # so that the next epoch begins at once
-        found = self._gatherer.find(self._infos, np.concatenate(parts))
-        stops = accumulate(len(part) for part in parts)
-        for number, part, stop in zip(numbers, parts, stops, strict=True):
-            self._found[number] = found, stop - len(part), stop
+        found = self._gatherer.find(self._infos, np.concatenate([*chain.from_iterable(parts)]))
+        start = 0
+        for group, its_parts in zip(groups, parts, strict=True):
+            sizes = [len(part) for part in its_parts]
+            self._found[group] = found, start, sizes
+            start += sum(sizes)
+
+
+def _split(whole: dict[str, Tensor], sizes: list[int]) -> deque[Batch]:
+    if len(sizes) == 1:
+        return deque([dict(whole)])
+    columns = [torch.split(values, sizes) for values in whole.values()]
+    return deque(dict(zip(whole, values, strict=True)) for values in zip(*columns, strict=True))
 
 
 class BatchLoader:
@@ -149,8 +166,8 @@ class BatchLoader:
         dataset: The split.
         order: Which samples make up which batch.
         fields: Names of the fields wanted; default is all.
-        prefetch: Batches read ahead, by half as many threads; small ones are handed over several
-            at once (up to 4 MiB) and count as one. 0 reads a batch when it is asked for.
+        prefetch: Batches read ahead, by half as many threads; 0 reads a batch when it is asked
+            for. Small ones are read several in one go (up to 4 MiB), and count as one.
         read: Reads a batch in place of `read_batch`; called from the loader's threads.
 
     Attributes:
@@ -223,24 +240,29 @@ class BatchLoader:
     def __iter__(self) -> Iterator[Batch]:
         """Batches from the position on; epoch and position are looked up at the first one."""
         start, self._start = self._start, 0
-        epoch, stop, number = self._epoch, self.order.num_batches, start
+        epoch, number = self._epoch, start
         began = time.perf_counter()
-        numbers = range(start, stop)
-        begin = partial(self._begin, epoch)
-        batches = read_ahead(begin, numbers, self._prefetch, self._together())
-        with closing(batches):
-            for batch in batches:
-                self.wait_s += time.perf_counter() - began
-                self.num_samples += len(batch[SAMPLE_ID])
-                number += 1
-                self._position = number
-                yield batch
-                del batch  # its memory is used again when the caller drops it, too
-                began = time.perf_counter()
+        groups = read_ahead(partial(self._begin, epoch), self._groups(start), self._prefetch)
+        with closing(groups):
+            for group in groups:
+                while group:
+                    batch = group.popleft()
+                    self.wait_s += time.perf_counter() - began
+                    self.num_samples += len(batch[SAMPLE_ID])
+                    number += 1
+                    self._position = number
+                    yield batch
+                    del batch  # its memory is used again when the caller drops it, too
+                    began = time.perf_counter()
+
+    def _groups(self, start: int) -> list[range]:
+        """Batches of an epoch that are read at once."""
+        numbers, step = range(start, self.order.num_batches), self._together()
+        return [numbers[first : first + step] for first in range(0, len(numbers), step)]
 
     def _together(self) -> int:
-        """Batches handed over at once."""
-        if not self._is_copied():
+        """Batches of a group: small ones in one go."""
+        if not self._is_copied() or not self.dataset.places.is_whole:
             return 1
         infos = [self.dataset.field(name) for name in self._fields]
         sample_bytes = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in infos)
@@ -251,13 +273,12 @@ class BatchLoader:
         fields = [self.dataset.field(name) for name in self._fields]
         return self._read_instead is None and all(info.layout == "fixed" for info in fields)
 
-    def _begin(self, epoch: int, numbers: Sequence[int]) -> Callable[[int], Batch]:
-        """How batches of an epoch are read."""
-        if self._read_instead is not None:
-            return partial(self._read_instead, epoch)
+    def _begin(self, epoch: int, groups: Sequence[range]) -> Callable[[range], deque[Batch]]:
+        """How groups of an epoch are read."""
         if self._is_copied():
-            return CopiedBatches(self._gatherer, self.order, self._fields, epoch, numbers)
-        return partial(self._read, epoch)
+            return CopiedBatches(self._gatherer, self.order, self._fields, epoch, groups)
+        read = self._read_instead or self._read
+        return lambda group: deque(read(epoch, number) for number in group)
 
     def _read(self, epoch: int, number: int) -> Batch:
         indices = self.order.batch(epoch, number)

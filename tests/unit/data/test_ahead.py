@@ -31,23 +31,30 @@ def test_readers_copy_with_one_core_each_and_leave_the_others_alone(two_cores):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3, 5])
-@pytest.mark.parametrize("together", [1, 3, 20])
-def test_results_come_in_order(depth, together):
-    numbers = range(3, 14)
-    assert list(read_ahead(lambda _: str, numbers, depth, together)) == [str(n) for n in numbers]
+def test_results_come_in_order(depth):
+    assert list(read_ahead(lambda _: str, range(3, 14), depth)) == [str(n) for n in range(3, 14)]
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_each_thread_is_told_its_share(depth):
+    shares = []
+
+    def begin(share):
+        shares.append(list(share))
+        return str
+
+    list(read_ahead(begin, range(10), depth))
+    assert sorted(number for share in shares for number in share) == list(range(10))
+    assert len(shares) == -(-depth // 2)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_no_more_than_asked_for_is_read_ahead(depth):
     began = []
-
-    def begin(_):
-        return began.append
-
-    results = read_ahead(begin, range(100), depth, together=2)
+    results = read_ahead(lambda _: began.append, range(100), depth)
     next(results)
     results.close()  # all readers have ended now
-    assert len(began) <= 2 * (depth + 1)
+    assert len(began) <= depth + 1
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
@@ -57,7 +64,7 @@ def test_an_error_comes_in_its_turn_and_readers_end(depth):
             raise LookupError("seven")
         return number
 
-    results = read_ahead(lambda _: read, range(20), depth, together=3)
+    results = read_ahead(lambda _: read, range(20), depth)
     assert [next(results) for _ in range(7)] == list(range(7))
     with pytest.raises(LookupError, match="seven"):
         next(results)

@@ -89,12 +89,13 @@ def test_memory_is_used_again_when_a_batch_is_dropped() -> None:
     assert buffers.lend(LARGE).data_ptr() == address
 
 
-@pytest.mark.parametrize("together", [1, 2, 64])
+@pytest.mark.parametrize(("together", "found"), [(1, 1), (1, 32), (2, 1), (3, 2), (16, 32)])
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 3])
 def test_batches_looked_up_together_are_the_same(
-    folder: Path, together: int, prefetch: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, together: int, found: int, prefetch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.data.loader._MAX_FOUND", together)
+    monkeypatch.setattr("headrace.data.loader._MAX_TOGETHER", together)
+    monkeypatch.setattr("headrace.data.loader._MAX_FOUND", found)
     order = TrainOrder(num_samples=NUM_SAMPLES, seed=0, global_batch_size=7, drop_last=False)
     loader = BatchLoader(ShardedDataset(folder, "train"), order, prefetch=prefetch)
     loader.load_state_dict({"epoch": 1, "global_index": 7})
