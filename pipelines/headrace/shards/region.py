@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
+from headrace.storage.huge_pages import HUGE_PAGE
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
@@ -47,7 +48,7 @@ class Region:
 
     def __init__(self, num_bytes: Sequence[int]) -> None:
         self._sizes = np.asarray(num_bytes, dtype=np.int64)
-        self._slots = -(-self._sizes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._slots = -(-self._sizes // HUGE_PAGE) * HUGE_PAGE  # files in huge pages stay in them
         self.starts: NDArray[np.int64] = np.cumsum(self._slots) - self._slots
         self._reserved = _Reserved(int(self._slots.sum()))
         self.content = self._reserved.window(0, int(self._slots.sum()), read_only=False)
@@ -99,15 +100,16 @@ class _Reserved:
     """A reservation; ends when nobody refers to it any more."""
 
     def __init__(self, num_bytes: int) -> None:
-        size = max(num_bytes, mmap.PAGESIZE)
+        size = num_bytes + HUGE_PAGE
         try:
-            self.address = _reserve(None, size, 0)
+            start = _reserve(None, size, 0)
         except OSError as error:
             raise ShardError(
                 f"{size / 2**30:,.1f} GiB of address space cannot be reserved: {error}",
                 "Lift the limit of virtual memory: `ulimit -v unlimited`.",
             ) from error
-        ending = weakref.finalize(self, _libc.munmap, self.address, size)
+        self.address = -(-start // HUGE_PAGE) * HUGE_PAGE
+        ending = weakref.finalize(self, _libc.munmap, start, size)
         ending.atexit = False  # a thread may still be reading
 
     def window(self, start: int, num_bytes: int, *, read_only: bool) -> NDArray[np.uint8]:

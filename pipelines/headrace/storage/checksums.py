@@ -11,7 +11,9 @@ from typing import BinaryIO
 
 import xxhash
 
-CHUNK_BYTES = 2 * 2**20
+from headrace.storage.huge_pages import HUGE_PAGE, HugePages
+
+CHUNK_BYTES = HUGE_PAGE
 """Bytes read at once, a huge page: they stay in a processor's cache until they are written."""
 
 
@@ -79,9 +81,12 @@ def write_verified(
     state = xxhash.xxh3_128()
     num_bytes = 0
     try:
-        with target.open("wb", buffering=0) as writer:
+        with target.open("w+b", buffering=0) as writer:
+            pages = HugePages(writer.fileno())
             for chunk in chunks:
                 state.update(chunk)
+                if len(chunk) == HUGE_PAGE and num_bytes % HUGE_PAGE == 0:
+                    pages.prepare(num_bytes)
                 _write_all(writer, chunk)
                 num_bytes += len(chunk)
                 if tick is not None:
