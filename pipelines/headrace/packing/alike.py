@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from headrace.packing.convert import Column, Converter
 from headrace.packing.decode import UnreadableError, decode_array, plain_header
 from headrace.packing.samples import Unreadable
+from headrace.shards.streams import Buffer
+
+_VIEWED_BYTES = 16 * 2**10  # copying less is as fast as making a view
 
 
 def alike(converter: Converter, path: str, contents: Sequence[bytes | Unreadable]) -> Column | None:
@@ -38,8 +41,9 @@ def alike(converter: Converter, path: str, contents: Sequence[bytes | Unreadable
     if header is None or array.dtype != np.dtype(converter.rule.info.dtype):
         return None
     size, start = len(first), len(header)
+    rest: Callable[[bytes], Buffer] = _view if size > _VIEWED_BYTES else bytes
     items = [
-        content[start:]
+        rest(content)[start:]
         for content in contents
         if isinstance(content, bytes) and len(content) == size and content.startswith(header)
     ]
@@ -48,3 +52,7 @@ def alike(converter: Converter, path: str, contents: Sequence[bytes | Unreadable
     column.items[:] = items
     column.shapes *= len(items)
     return column
+
+
+def _view(content: bytes) -> Buffer:
+    return memoryview(content)

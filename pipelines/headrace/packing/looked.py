@@ -18,7 +18,7 @@ from headrace.packing.statistics import Moments
 from headrace.shards.streams import Buffer
 from headrace.storage.manifest import FieldInfo
 
-MAX_ELEMENTS = 2**25
+MAX_ELEMENTS = 2**23
 """Elements of a field that are looked at, about, unless all are wanted."""
 
 _COUNTED_BYTES = 2**16  # bytes that moments are taken of at once

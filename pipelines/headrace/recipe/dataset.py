@@ -153,7 +153,7 @@ class PackSpec(Part):
     """How encoded samples are checked: decoded once, or only told by their first bytes (faster)."""
     statistics: Literal["all", "sample", "none"] = "sample"
     """Mean, deviation and range of each field over all elements, or from all samples but over about
-    33 million elements (all of a smaller field), or left out; classes are always counted."""
+    8 million elements (all of a smaller field), or left out; classes are always counted."""
     shard_bytes: Bytes = Bytes(64 * 2**20)
     """Aim for shards of about this size."""
     shard_samples: int | None = Field(default=None, ge=1)

@@ -126,7 +126,7 @@ class ShardBuilder:
         if offset is not None:
             self._head = image.head(offset)
             self._hash.update(self._head)
-            self._columns.first.direct(self._file, offset, self._hash.update)
+            self._columns.first.direct(self._file, offset, self._hash.update, image.size)
 
     def _plain(self) -> WrittenShard:
         columns = self._columns

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.errors import ShardError
+from headrace.storage.huge_pages import HUGE_PAGE, HugePages
 
 Buffer: TypeAlias = "bytes | memoryview"
 """Bytes of one or more samples; a view is one-dimensional and of bytes."""
@@ -38,9 +39,14 @@ class Stream:
         self._owned = False
         self._limit = MEMORY_BYTES
         self._written: Callable[[Buffer], object] | None = None
+        self._unprepared = range(0)
 
     def direct(
-        self, descriptor: int, offset: int, written: Callable[[Buffer], object] | None
+        self,
+        descriptor: int,
+        offset: int,
+        written: Callable[[Buffer], object] | None,
+        file_bytes: int = 0,
     ) -> None:
         """Write to a place in a file from now on, in small pieces.
 
@@ -48,9 +54,17 @@ class Stream:
             descriptor: The open file.
             offset: Place of the first byte.
             written: Called with all bytes in order.
+            file_bytes: Bytes that the file will have, about, when nothing was written to it so
+                far; in memory it comes to lie in huge pages then.
         """
         self._descriptor, self._offset, self._written = descriptor, offset, written
         self._limit = PIECE_BYTES
+        self._pages = HugePages(descriptor)
+        self._unprepared = range(
+            offset // HUGE_PAGE * HUGE_PAGE,
+            file_bytes // HUGE_PAGE * HUGE_PAGE,
+            HUGE_PAGE,
+        )
 
     def extend(self, items: Sequence[Buffer], num_bytes: int) -> None:
         """Add buffers, which must not change afterwards, of so many bytes in all.
@@ -81,6 +95,9 @@ class Stream:
         if self._descriptor < 0 or not self._waiting:
             return
         start = self._offset + self.num_bytes - self._waiting_bytes
+        while self._unprepared and self._unprepared[0] < start + self._waiting_bytes:
+            self._pages.prepare(self._unprepared[0])
+            self._unprepared = self._unprepared[1:]
         done = os.pwritev(self._descriptor, self._waiting, start)
         if done < self._waiting_bytes:  # cut short, as by a disk that is about to be full
             write_all(self._descriptor, b"".join(self._waiting)[done:], start + done)

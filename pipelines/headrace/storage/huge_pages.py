@@ -47,10 +47,11 @@ class HugePages:
         self._window = _Window() if self.is_usable else None
 
     def prepare(self, start: int) -> None:
-        """Take a huge page for the bytes from `start` on, which must all be written then.
+        """Take a huge page for the bytes from `start` on; the file then ends behind it.
 
         Args:
-            start: Place in the file, a multiple of `HUGE_PAGE`; nothing is written there so far.
+            start: Place in the file, a multiple of `HUGE_PAGE`; nothing lies there or behind so
+                far.
 
         Raises:
             OSError: There is no room (`errno.ENOSPC`).

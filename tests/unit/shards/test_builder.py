@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import h5py
@@ -175,3 +176,28 @@ print(written.num_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - be
     num_bytes, grown_kib = map(int, done.stdout.split())
     assert num_bytes > 600_000_000
     assert grown_kib < 200 * 1024
+
+
+def test_a_shard_in_memory_has_the_bytes_of_one_on_disk(tmp_path: Path) -> None:
+    """It lies in huge pages there, also when fewer bytes come than were expected."""
+    fields = (FieldInfo(name="blob", dtype="uint8", layout="ragged", encoding="png"),)
+    blobs = [np.random.default_rng(number).bytes(300_000) for number in range(20)]
+    written = []
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        for folder in (tmp_path, Path(memory)):
+            for count in (20, 13):
+                expected = Expected(num_samples=20, source_bytes=60, first_bytes=6_000_000)
+                with ShardBuilder(folder / f"{count}.h5", "train", fields, expected) as shard:
+                    for first in range(0, count, 5):
+                        part = range(first, min(first + 5, count))
+                        shard.add(
+                            Block(
+                                ids=np.array(part),
+                                sources=[b"%03d" % number for number in part],
+                                columns=([blobs[number] for number in part],),
+                                shapes={},
+                            )
+                        )
+                    written.append(shard.finish())
+                assert file_xxh3_128(folder / f"{count}.h5") == written[-1].xxh3_128
+    assert written[:2] == written[2:]
