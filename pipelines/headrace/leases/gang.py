@@ -120,7 +120,10 @@ class NodeWorker:
         try:
             await worker._start()
         except BaseException:
-            await worker.close()
+            try:
+                await worker.close()
+            except Exception:  # Dask asserts when it closes what has not started; why is told above
+                logger.exception("The worker of this node could not be closed in order")
             raise
         return worker
 

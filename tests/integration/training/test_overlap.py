@@ -47,7 +47,7 @@ def start(folder: Path, *, overlap: bool = True, **model: Any):
             "seed": 5,
             "code": [str(CODE)],
             "stage": {"overlap": overlap},
-            "data": {"global_batch_size": 8},
+            "data": {"global_batch_size": 8, "prefetch": 2},
             "model": {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes"), **model},
             "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 3},
         }
