@@ -65,6 +65,18 @@ def interrupt(process: subprocess.Popen[bytes], how: str, records: Records, run_
     assert_nothing_runs(records.home)
 
 
+def resume(records: Records, run_id: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start the resumption of a run, and wait until it has taken the run up."""
+    process = headrace(records.home, ["resume", run_id], log)
+
+    def taken_up() -> bool:
+        assert process.poll() is None, log.read_text()
+        return not records.ledger.run(run_id).state.is_final
+
+    wait_until(taken_up, GONE_S, "the run to be taken up again")
+    return process
+
+
 def test_a_direct_run_is_ended_twice_and_resumed(
     direct: Records, undisturbed: Result, rng: random.Random, tmp_path: Path
 ):
@@ -76,7 +88,7 @@ def test_a_direct_run_is_ended_twice_and_resumed(
     for how, least, most in ((first, 0.1, 0.3), (second, 0.4, 0.7)):
         training_moment(direct, run_id, rng, least, most)
         interrupt(process, how, direct, run_id)
-        process = headrace(direct.home, ["resume", run_id], log)
+        process = resume(direct, run_id, log)
     assert process.wait(LONG_S) == 0, log.read_text()
     direct.assert_settled(run_id)
     assert direct.result(run_id) == undisturbed

@@ -150,13 +150,12 @@ def test_task_processes_are_killed(
     """The code of task `train` runs for a moment to submit, and for another to collect; the process
     that runs it is hit in one of them, the one that watches over it in the other.
     """
-    task_instance = str(airflow_service.tasks(job.dag_run)["train"]["id"])
     roles = [job_processes.task_runner, job_processes.task_supervisor]
     rng.shuffle(roles)
     for number, find in enumerate(roles):
         if number:
             job.reach_training()  # so it is the segment that collects
-        kill(_running(find, airflow_service, task_instance))
+        kill(_running(find, airflow_service, job))
     job.assert_ends_like(undisturbed)
     assert job.tries() in (1, 2, 3)  # who had not yet told of its start costs no try
     assert job.states() == ONCE  # the other tries found the work of the first
@@ -187,9 +186,12 @@ def test_a_worker_and_then_the_lease_host_are_killed(
     assert first.lease_id != second.lease_id
 
 
-def _running(find: FindTask, service: AirflowService, task_instance: str) -> psutil.Process:
-    process = wait_until(
-        lambda: find(service, task_instance), LONG_S, "task train to run", poll_s=0.02
-    )
+def _running(find: FindTask, service: AirflowService, job: Job) -> psutil.Process:
+    """Wait for a process of task `train`, whose id is another one after each retry."""
+
+    def found() -> psutil.Process | None:
+        return find(service, str(service.tasks(job.dag_run)["train"]["id"]))
+
+    process = wait_until(found, LONG_S, "task train to run", poll_s=0.02)
     assert process is not None
     return process
