@@ -9,7 +9,7 @@ from headrace.errors import SiteError, nearest
 from headrace.leases.records import JobView, LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
-_MODULES = {"local": "headrace.leases.local", "slurm": "headrace.leases.slurm"}
+_MODULES = {"local": "headrace.leases.local", "slurm": "headrace.leases.queued"}
 
 
 class Cluster(Protocol):

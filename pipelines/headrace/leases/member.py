@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 
 from headrace.leases import client, host
+from headrace.leases.batch.systems import system_of
 from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 
-_TASK = "SLURM_PROCID"
 _POLL_S = 0.2
 
 
@@ -63,14 +63,15 @@ async def _scheduler_of(folder: LeaseFolder) -> str | None:
 
 def main(arguments: list[str]) -> int:
     """Entry point of every task of the job."""
-    index = int(os.environ[_TASK])
+    folder = LeaseFolder(Path(arguments[0]).absolute())
+    spec = client.spec(folder)
+    index = int(os.environ[system_of(spec.role).index_variable])
     if index == 0:
         return host.main(arguments)
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s %(levelname)s node-{index}: %(message)s"
     )
-    folder = LeaseFolder(Path(arguments[0]).absolute())
-    asyncio.run(serve(folder, client.spec(folder), index))
+    asyncio.run(serve(folder, spec, index))
     return 0
 
 

@@ -75,6 +75,10 @@ class Slurm:
     """
 
     name = "Slurm"
+    config_variable = "SLURM_CONF"
+    job_variable = "SLURM_JOB_ID"
+    index_variable = "SLURM_PROCID"
+    show = "scontrol show job"
 
     def __init__(self, commands: Commands, queue: str = "") -> None:
         self._commands = commands

@@ -15,6 +15,14 @@ class BatchSystem(Protocol):
     """Its name, for users."""
     queue: str
     """Which queue this is, where a site has several; empty for the machine's own."""
+    config_variable: str
+    """Environment variable of its commands that tells one such queue from another."""
+    job_variable: str
+    """Environment variable of a job's first task that holds the job's id."""
+    index_variable: str
+    """Environment variable of a job's tasks that holds the place of the node, from 0."""
+    show: str
+    """Command that shows all of a job; its id follows."""
 
     def render(self, spec: JobSpec) -> str:
         """The job script; a pure function of the spec."""

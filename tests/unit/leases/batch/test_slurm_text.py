@@ -8,8 +8,8 @@ from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, failure_class, view_of
 from headrace.leases.batch.slurm import Slurm, parse_sacct, parse_squeue, render
+from headrace.leases.queued import job_name, job_spec
 from headrace.leases.records import LeaseSpec
-from headrace.leases.slurm import job_name, job_spec
 from headrace.recipe.site import Batch, Role
 from headrace.states import FailureClass
 from headrace.storage.layout import LeaseFolder

@@ -1,4 +1,4 @@
-"""The Slurm backend: a gang is one job of N nodes, whose first task is the lease's host."""
+"""The backend of batch systems: a gang is one job of N nodes; its first task is the host."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from pathlib import Path
 from headrace.errors import BatchError
 from headrace.leases.backends import Cluster
 from headrace.leases.batch.board import final_sight, sight
-from headrace.leases.batch.commands import LocalCommands
 from headrace.leases.batch.jobs import JobSpec, JobState, view_of
 from headrace.leases.batch.pace import take
-from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.submitting import JobRecord, intent_of, submit_once
 from headrace.leases.batch.system import BatchSystem
+from headrace.leases.batch.systems import system_of
 from headrace.leases.marks import end_marked, mark
 from headrace.leases.records import JobView, LeaseSpec
 from headrace.storage.atomic import read_record
@@ -32,23 +31,23 @@ _CANCEL_TIMEOUT_S = 30.0
 _ENDING_S = 10.0
 
 
-class SlurmBackend:
-    """Machines are jobs of Slurm; its commands run on this machine."""
+class BatchBackend:
+    """Machines are jobs of the batch system that the lease's role names."""
 
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        """Submit the job, once; its host reports when Slurm has started it.
+        """Submit the job, once; its host reports when the batch system has started it.
 
         Raises:
-            JobRefusedError: Slurm refuses the job.
-            BatchError: Slurm does not answer.
+            JobRefusedError: The batch system refuses the job.
+            BatchError: The batch system does not answer.
         """
         bucket = folder.path.parent / ".queue" / "submits.json"
         wait = partial(_wait_for_token, bucket, spec.role.batch.submits_per_minute)
-        submit_once(_system(spec), _job(folder, spec), folder.job, wait)
+        submit_once(system_of(spec.role), _job(folder, spec), folder.job, wait)
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """The script that `launch` would submit; nothing is asked of Slurm."""
-        return _system(spec).render(_job(folder, spec))
+        """The script that `launch` would submit; nothing is asked of the batch system."""
+        return system_of(spec.role).render(_job(folder, spec))
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
         """Open the cluster; called inside the host process, the job's first task.
@@ -58,7 +57,7 @@ class SlurmBackend:
         """
         # the control side uses this module too, and must not load Dask
         cluster: Cluster = await importlib.import_module("headrace.leases.gang").open_gang(
-            folder, spec, job_id=os.environ.get("SLURM_JOB_ID", "")
+            folder, spec, job_id=os.environ.get(system_of(spec.role).job_variable, "")
         )
         return cluster
 
@@ -67,7 +66,7 @@ class SlurmBackend:
         record = read_record(folder.job, JobRecord)
         if record is None:
             return None
-        system = _system(spec)
+        system = system_of(spec.role)
         seen = sight(system, folder.path.parent, record, spec.role.batch.poll)
         return view_of(seen, system.name)
 
@@ -75,12 +74,12 @@ class SlurmBackend:
         """How the lease's job ended, if that says more than the lease's own files.
 
         Raises:
-            BatchError: Slurm does not answer.
+            BatchError: The batch system does not answer.
         """
         record = read_record(folder.job, JobRecord)
         if record is None:
             return None
-        system = _system(spec)
+        system = system_of(spec.role)
         ended = final_sight(system, record, _ENDING_S, or_never=True)
         if ended is None or ended.state in (JobState.COMPLETED, JobState.UNKNOWN):
             return None
@@ -90,14 +89,14 @@ class SlurmBackend:
         """Cancel the lease's job, unless this is its own host, and wait until it has gone.
 
         Raises:
-            BatchError: Slurm does not answer, or the job does not end.
+            BatchError: The batch system does not answer, or the job does not end.
         """
-        if "SLURM_JOB_ID" in os.environ and mark(folder).items() <= os.environ.items():
-            return 0  # the job ends with its host
         spec = read_record(folder.spec, LeaseSpec)
         if spec is None:
             return end_marked(folder)
-        system = _system(spec)
+        system = system_of(spec.role)
+        if system.job_variable in os.environ and mark(folder).items() <= os.environ.items():
+            return 0  # the job ends with its host
         job_ids = _job_ids(folder, system)
         num_ended = sum(1 for job_id in job_ids if _end(system, _record(job_id), folder))
         return num_ended + end_marked(folder)
@@ -145,11 +144,6 @@ def job_name(folder: LeaseFolder) -> str:
     return f"headrace-{folder.lease_id}-{place}"
 
 
-def _system(spec: LeaseSpec) -> BatchSystem:
-    config = spec.role.batch.config
-    return Slurm(LocalCommands({"SLURM_CONF": config} if config else {}), config or "")
-
-
 def _job_ids(folder: LeaseFolder, system: BatchSystem) -> list[str]:
     record = read_record(folder.job, JobRecord)
     if record is not None:
@@ -169,7 +163,7 @@ def _end(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> bool:
         raise BatchError(
             f"{system.name} job {record.job_id} was cancelled and has not ended "
             f"after {_CANCEL_TIMEOUT_S:g} s",
-            f"See `scontrol show job {record.job_id}`; `headrace lease reap` tries again.",
+            f"See `{system.show} {record.job_id}`; `headrace lease reap` tries again.",
         )
     return True
 
@@ -182,6 +176,6 @@ def _wait_for_token(bucket: Path, per_minute: int) -> None:
     time.sleep(take(bucket, per_minute))
 
 
-def backend() -> SlurmBackend:
+def backend() -> BatchBackend:
     """The backend that the table of backends asks for."""
-    return SlurmBackend()
+    return BatchBackend()
