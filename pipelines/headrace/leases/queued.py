@@ -111,16 +111,17 @@ def job_spec(
         folder: The lease; all nodes see it under the same path.
         spec: What was asked for; its `code` folders go in front of the module path.
         python_path: Module path of the nodes, as in `PYTHONPATH`.
-        python: Interpreter of the nodes.
+        python: Interpreter of the nodes, where the site names none.
     """
     role, batch = spec.role, spec.role.batch
     path = os.pathsep.join(part for part in (*spec.code, python_path) if part)
     return JobSpec(
         name=job_name(folder),
-        command=(python, "-m", "headrace.leases.member", str(folder.path)),
+        command=(batch.python or python, "-m", "headrace.leases.member", str(folder.path)),
         nodes=role.nodes,
         cpus_per_node=max(role.threads_per_node, role.ranks_per_node * role.threads_per_rank),
         gpus_per_node=batch.gpus_per_node,
+        gpu_type=batch.gpu_type,
         memory_bytes=batch.memory_per_node,
         time_limit_s=role.lifetime + MARGIN_S,
         folder=str(folder.path),
@@ -129,8 +130,16 @@ def job_spec(
         partition=batch.partition,
         account=batch.account,
         qos=batch.qos,
+        constraint=batch.constraint,
+        exclusive=batch.exclusive,
+        reservation=batch.reservation,
+        nodelist=batch.nodelist,
+        exclude=batch.exclude,
         options=batch.options,
+        srun_options=batch.srun_options,
+        modules=batch.modules,
         prologue=batch.prologue,
+        epilogue=batch.epilogue,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from headrace.recipe import reserved
 from headrace.recipe.base import Bytes, Name, Part, Seconds, no_credentials
 
 
@@ -20,12 +21,32 @@ class Batch(Part):
     """Quality of service; null for the default."""
     gpus_per_node: int = Field(default=0, ge=0)
     """Accelerators of each node."""
+    gpu_type: Name | None = None
+    """Type of the accelerators in the cluster's words, such as `a100`; null for any."""
     memory_per_node: Bytes | None = None
     """Memory of each node; null for what the partition gives by default."""
+    constraint: str | None = None
+    """Features that the nodes must have, such as `ib&a100`; null for any nodes."""
+    exclusive: bool = False
+    """Nodes that no other job shares."""
+    reservation: str | None = None
+    """Reservation that the job may use; null for none."""
+    nodelist: tuple[str, ...] = ()
+    """Nodes that the job must get, such as `node[1-4]`."""
+    exclude: tuple[str, ...] = ()
+    """Nodes that the job must not get."""
     options: tuple[str, ...] = ()
-    """Further options of the submit command, such as `--constraint=a100`."""
+    """Further options of the submit command, such as `--mail-type=FAIL`."""
+    srun_options: tuple[str, ...] = ()
+    """Further options of Slurm's `srun`, which starts one task a node, such as `--mpi=none`."""
+    modules: tuple[str, ...] = ()
+    """Environment modules that are loaded before the prologue, such as `cuda/12.4`."""
     prologue: tuple[str, ...] = ()
-    """Shell lines that run in the job before anything else, such as `module load cuda`."""
+    """Shell lines that run on the first node before anything else, such as `ulimit -n 65536`."""
+    epilogue: tuple[str, ...] = ()
+    """Shell lines that run on the first node after all else, unless the job was ended."""
+    python: str | None = None
+    """Python of the nodes, with headrace in it; null for the one that runs headrace here."""
     interface: str | None = None
     """Network interface between the nodes; null for the one of the default route."""
     config: str | None = None
@@ -34,6 +55,14 @@ class Batch(Part):
     """Time between two questions to the queue, which are for all leases of the site together."""
     submits_per_minute: int = Field(default=30, ge=1)
     """Most jobs that the leases of the site submit in a minute."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Batch:
+        if self.gpu_type and not self.gpus_per_node:
+            raise ValueError("`gpu_type` says which, not how many; write `gpus_per_node`, too")
+        given = [key for key in reserved.KEYS if getattr(self, key)]
+        reserved.refuse_twice(self.options, given)
+        return self
 
 
 class Role(Part):
@@ -68,6 +97,9 @@ class Role(Part):
             raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
         if self.backend != "local" and self.kind != "gang":
             raise ValueError(f"backend '{self.backend}' gives gangs only; write `kind: gang`")
+        refused, of_srun = reserved.OF_BACKEND.get(self.backend, ({}, {}))
+        reserved.refuse("batch.options", self.batch.options, refused)
+        reserved.refuse("batch.srun_options", self.batch.srun_options, of_srun)
         return self
 
 

@@ -24,6 +24,8 @@ class JobSpec(Record):
     """CPUs of each node."""
     gpus_per_node: int = 0
     """Accelerators of each node."""
+    gpu_type: str | None = None
+    """Type of the accelerators; null for any."""
     memory_bytes: int | None = None
     """Memory of each node; null for what the queue gives by default."""
     time_limit_s: float
@@ -40,10 +42,26 @@ class JobSpec(Record):
     """Account that pays; null for the user's default."""
     qos: str | None = None
     """Quality of service; null for the default."""
+    constraint: str | None = None
+    """Features that the nodes must have; null for any nodes."""
+    exclusive: bool = False
+    """Nodes that no other job shares."""
+    reservation: str | None = None
+    """Reservation that the job may use; null for none."""
+    nodelist: tuple[str, ...] = ()
+    """Nodes that the job must get."""
+    exclude: tuple[str, ...] = ()
+    """Nodes that the job must not get."""
     options: tuple[str, ...] = ()
     """Further options of the submit command, as they are."""
+    srun_options: tuple[str, ...] = ()
+    """Further options of the command that starts one task a node, as they are."""
+    modules: tuple[str, ...] = ()
+    """Environment modules that are loaded before the prologue."""
     prologue: tuple[str, ...] = ()
     """Shell lines that run before the command."""
+    epilogue: tuple[str, ...] = ()
+    """Shell lines that run after the command, whether it failed or not."""
 
 
 class JobState(str, Enum):

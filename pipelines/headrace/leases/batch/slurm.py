@@ -164,16 +164,29 @@ class Slurm:
 def render(spec: JobSpec) -> str:
     """The job script of a spec.
 
-    Options come first, then the environment, the prologue and one task a node; `srun` ends all
-    tasks when one fails or, half a minute later, when the first has ended.
+    Options come first, then the environment, modules, the prologue, one task a node and the
+    epilogue; `srun` ends all tasks when one fails or, half a minute later, when the first has
+    ended.
     """
     directives = "\n".join(f"#SBATCH {option}" for option in _options(spec))
     exports = [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
     srun = ("srun", f"--ntasks={spec.nodes}", "--ntasks-per-node=1",
             f"--cpus-per-task={spec.cpus_per_node}", "--kill-on-bad-exit=1", "--wait=30",
-            "--export=ALL")  # fmt: skip
-    body = [*exports, *spec.prologue, f"exec {shlex.join((*srun, *spec.command))}"]
+            "--export=ALL", *spec.srun_options)  # fmt: skip
+    start = shlex.join((*srun, *spec.command))
+    run = [f"exec {start}"]
+    if spec.epilogue:
+        run = ["code=0", f"{start} || code=$?", *spec.epilogue, "exit $code"]
+    body = [*exports, *_load(spec.modules), *spec.prologue, *run]
     return f"#!/bin/bash\n{directives}\nset -e\n" + "\n".join(body) + "\n"
+
+
+def _load(modules: Sequence[str]) -> list[str]:
+    if not modules:
+        return []
+    # jobs are no login shells, where sites define the function
+    defined = "command -v module > /dev/null || . /etc/profile || true"
+    return [defined, f"module load {shlex.join(modules)}"]
 
 
 def parse_squeue(line: str) -> JobSight:
@@ -202,19 +215,29 @@ def _options(spec: JobSpec) -> list[str]:
         "--nodes": str(spec.nodes),
         "--ntasks-per-node": "1",
         "--cpus-per-task": str(spec.cpus_per_node),
-        "--gres": f"gpu:{spec.gpus_per_node}" if spec.gpus_per_node else None,
+        "--gres": _gpus(spec),
         "--mem": f"{math.ceil(spec.memory_bytes / 2**20)}M" if spec.memory_bytes else None,
         "--time": _duration(spec.time_limit_s),
         "--partition": spec.partition,
         "--account": spec.account,
         "--qos": spec.qos,
+        "--constraint": spec.constraint,
+        "--reservation": spec.reservation,
+        "--nodelist": ",".join(spec.nodelist) or None,
+        "--exclude": ",".join(spec.exclude) or None,
         "--chdir": spec.folder,
         "--output": spec.log.replace("%", "%%"),
         "--open-mode": "append",
     }
     options = [f"{name}={shlex.quote(value)}" for name, value in given.items() if value is not None]
     # the control side decides whether work is tried again; two layers would double it
-    return [*options, "--no-requeue", *spec.options]
+    exclusive = ["--exclusive"] if spec.exclusive else []
+    return [*options, *exclusive, "--no-requeue", *spec.options]
+
+
+def _gpus(spec: JobSpec) -> str | None:
+    kind = f"{spec.gpu_type}:" if spec.gpu_type else ""
+    return f"gpu:{kind}{spec.gpus_per_node}" if spec.gpus_per_node else None
 
 
 def _duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,51 @@ def test_what_is_not_asked_for_is_not_written():
     for option in ("partition", "account", "qos", "gres", "mem"):
         assert f"--{option}=" not in text
     assert "--time=00:01:00" in text
+
+
+WISHES = """\
+#SBATCH --gres=gpu:a100:2
+#SBATCH --time=00:01:00
+#SBATCH --constraint='ib&nvme'
+#SBATCH --reservation=school
+#SBATCH --nodelist='node[1-4]'
+#SBATCH --exclude=node3,node9
+#SBATCH --chdir=/shared
+#SBATCH --output=/shared/log
+#SBATCH --open-mode=append
+#SBATCH --exclusive
+#SBATCH --no-requeue
+set -e
+command -v module > /dev/null || . /etc/profile || true
+module load gcc/13 cuda/12.4
+code=0
+srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 --kill-on-bad-exit=1 --wait=30 \
+--export=ALL --mpi=none true || code=$?
+rm -rf /local/me
+exit $code
+"""
+
+
+def test_everything_a_site_may_wish_for():
+    wishes = {
+        "gpus_per_node": 2,
+        "gpu_type": "a100",
+        "constraint": "ib&nvme",
+        "reservation": "school",
+        "nodelist": ("node[1-4]",),
+        "exclude": ("node3", "node9"),
+        "exclusive": True,
+        "srun_options": ("--mpi=none",),
+        "modules": ("gcc/13", "cuda/12.4"),
+        "epilogue": ("rm -rf /local/me",),
+    }
+    assert render(_job(**wishes)).partition("--cpus-per-task=1\n")[2] == WISHES
+    role = Role(backend="slurm", kind="gang", batch=wishes | {"python": "/opt/python"})
+    folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
+    spec = LeaseSpec(lease_id="demo-gpu-1", key="", run_id="", role_name="gpu", role=role)
+    job = job_spec(folder, spec, python="/usr/bin/python3")
+    assert {name: getattr(job, name) for name in wishes} == wishes
+    assert job.command[0] == "/opt/python"
 
 
 def test_jobs_of_different_folders_have_different_names():
@@ -180,8 +226,8 @@ def test_a_queue_that_does_not_answer_is_an_error():
         )
 
 
-def _job() -> JobSpec:
+def _job(**changes: Any) -> JobSpec:
     return JobSpec(
         name="headrace-x", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=59.0,
-        folder="/shared", log="/shared/log",
+        folder="/shared", log="/shared/log", **changes,
     )  # fmt: skip
