@@ -29,6 +29,10 @@ _NUM_ORDERS = 4
 """Shuffled orders that the limit takes in turns, drawn before the clock starts."""
 
 
+_MAX, _MAX_WITH_PEERS = 2**20, 2**15
+"""Samples of a table at most: peers need many microseconds for each, and the user waits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """What to read, and how often."""
@@ -101,7 +105,7 @@ def missing_row(peer: Peer, problem: str) -> Row:
 
 
 def _table(options: ReadOptions, size: int, tick: Tick) -> Table:
-    shape = plan_shape(size, options.total_bytes)
+    shape = plan_shape(size, options.total_bytes, _MAX_WITH_PEERS if options.peers else _MAX)
     needed_bytes = int(1.1 * shape.num_bytes * (2 + len(options.peers)))
     with workspace(options.folder, needed_bytes) as folder:
         tick(f"making {shape.num_samples:,} samples of {shape.sample_bytes:,} bytes")
