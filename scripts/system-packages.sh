@@ -23,7 +23,9 @@ has_munge() { [[ -x /usr/sbin/munged ]]; }
 
 has_mariadb-server() { [[ -x /usr/sbin/mariadbd ]]; }
 
-PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server)
+has_charliecloud() { command -v ch-run >/dev/null; }
+
+PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server charliecloud)
 
 missing() {
   local package

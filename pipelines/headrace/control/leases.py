@@ -120,6 +120,7 @@ def _spec(run: Run, role_name: str, lease_id: str) -> LeaseSpec:
         heartbeat_s=run.site.limits.heartbeat,
         owner=owner_process(run.request.owner),
         code=run.recipe.code,
+        tiers=run.site.tiers,
     )
 
 

@@ -15,6 +15,9 @@ from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder
 
+GAVE_UP = "the gang did not come together"
+"""Asks members to end; the host itself tells why, when it has closed what there was."""
+
 _POLL_S = 0.05
 _WELL_S = 5.0
 _NEVER_STARTED = "The lease was never started, or its folder has gone"

@@ -8,15 +8,17 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import dask
 from distributed import Nanny, Scheduler
 from distributed.utils import get_ip, get_ip_interface
 
 from headrace.errors import LeaseError
-from headrace.leases.client import request_close
+from headrace.leases import preflight
+from headrace.leases.client import GAVE_UP, request_close
 from headrace.leases.cluster import CONFIG, worker_environment
+from headrace.leases.contained import ContainedNode
 from headrace.leases.encryption import make_keys, security
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import NODE, SLOT
@@ -38,7 +40,7 @@ class GangCluster:
         self._folder = folder
         self._job_id = job_id
         self._scheduler = scheduler
-        self._first: NodeWorker | None = None
+        self._first: GangNode | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     @property
@@ -64,7 +66,7 @@ class GangCluster:
         """Start the first node and wait for all.
 
         Raises:
-            LeaseError: Not all were there within the role's `start_timeout`.
+            LeaseError: Not all were there within the role's `start_timeout`, or some are bad.
         """
         role = spec.role
         try:
@@ -72,15 +74,35 @@ class GangCluster:
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise LeaseError(
                 f"{len(self._scheduler.workers)} of {role.nodes} nodes were there "
-                f"after {role.start_timeout:g} s",
+                f"after {role.start_timeout:g} s{self._names()}",
                 "Raise the role's start_timeout, or ask for fewer nodes.",
             ) from error
 
     async def _join(self, spec: LeaseSpec) -> None:
-        self._first = await NodeWorker.open(self._folder, spec, 0, self.scheduler_address)
+        report = await asyncio.to_thread(preflight.examine, self._folder, spec, 0)
+        preflight.require_good(self._folder, [report])
+        self._first = await open_node(self._folder, spec, 0, self.scheduler_address)
         self._keeping = asyncio.create_task(self._first.keep())
         while len(self._scheduler.workers) < spec.role.nodes:
+            if self._keeping.done():
+                self._keeping.result()
+            preflight.require_good(self._folder, preflight.reports(self._folder))
             await asyncio.sleep(_POLL_S)
+        preflight.require_good(self._folder, self._with_clocks())
+
+    def _with_clocks(self) -> list[preflight.NodeReport]:
+        """What the nodes reported, with how far their clocks are from this one."""
+        states = self._scheduler.workers.values()
+        skews_s = {str(each.name): float(each.time_delay) for each in states}
+        found = preflight.reports(self._folder)
+        return [preflight.skewed(each, skews_s.get(name_of(each.index), 0.0)) for each in found]
+
+    def _names(self) -> str:
+        """Which nodes are not there that have been heard of, for the user."""
+        here = {str(each.name) for each in self._scheduler.workers.values()}
+        found = preflight.reports(self._folder)
+        late = [each.node for each in found if name_of(each.index) not in here]
+        return f"; {', '.join(late)} reported and did not join" if late else ""
 
     async def close(self) -> None:
         """End all workers and the scheduler; members end with it."""
@@ -89,6 +111,16 @@ class GangCluster:
         if self._first is not None:
             await self._first.close()
         await asyncio.wait_for(self._scheduler.close(), _CLOSE_TIMEOUT_S)
+
+
+class GangNode(Protocol):
+    """The worker of a node, wherever it runs."""
+
+    async def keep(self) -> None:
+        """Replace it when it dies, until the lease closes."""
+
+    async def close(self) -> None:
+        """End it."""
 
 
 class NodeWorker:
@@ -150,6 +182,20 @@ class NodeWorker:
         await self._nanny
 
 
+async def open_node(
+    folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
+) -> GangNode:
+    """Start the worker of a node, in the site's container if there is one; see `NodeWorker`."""
+    if spec.role.batch.container is not None:
+        return await ContainedNode.open(folder, spec, index)
+    return await NodeWorker.open(folder, spec, index, scheduler_address)
+
+
+def name_of(index: int) -> str:
+    """Name of the worker of the node at that place of the gang, from 0."""
+    return f"node-{index}"
+
+
 async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCluster:
     """Open a gang; called in the first task of its job.
 
@@ -169,11 +215,13 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
     )
     cluster = GangCluster(folder, job_id, scheduler)
     try:
+        if spec.role.batch.preflight == "full":
+            preflight.offer_meeting(folder, address(spec.role.batch.interface))
         cluster.write_scheduler_file()
         await cluster.wait_for_nodes(spec)
     except BaseException:
         if folder.spec.exists():
-            request_close(folder, "the gang did not come together")  # members look at this
+            request_close(folder, GAVE_UP)  # members look at this
         await cluster.close()
         raise
     return cluster
@@ -209,7 +257,7 @@ def address(interface: str | None) -> str:
 def _options(folder: LeaseFolder, spec: LeaseSpec, index: int, scratch: Path) -> dict[str, Any]:
     role = spec.role
     return {
-        "name": f"node-{index}",
+        "name": name_of(index),
         "host": address(role.batch.interface),
         # one thread more than there is work for, so that short calls run on a held node
         "nthreads": role.threads_per_node + 1,

@@ -122,11 +122,15 @@ class Host:
             idle_since_s=self._idle_since_s,
             lifetime_s=self._spec.role.lifetime,
             idle_stop_s=self._spec.role.idle_stop,
-            asked=self._folder.close.read_text() if self._folder.close.exists() else None,
+            asked=self._asked(),
             lost_owner=f"process {owner.pid} on {owner.host}" if owner and gone else None,
             is_removed=not self._folder.spec.exists(),
             signal_name=self._signal_name,
         )
+
+    def _asked(self) -> str | None:
+        text = self._folder.close.read_text() if self._folder.close.exists() else None
+        return None if text == client.GAVE_UP else text  # the error of `open_cluster` follows
 
     async def _beat(self) -> None:
         while True:

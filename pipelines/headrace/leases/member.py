@@ -13,10 +13,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-from headrace.leases import client, host
+from headrace.leases import client, host, preflight
 from headrace.leases.batch.systems import system_of
+from headrace.leases.contained import INSIDE
 from headrace.leases.records import LeaseSpec
+from headrace.processes import die_with_parent
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
@@ -37,8 +40,31 @@ async def serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
     scheduler_address = await _scheduler_of(folder)
     if scheduler_address is None:
         return
-    worker = await gang.NodeWorker.open(folder, spec, index, scheduler_address)
-    ended = asyncio.create_task(worker.keep())
+    report = await asyncio.to_thread(preflight.examine, folder, spec, index)
+    if report.problems:
+        await _sent_away(folder)  # whoever ends first would end the host before it can tell why
+        return
+    await _keep(await gang.open_node(folder, spec, index, scheduler_address), index)
+
+
+async def serve_inside(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
+    """Be the worker of a node in the site's container; the member that started it is outside.
+
+    Args:
+        folder: The lease.
+        spec: What was asked for.
+        index: Place of this node in the gang, from 0.
+    """
+    die_with_parent()
+    gang = importlib.import_module("headrace.leases.gang")
+    gang.prepare(spec)
+    scheduler_address = await _scheduler_of(folder)
+    if scheduler_address is not None:
+        await _keep(await gang.NodeWorker.open(folder, spec, index, scheduler_address), index)
+
+
+async def _keep(node: Any, index: int) -> None:
+    ended = asyncio.create_task(node.keep())
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, ended.cancel)
     try:
@@ -46,7 +72,7 @@ async def serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
     except asyncio.CancelledError:
         logger.info("Node %d was asked to end", index)
     finally:
-        await worker.close()
+        await node.close()
 
 
 async def _scheduler_of(folder: LeaseFolder) -> str | None:
@@ -61,17 +87,23 @@ async def _scheduler_of(folder: LeaseFolder) -> str | None:
     return str(json.loads(folder.scheduler_file.read_text())["address"])
 
 
+async def _sent_away(folder: LeaseFolder) -> None:
+    while not folder.close.exists() and not folder.closed.exists():
+        await asyncio.sleep(_POLL_S)
+
+
 def main(arguments: list[str]) -> int:
-    """Entry point of every task of the job."""
+    """Entry point of every task of the job, and of what runs in the site's container."""
     folder = LeaseFolder(Path(arguments[0]).absolute())
     spec = client.spec(folder)
-    index = int(os.environ[system_of(spec.role).index_variable])
-    if index == 0:
+    inside = [each.removeprefix(INSIDE) for each in arguments if each.startswith(INSIDE)]
+    index = int(inside[0] if inside else os.environ[system_of(spec.role).index_variable])
+    if index == 0 and not inside:
         return host.main(arguments)
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s %(levelname)s node-{index}: %(message)s"
     )
-    asyncio.run(serve(folder, spec, index))
+    asyncio.run(serve_inside(folder, spec, index) if inside else serve(folder, spec, index))
     return 0
 
 

@@ -7,7 +7,7 @@ import time
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.processes import ProcessIdentity
-from headrace.recipe.site import Role
+from headrace.recipe.site import Role, Tier
 from headrace.states import FailureClass, LeaseState
 
 
@@ -38,6 +38,8 @@ class LeaseSpec(Record):
     """The lease ends when this process has gone; null when the lease outlives its maker."""
     code: tuple[str, ...] = ()
     """Folders put in front of the module path of drivers, workers and ranks."""
+    tiers: tuple[Tier, ...] = ()
+    """Storage of the nodes, which they look at before work starts."""
 
 
 class HostRecord(Record):
@@ -79,6 +81,15 @@ class JobView(Record):
     """How it stands, for the user: why it waits, or how it ended."""
     failure_class: FailureClass = FailureClass.LOST
     """What its end means for the work on it."""
+
+
+class BadNodes(Record):
+    """Nodes that are to blame for the failure of a lease (`bad-nodes.json`)."""
+
+    nodes: tuple[str, ...]
+    """Their names, as the batch system knows them."""
+    why: str
+    """What was wrong with them, for the user."""
 
 
 class Ending(Record):

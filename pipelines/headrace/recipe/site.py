@@ -10,6 +10,25 @@ from headrace.recipe import reserved
 from headrace.recipe.base import Bytes, Name, Part, Seconds, no_credentials
 
 
+class Container(Part):
+    """The container that workers and ranks run in; host, driver and scheduler stay outside."""
+
+    runtime: Literal["none", "apptainer", "charliecloud"] = "none"
+    """Program that starts it, on PATH of the nodes; `none` switches it off."""
+    image: str
+    """Image file or folder, seen by all nodes."""
+    python: str = "python3"
+    """Python in the image, with the same headrace and Dask as outside."""
+    binds: tuple[str, ...] = ()
+    """Folders of the node that are seen inside, as `FROM` or `FROM:TO`; site and tiers are."""
+    env: dict[str, str] = {}
+    """Environment variables inside, besides those of the job."""
+    options: tuple[str, ...] = ()
+    """Further options of the program that starts it."""
+    gpus: Literal["nvidia", "amd"] = "nvidia"
+    """Whose accelerators Apptainer shows inside when the role has some (`--nv`, `--rocm`)."""
+
+
 class Batch(Part):
     """What a batch system is asked for, besides nodes and time."""
 
@@ -47,6 +66,10 @@ class Batch(Part):
     """Shell lines that run on the first node after all else, unless the job was ended."""
     python: str | None = None
     """Python of the nodes, with headrace in it; null for the one that runs headrace here."""
+    container: Container | None = None
+    """Container of workers and ranks; null for none."""
+    preflight: Literal["full", "quick", "off"] = "quick"
+    """What each node of a gang looks at before work starts; `full`: an all-reduce, too."""
     interface: str | None = None
     """Network interface between the nodes; null for the one of the default route."""
     config: str | None = None

@@ -85,6 +85,16 @@ class LeaseFolder:
         return self.path / "job.json"
 
     @property
+    def preflight(self) -> Path:
+        """Folder of what the nodes of a gang found out about themselves, by place."""
+        return self.path / "preflight"
+
+    @property
+    def bad_nodes(self) -> Path:
+        """Nodes on which the lease failed; absent when none is to blame."""
+        return self.path / "bad-nodes.json"
+
+    @property
     def tls(self) -> Path:
         """Folder of the key and certificate of the Dask cluster; absent on one machine alone."""
         return self.path / "tls"

@@ -1,0 +1,93 @@
+"""Nodes of a gang look at themselves first; workers may run in a real container."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.leases import client, preflight
+from headrace.leases.fleet import Fleet
+from headrace.leases.records import BadNodes, LeaseSpec
+from headrace.recipe.site import Role, Tier
+from headrace.states import LeaseState
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder, SiteFolder
+from support import container_image
+from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
+from support.slurm_dev import DevSlurm
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+NVIDIA_SMI = """\
+#!/bin/sh
+echo "GPU 0: Fake (UUID: GPU-0)"
+[ "$SLURMD_NODENAME" = node2 ] || echo "GPU 1: Fake (UUID: GPU-1)"
+"""
+
+
+def test_a_bad_node_is_named_with_the_reason(tmp_path: Path, slurm: DevSlurm):
+    """pains 34: which node is said, and the next lease can avoid it."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    role = _gang(gpus_per_node=2, prologue=[f"export PATH={program.parent}:$PATH"])
+    folder = SiteFolder(tmp_path).lease("bad-1")
+    client.start(folder, _spec(folder, role))
+    wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
+    told = client.why_ended(folder)
+    assert "found 1 bad node: node2: GPUs: nvidia-smi shows 1 of 2" in told
+    bad = read_record(folder.bad_nodes, BadNodes)
+    assert bad is not None
+    assert bad.nodes == ("node2",)
+    client.end(folder)
+
+
+@pytest.mark.skipif(bool(container_image.why_not()), reason=container_image.why_not())
+def test_workers_run_in_the_container_and_the_host_outside(tmp_path: Path, slurm: DevSlurm):
+    """pains 38: the control plane is outside, where Slurm's commands are."""
+    image = container_image.make_image(tmp_path / "image")
+    if reason := container_image.starts(image):
+        pytest.skip(reason)
+    role = _gang(container=container_image.container(image), preflight="full")
+    folder = SiteFolder(tmp_path).lease("contained-1")
+    client.start(folder, _spec(folder, role))
+    wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+    assert not Path(container_image.MARK).exists()
+    with Fleet.open(folder) as fleet:
+        for node in fleet.nodes(2, 1):
+            assert fleet.call(node, os.path.exists, container_image.MARK)
+            assert fleet.call(node, os.getenv, "COLOUR") == "inside"
+            assert fleet.call(node, os.getenv, "HEADRACE_LEASE_ID") == "contained-1"
+    looked = [each.name for report in preflight.reports(folder) for each in report.checks]
+    assert looked == ["GPUs", "tiers", "locks", "container", "all-reduce"] * 2
+    client.end(folder)
+    assert client.state(folder, 0) is LeaseState.CLOSED
+
+
+def test_a_container_that_does_not_start_is_told(tmp_path: Path, slurm: DevSlurm):
+    missing = {"runtime": "charliecloud", "image": str(tmp_path / "nope"), "python": sys.executable}
+    folder = SiteFolder(tmp_path).lease("missing-1")
+    client.start(folder, _spec(folder, _gang(nodes=1, container=missing)))
+    wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
+    assert "container: it ended with code 1: ch-run" in client.why_ended(folder)
+    client.end(folder)
+
+
+def _gang(nodes: int = 2, **batch: Any) -> Role:
+    return Role(
+        backend="slurm",
+        kind="gang",
+        nodes=nodes,
+        lifetime=600,
+        batch={"interface": "lo", "poll": 0.2, **batch},
+    )
+
+
+def _spec(folder: LeaseFolder, role: Role) -> LeaseSpec:
+    tier = Tier(name="disk", folder=str(folder.path.parent.parent / "cache"))
+    return lease_spec(folder, role).model_copy(update={"tiers": (tier,)})

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import LeaseError
+from headrace.leases import gpus, preflight
+from headrace.leases.preflight import Check, NodeReport
+from headrace.leases.records import BadNodes, LeaseSpec
+from headrace.recipe.site import Role, Tier
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder, SiteFolder
+from headrace.storage.locks import locked
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LeaseFolder:
+    made = SiteFolder(tmp_path).lease("demo-1")
+    made.path.mkdir(parents=True)
+    return made
+
+
+def test_a_good_node(folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("PATH", "")
+    handle = locked(folder.lock)
+    report = preflight.examine(folder, _spec(folder, gpus_per_node=2), 1)
+    assert (report.node, report.problems) == ("node7", ())
+    assert preflight.reports(folder) == (report,)
+    preflight.require_good(folder, [report])
+    assert not folder.bad_nodes.exists()
+    assert handle
+
+
+def test_what_is_wrong_with_a_node_is_told(folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch):
+    """pains 25: locks that do not hold between nodes are found before they do harm."""
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    (folder.path.parent.parent / "cache").write_text("a file where a folder should be")
+    report = preflight.examine(folder, _spec(folder, gpus_per_node=2), 1)
+    gpu, tier, lock = report.problems
+    assert gpu == "GPUs: the job was given 1 of 2"
+    assert tier.startswith("tiers: disk: ")
+    assert lock.endswith("does not hold here")
+    with pytest.raises(LeaseError, match=r"found 1 bad node: node7: GPUs: the job was given 1 of"):
+        preflight.require_good(folder, preflight.reports(folder))
+    bad = read_record(folder.bad_nodes, BadNodes)
+    assert bad is not None
+    assert bad.nodes == ("node7",)
+
+
+def test_nothing_is_looked_at_where_the_site_says_so(folder: LeaseFolder):
+    report = preflight.examine(folder, _spec(folder, gpus_per_node=99, preflight="off"), 1)
+    assert report.checks == ()
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "told"),
+    [(0.2, ""), (7.0, "7 s behind that of"), (-65.0, "65 s ahead of that of the first node")],
+)
+def test_clocks(skew_s: float, told: str):
+    clock = preflight.skewed(_report(), skew_s).checks[-1]
+    assert clock.name == "clock"
+    assert told in clock.problem
+    assert bool(told) == bool(clock.problem)
+
+
+def test_a_failed_all_reduce_blames_no_node(folder: LeaseFolder):
+    together = Check(name="all-reduce", problem="timed out", blames_node=False, seconds=1.0)
+    with pytest.raises(LeaseError, match="node1: all-reduce: timed out"):
+        preflight.require_good(folder, [_report(together)])
+    assert not folder.bad_nodes.exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-a"}, 1),
+        ({}, None),
+    ],
+)
+def test_gpus_that_the_job_was_given(environment: dict[str, str], count: int | None):
+    assert gpus.given_gpus(environment) == count
+
+
+def test_gpus_that_nvidia_smi_lists():
+    assert gpus.listed_gpus("GPU 0: A (UUID: x)\n  MIG 1g\nGPU 1: A (UUID: y)\n") == 2
+
+
+def _report(*checks: Check) -> NodeReport:
+    return NodeReport(node="node1", index=0, checks=checks)
+
+
+def _spec(folder: LeaseFolder, **batch: object) -> LeaseSpec:
+    role = Role.model_validate({"backend": "slurm", "kind": "gang", "batch": batch})
+    tier = Tier(name="disk", folder=str(folder.path.parent.parent / "cache"))
+    return LeaseSpec(
+        lease_id=folder.lease_id, key="", run_id="", role_name="gpu", role=role, tiers=(tier,)
+    )
