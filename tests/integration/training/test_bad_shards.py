@@ -40,12 +40,13 @@ def dataset(tmp_path) -> Path:
     return folder
 
 
-def start(folder: Path, policy: str, dies: list[list[int]] | None = None):
+def start(folder: Path, policy: str, dies: list[list[int]] | None = None, overlap: bool = False):
     (folder / "notes").mkdir(parents=True, exist_ok=True)
     model = {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes"), "dies": dies}
     recipe = make_recipe(
         {
             "code": [str(CODE)],
+            "stage": {"overlap": overlap},
             "data": {"global_batch_size": 8, "on_bad_shard": policy},
             "model": model if dies else {k: v for k, v in model.items() if k != "dies"},
             "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 3},
@@ -66,9 +67,10 @@ def trained(folder: Path) -> dict[int, list[int]]:
     return steps
 
 
-def test_they_are_left_out_on_all_ranks_and_told(dataset, tmp_path, no_leftover_processes):
+@pytest.mark.parametrize("overlap", [False, True], ids=["staged before", "staged meanwhile"])
+def test_they_are_left_out_on_all_ranks_and_told(overlap, dataset, tmp_path, no_leftover_processes):
     """Pains 30: a rank dies in epoch 1; what is left out stays the same."""
-    context = start(tmp_path / "here", "skip", dies=[[1, 6]])
+    context = start(tmp_path / "here", "skip", dies=[[1, 6]], overlap=overlap)
     outputs: dict[str, Any] = train_here(context, dataset)
     assert outputs["skipped_shards"] == sorted(BAD)
     assert outputs["skipped_samples"] == 24
