@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+from airflow.sdk import BaseXCom
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 try:
@@ -25,8 +29,11 @@ __all__ = [
     "AirflowSkipException",
     "TaskDeferred",
     "dag_run_is_active",
+    "show",
     "task_states",
 ]
+
+logger = logging.getLogger(__name__)
 
 _ACTIVE_DAG_RUN = ["queued", "running"]
 
@@ -44,3 +51,14 @@ def task_states(dag_id: str, run_id: str) -> dict[str, str | None]:
     by_run = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=[run_id])
     states = by_run.get(run_id, {})
     return {task: None if state is None else str(state) for task, state in states.items()}
+
+
+def show(dag_id: str, run_id: str, task_id: str, key: str, text: str) -> None:
+    """Put a text on a task's tab XCom, also while it is deferred: only users can write notes.
+
+    An API server that does not take it is no reason to fail: the same text is in the log.
+    """
+    try:
+        BaseXCom.set(key, text, dag_id=dag_id, run_id=run_id, task_id=task_id)
+    except AirflowRuntimeError as error:
+        logger.warning("XCom %s of task %s cannot be written: %s", key, task_id, error)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from headrace.control.leases import RELEASED
 from headrace.control.reaper import ABANDONED
+from headrace.control.watch import LeaseLook
 from headrace.errors import HeadraceError
 from headrace.states import StepState
 from headrace.steps.records import Failure, StepResult
@@ -40,6 +41,18 @@ def failure_of(step: str, result: StepResult) -> Exception:
         message += f" ({failure.where})"
     kind = AirflowException if _is_retried(failure) else AirflowFailException
     error: Exception = kind(message)
+    return error
+
+
+def lease_failure_of(lease_id: str, seen: LeaseLook) -> Exception:
+    """The exception that tells Airflow why a lease is not there.
+
+    Args:
+        lease_id: The lease.
+        seen: How it stands: neither starting nor ready.
+    """
+    kind = AirflowFailException if seen.is_refused else AirflowException
+    error: Exception = kind(f"Lease {lease_id} is {seen.state.value}: {seen.why}")
     return error
 
 

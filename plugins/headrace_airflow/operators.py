@@ -17,21 +17,26 @@ from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.runs import Run, open_run
 from headrace.control.steps import Ticket, cancel_step, collect, start_step
 from headrace.control.watch import look, look_lease
-from headrace.errors import CapacityError
+from headrace.errors import CapacityError, JobRefusedError
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
 from headrace_airflow.airflow_api import (
-    AirflowException,
     AirflowSkipException,
     TaskDeferred,
 )
 from headrace_airflow.assets import DATASETS, publish
 from headrace_airflow.detached import without_airflow_environment
-from headrace_airflow.failures import failure_of, told_to_airflow, was_cancelled_for_another_try
+from headrace_airflow.failures import (
+    failure_of,
+    lease_failure_of,
+    told_to_airflow,
+    was_cancelled_for_another_try,
+)
 from headrace_airflow.links import DASHBOARD_KEY, DaskDashboardLink
 from headrace_airflow.patience import briefly
 from headrace_airflow.run_operators import Context, RunOperator
 from headrace_airflow.triggers import (
+    MACHINES_KEY,
     STOPPED,
     LeaseTrigger,
     RoomTrigger,
@@ -102,6 +107,9 @@ class AcquireLeaseOperator(_StepTask):
                     lease_id = leases.acquire(run, role)
             except CapacityError as error:
                 self._wait_for_room(context, run, error)
+            except JobRefusedError as error:
+                context["ti"].xcom_push(MACHINES_KEY, error.what)
+                raise
         return self._ready(context, run, lease_id)
 
     def execute_complete(self, context: Context, event: object, lease_id: str) -> str:
@@ -121,7 +129,8 @@ class AcquireLeaseOperator(_StepTask):
             kwargs = {"lease_id": lease_id}
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
         if seen.state is not LeaseState.READY:
-            raise AirflowException(f"Lease {lease_id} is {seen.state.value}: {seen.why}")
+            context["ti"].xcom_push(MACHINES_KEY, seen.why)
+            raise lease_failure_of(lease_id, seen)
         with told_to_airflow():
             leases.note_ready(run, lease_id)
         context["ti"].xcom_push(DASHBOARD_KEY, seen.dashboard_url)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from headrace.steps.records import StepStatus
 
 EVERY_S = 10.0
-"""A line at least this often."""
+"""A line on a step at least this often."""
+
+WAITING_EVERY_S = 60.0
+"""A line on an unchanged wait for machines at least this often: it may last for days."""
 
 
 def describe(status: StepStatus) -> str:
@@ -33,21 +36,36 @@ def describe(status: StepStatus) -> str:
 
 
 class ProgressLines:
-    """Decides when there is something to say: a new phase or state, or ten seconds gone by."""
+    """Decides when there is something to say: something new, or ten seconds gone by.
 
-    def __init__(self) -> None:
-        self._told: tuple[str, str] | None = None
+    Args:
+        every_s: A line at least this often.
+    """
+
+    def __init__(self, every_s: float = EVERY_S) -> None:
+        self._every_s = every_s
+        self._told: object = None
         self._told_at = 0.0
 
-    def line(self, status: StepStatus, now: float) -> str | None:
-        """The line to write now, None when it is not time yet.
+    def line(self, status: StepStatus, now: float, waits_for: str = "") -> str | None:
+        """The line on a step to write now, None when it is not time yet.
 
         Args:
             status: How the step stands.
             now: A clock in seconds.
+            waits_for: What its lease waits for in a queue.
         """
+        if waits_for:
+            return self.waiting(waits_for, now)
         subject = (status.state.value, status.progress.phase)
-        if subject == self._told and now - self._told_at < EVERY_S:
-            return None
+        return describe(status) if self._is_due(subject, now) else None
+
+    def waiting(self, waits_for: str, now: float) -> str | None:
+        """The line on a wait to write now, None when it is not time yet."""
+        return f"Waiting: {waits_for}" if self._is_due(waits_for, now) else None
+
+    def _is_due(self, subject: object, now: float) -> bool:
+        if subject == self._told and now - self._told_at < self._every_s:
+            return False
         self._told, self._told_at = subject, now
-        return describe(status)
+        return True

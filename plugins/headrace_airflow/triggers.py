@@ -16,16 +16,19 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from headrace.control.watch import look, look_lease
+from headrace.control.watch import LeaseLook, look, look_lease
 from headrace.leases import client
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.storage.layout import LeaseFolder, StepFolder
-from headrace_airflow.airflow_api import task_states
-from headrace_airflow.progress_line import ProgressLines
+from headrace_airflow.airflow_api import show, task_states
+from headrace_airflow.progress_line import WAITING_EVERY_S, ProgressLines
 
 STOPPED = "A user stopped"
 """How the reason begins that a trigger gives for ending work."""
+
+MACHINES_KEY = "machines"
+"""XCom key of how the machines stand that a task waits for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,10 @@ class WaitingTask:
         """
         return task_states(self.dag_id, self.run_id).get(self.task_id) == "deferred"
 
+    def show_machines(self, text: str) -> None:
+        """Show on the task's tab XCom how its machines stand."""
+        show(self.dag_id, self.run_id, self.task_id, MACHINES_KEY, text)
+
     def __str__(self) -> str:
         return f"task {self.task_id} (try {self.try_number}) of {self.dag_id} {self.run_id}"
 
@@ -62,6 +69,7 @@ class _Watcher(BaseTrigger):  # type: ignore[misc]
         super().__init__()
         self.waiting = WaitingTask(**task)
         self._places = places
+        self._shown = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -76,6 +84,13 @@ class _Watcher(BaseTrigger):  # type: ignore[misc]
         of the try that the trigger has just queued.
         """
         await asyncio.sleep(self.waiting.settle_s)
+
+    async def _show(self, seen: LeaseLook) -> None:
+        """Show how the machines stand when that changes; another triggerer shows the same again."""
+        text = seen.waits_for or (seen.state.value if self._shown else "")
+        if text != self._shown:
+            self._shown = text
+            await sync_to_async(self.waiting.show_machines)(text)
 
     async def _was_ended(self) -> bool:
         if await sync_to_async(self.waiting.still_waits)():
@@ -99,9 +114,10 @@ class StepTrigger(_Watcher):
         await self._settle()
         while True:
             seen = await asyncio.to_thread(look, self.lease_folder, self.step_folder, lost_after_s)
-            line = lines.line(seen.status, time.monotonic())
+            line = lines.line(seen.status, time.monotonic(), seen.lease.waits_for)
             if line is not None:
                 self.log.info("%s", line)
+            await self._show(seen.lease)
             if seen.final:
                 yield TriggerEvent({"state": seen.status.state.value, "lease": seen.lease.why})
                 return
@@ -123,16 +139,18 @@ class LeaseTrigger(_Watcher):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until the lease is no longer starting."""
-        told_at = time.monotonic()
+        lines = ProgressLines(WAITING_EVERY_S)
         await self._settle()
         while True:
             seen = await asyncio.to_thread(look_lease, self.lease_folder, self.waiting.lost_after_s)
+            await self._show(seen)
             if seen.state is not LeaseState.STARTING:
                 yield TriggerEvent({"state": seen.state.value, "why": seen.why})
                 return
-            if time.monotonic() - told_at >= 10.0:
-                told_at = time.monotonic()
-                self.log.info("Waiting for the machines of lease %s", self.lease_folder.name)
+            waits_for = seen.waits_for or f"lease {self.lease_folder.name} is starting"
+            line = lines.waiting(waits_for, time.monotonic())
+            if line is not None:
+                self.log.info("%s", line)
             await asyncio.sleep(self.waiting.poll_s)
 
     async def on_kill(self) -> None:

@@ -21,7 +21,7 @@ from headrace.control.reaper import ABANDONED
 from headrace.control.runs import open_run
 from headrace.control.steps import Ticket
 from headrace.control.watch import LeaseLook, Look
-from headrace.errors import CapacityError, LeaseError
+from headrace.errors import CapacityError, JobRefusedError, LeaseError
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.records import Failure, StepResult, StepStatus
 from headrace_airflow import operators, owners, run_operators
@@ -162,8 +162,9 @@ def acquire(run, context, **kwargs):
     return operator.execute(context, **kwargs)
 
 
-def lease_looks(script, state, why=""):
-    script("look_lease", LeaseLook(state=state, dashboard_url="http://127.0.0.1:8787", why=why))
+def lease_looks(script, state, **more):
+    url = "http://127.0.0.1:8787"
+    script("look_lease", LeaseLook(state=state, dashboard_url=url, **{"why": "", **more}))
 
 
 def test_acquire_defers_until_the_lease_is_ready(run, context, script):
@@ -190,6 +191,22 @@ def test_a_lease_that_did_not_start_is_tried_again(run, context, script):
     with pytest.raises(AirflowException, match="no nodes after 120 s") as caught:
         acquire(run, context)
     assert not isinstance(caught.value, AirflowFailException)
+
+
+def test_a_job_that_never_starts_fails_at_once(run, context, script):
+    script("leases.acquire", "lease-1")
+    why = "Slurm job 7 can never start: PartitionTimeLimit"
+    lease_looks(script, LeaseState.FAILED, why=why, is_refused=True)
+    with pytest.raises(AirflowFailException, match=why):
+        acquire(run, context)
+    assert context["ti"].pushed["machines"] == why
+
+
+def test_a_job_that_is_refused_fails_at_once(run, context, script):
+    script("leases.acquire", JobRefusedError("Slurm refuses the job x: invalid partition: nope"))
+    with pytest.raises(AirflowFailException, match="invalid partition: nope"):
+        acquire(run, context)
+    assert "invalid partition: nope" in context["ti"].pushed["machines"]
 
 
 def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):

@@ -1,4 +1,4 @@
-"""Looking at steps and leases without touching anything: what triggers and views do."""
+"""Looking at steps and leases without changing them: what triggers and views do."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ class LeaseLook:
     state: LeaseState
     dashboard_url: str
     why: str
+    """Why it ended; empty while it lives."""
+    waits_for: str = ""
+    """What it waits for in a queue; empty when it does not wait, or there is no queue."""
+    is_refused: bool = False
+    """Whether its batch system will never start it: asking again is vain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +37,21 @@ class Look:
 
 
 def look_lease(lease_folder: Path, lost_after_s: float) -> LeaseLook:
-    """See how a lease stands; reads files only."""
+    """See how a lease stands; reads files, and asks the queue when the site's board is too old."""
     folder = LeaseFolder(lease_folder)
     info = client.info(folder)
     state = client.state(folder, lost_after_s)
-    why = "" if state.is_active else client.why_ended(folder)
-    return LeaseLook(state=state, dashboard_url=info.dashboard_url if info else "", why=why)
+    return LeaseLook(
+        state=state,
+        dashboard_url=info.dashboard_url if info else "",
+        why="" if state.is_active else client.why_ended(folder),
+        waits_for=client.waiting_for(folder) if state is LeaseState.STARTING else "",
+        is_refused=state is LeaseState.FAILED and client.is_refused(folder),
+    )
 
 
 def look(lease_folder: Path, step_folder: Path, lost_after_s: float) -> Look:
-    """See how a step stands; reads files only."""
+    """See how a step and its lease stand."""
     folder = StepFolder(step_folder)
     lease = look_lease(lease_folder, lost_after_s)
     ended = mailbox.outcome(folder) is not None

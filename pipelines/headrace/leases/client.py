@@ -173,6 +173,12 @@ def why_ended(folder: LeaseFolder) -> str:
     return f"The lease's host ({name}) gave no heartbeat for {sight.silent_s:.0f} s"
 
 
+def is_refused(folder: LeaseFolder) -> bool:
+    """Whether the batch system will never start the lease's job, so that asking again is vain."""
+    job = _look(folder).job
+    return job is not None and job.is_ended and not job.failure_class.is_retried
+
+
 def waiting_for(folder: LeaseFolder) -> str:
     """What a lease waits for that is still starting, in words for the user; empty when unknown."""
     if folder.info.exists() or folder.host.exists() or not folder.job.exists():

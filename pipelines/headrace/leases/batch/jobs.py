@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from enum import Enum
 
 from pydantic import Field
@@ -130,13 +131,35 @@ def view_of(sight: JobSight, system: str) -> JobView:
         why = f"{name} can never start: {sight.reason}"
         return JobView(is_ended=True, why=why, failure_class=failure_class(sight))
     if not sight.state.is_final:
-        return JobView(is_ended=False, why=f"{name} is {sight.state.value}{_details(sight)}")
-    why = f"{name} ended: {sight.state.value}{_details(sight)}"
+        details = _colon([sight.reason, _start(sight, system)])
+        return JobView(is_ended=False, why=f"{name} is {sight.state.value}{details}")
+    why = f"{name} ended: {sight.state.value}{_colon([sight.reason])}"
     return JobView(is_ended=True, why=why, failure_class=failure_class(sight))
 
 
-def _details(sight: JobSight) -> str:
-    parts = [sight.reason] if sight.reason else []
-    if sight.state is JobState.PENDING and sight.starts_at is not None:
-        parts.append(f"expected {time.strftime('%H:%M', time.localtime(sight.starts_at))}")
-    return f": {', '.join(parts)}" if parts else ""
+def moment(at: float, now: float) -> str:
+    """A time for people, in the time zone of this process: `14:05 CET`, `Fri 2 Jan 14:05 CET`.
+
+    Args:
+        at: The time, seconds since the epoch.
+        now: The present; the day is left out when it is today.
+    """
+    local, today = time.localtime(at), time.localtime(now)
+    day = "" if local[:3] == today[:3] else f"{time.strftime('%a', local)} {local.tm_mday} "
+    month = f"{time.strftime('%b', local)} " if day else ""
+    return f"{day}{month}{time.strftime('%H:%M %Z', local)}"
+
+
+def _start(sight: JobSight, system: str) -> str:
+    """When a waiting job is expected to start; never a guess."""
+    if sight.state is not JobState.PENDING:
+        return ""
+    if sight.starts_at is not None:
+        return f"expected {moment(sight.starts_at, sight.seen_at)}"
+    # without a reason nobody has been asked yet
+    return f"{system} gives no expected start" if sight.reason else ""
+
+
+def _colon(parts: Sequence[str]) -> str:
+    told = [part for part in parts if part]
+    return f": {', '.join(told)}" if told else ""

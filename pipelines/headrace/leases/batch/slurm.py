@@ -260,6 +260,8 @@ def _reason(text: str, state: str) -> str:
 
 
 def _time(text: str) -> float | None:
+    if text.isdecimal():  # SLURM_TIME_FORMAT=%s
+        return float(text)
     try:
         return time.mktime(time.strptime(text, _TIME_FORMAT))
     except ValueError:  # "N/A"

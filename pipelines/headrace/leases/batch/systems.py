@@ -10,6 +10,9 @@ from headrace.recipe.site import Role
 
 _SYSTEMS = {"slurm": Slurm}
 
+# seconds since the epoch: the commands may run in another time zone than this process
+_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
+
 
 def system_of(role: Role) -> BatchSystem:
     """The batch system that a role of a site names; its commands run on this machine.
@@ -23,4 +26,4 @@ def system_of(role: Role) -> BatchSystem:
         )
     system, config = _SYSTEMS[role.backend], role.batch.config
     environment = {system.config_variable: config} if config else {}
-    return system(LocalCommands(environment), config or "")
+    return system(LocalCommands(_ENVIRONMENT | environment), config or "")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,37 @@ def test_lines_of_squeue(line: str, state: JobState, reason: str, never: bool):
 
 def test_expected_start():
     assert parse_squeue("7|PENDING|2026-01-01T10:00:00|Resources|x").starts_at is not None
+    assert parse_squeue("7|PENDING|1767261600|Resources|x").starts_at == 1767261600
     assert parse_squeue("7|PENDING|N/A|Resources|x").starts_at is None
+
+
+@pytest.mark.parametrize(
+    ("zone", "at", "told"),
+    [
+        ("UTC", 1767276300.0, "expected 14:05 UTC"),
+        ("CET-1", 1767276300.0, "expected 15:05 CET"),
+        ("UTC", 1767362700.0, "expected Fri 2 Jan 14:05 UTC"),
+        ("UTC", None, "Slurm gives no expected start"),
+    ],
+)
+def test_the_expected_start_is_told_in_the_readers_time_zone(
+    zone: str, at: float | None, told: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Never a guess: when Slurm does not know, that is said."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    sight = JobSight(
+        job_id="7",
+        state=JobState.PENDING,
+        reason="Resources",
+        starts_at=at,
+        seen_at=1767261600.0,  # 1 January 2026, 10:00 UTC
+    )
+    try:
+        assert view_of(sight, "Slurm").why == f"Slurm job 7 is pending: Resources, {told}"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(
