@@ -25,7 +25,10 @@ has_mariadb-server() { [[ -x /usr/sbin/mariadbd ]]; }
 
 has_charliecloud() { command -v ch-run >/dev/null; }
 
-PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server charliecloud)
+has_openmpi-bin() { command -v mpirun >/dev/null; }
+
+PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server charliecloud
+  openmpi-bin)
 
 missing() {
   local package
@@ -42,6 +45,7 @@ why() { # PACKAGE: what is left out without it
   slurm-wlm | slurmdbd | munge | mariadb-server)
     say "  $1: the tests on a real Slurm are skipped"
     ;;
+  openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;
   esac
 }

@@ -113,6 +113,10 @@ class Role(Part):
     """The lease fails when its nodes are not there after this time."""
     env: dict[str, str] = {}
     """Environment variables of workers and ranks."""
+    launcher: Literal["mpirun", "srun"] | None = None
+    """One Open MPI `mpirun` or Slurm `srun` starts all ranks; null: each node its own."""
+    launcher_options: tuple[str, ...] = ()
+    """Further options of the launcher, such as `--mpi=pmix`."""
 
     @model_validator(mode="after")
     def _check(self) -> Role:
@@ -123,6 +127,17 @@ class Role(Part):
         refused, of_srun = reserved.OF_BACKEND.get(self.backend, ({}, {}))
         reserved.refuse("batch.options", self.batch.options, refused)
         reserved.refuse("batch.srun_options", self.batch.srun_options, of_srun)
+        return self
+
+    @model_validator(mode="after")
+    def _check_launcher(self) -> Role:
+        if self.launcher == "srun" and self.backend != "slurm":
+            raise ValueError(f"launcher 'srun' needs backend 'slurm', not '{self.backend}'")
+        if self.launcher_options and self.launcher is None:
+            raise ValueError("`launcher_options` are for a `launcher`; name it, or leave them out")
+        container = self.batch.container
+        if self.launcher is not None and container is not None and container.runtime != "none":
+            raise ValueError(f"'{self.launcher}' starts no ranks in a container; leave out one")
         return self
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -10,21 +10,18 @@ import psutil
 from headrace.data.targets import check_code
 from headrace.errors import StepError
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
-from headrace.steps.children import Child, ChildGroup
-from headrace.storage.atomic import read_record, write_record, write_text
+from headrace.recipe.site import Role, Site
+from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder
 from headrace.storage.manifest import Manifest
 from headrace.storage.memory import available_memory_bytes
 from headrace.storage.packed import read_manifest_at
-from headrace.training.data import DataOnNode, data_on_node
+from headrace.training.data import data_on_node
 from headrace.training.launch import interface_of, rank_children, rank_spec
-from headrace.training.oom import num_memory_kills
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
-from headrace.training.records import NodeLaunch, NodeOutcome
-from headrace.training.watch import RankWatch
-
-_GRACE_S = 3.0
+from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady
+from headrace.training.together import run_together
+from headrace.training.watch import run_watched, tell_failure
 
 
 def run_node(launch: NodeLaunch) -> NodeOutcome:
@@ -48,27 +45,29 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         raise StepError(f"{run.path} holds no recipe.json or site.json")
     manifest = _check(launch, recipe, site)
     with data_on_node(launch, recipe, site, manifest) as data:
-        children = _prepare(launch, recipe, site, manifest, data.folder)
-        return _run_ranks(launch, recipe, children, data)
+        _write_specs(launch, recipe, manifest, data.folder)
+        node = NodeReady(launch=launch, dataset=str(data.folder), interface=_interface(launch.host))
+        role = site.roles[recipe.train.role]
+        run_ranks = _run_own_ranks if role.launcher is None else _run_all_together
+        outcome = run_ranks(node, recipe, role, data.keep_on)
+        data.check()
+    if outcome.failures:
+        tell_failure(launch, outcome)
+    return outcome
 
 
-def _run_ranks(
-    launch: NodeLaunch, recipe: Recipe, children: Sequence[Child], data: DataOnNode
+def _run_own_ranks(
+    node: NodeReady, recipe: Recipe, role: Role, keep_on: Callable[[], bool]
 ) -> NodeOutcome:
-    memory_kills = num_memory_kills()
-    with ChildGroup(children, _GRACE_S) as group:
-        watch = RankWatch(launch, group, children, recipe.train.hang_timeout)
-        ends = group.supervise(lambda: watch.keep_on() and data.keep_on())
-    data.check()
-    failures = watch.failures(ends, out_of_memory=num_memory_kills() > memory_kills)
-    if failures:
-        write_text(launch.folder.stop, f"{launch.node_name}: {failures[0].what}")
-    return NodeOutcome(
-        node=launch.node_name,
-        stopped=any(end.stopped for end in ends),
-        failures=failures,
-        beats=watch.beats(),
-    )
+    children = rank_children(node.launch, recipe, role, node.dataset, node.interface)
+    return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on)
+
+
+def _run_all_together(
+    node: NodeReady, recipe: Recipe, role: Role, keep_on: Callable[[], bool]
+) -> NodeOutcome:
+    del recipe
+    return run_together(node, role, keep_on)
 
 
 def _check(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
@@ -81,18 +80,12 @@ def _check(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
     return manifest
 
 
-def _prepare(
-    launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest, folder: Path
-) -> Sequence[Child]:
-    _write_specs(launch, recipe, manifest, folder)
-    interface = interface_of(
-        launch.host,
-        {
-            name: [address.address for address in addresses]
-            for name, addresses in psutil.net_if_addrs().items()
-        },
-    )
-    return rank_children(launch, recipe, site.roles[recipe.train.role], str(folder), interface)
+def _interface(host: str) -> str | None:
+    addresses = {
+        name: [address.address for address in found]
+        for name, found in psutil.net_if_addrs().items()
+    }
+    return interface_of(host, addresses)
 
 
 def _write_specs(launch: NodeLaunch, recipe: Recipe, manifest: Manifest, staged: Path) -> None:

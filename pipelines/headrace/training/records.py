@@ -43,6 +43,23 @@ class LaunchFolder:
         """Sign of life of a rank."""
         return self.path / f"beat-{rank}"
 
+    def ready(self, node_index: int) -> Path:
+        """What a node has ready for its ranks; for a launcher of all ranks."""
+        return self.path / f"node-{node_index}.json"
+
+    def placed(self, rank: int) -> Path:
+        """Written by a rank's watcher when the launcher has started it."""
+        return self.path / f"placed-{rank}"
+
+    def outcome(self, rank: int) -> Path:
+        """How a rank that a launcher has started ended, by its watcher."""
+        return self.path / f"outcome-{rank}.json"
+
+    @property
+    def launched(self) -> Path:
+        """Its presence says that the launcher of all ranks has ended."""
+        return self.path / "launched"
+
 
 class NodeLaunch(Record):
     """What one node is to start."""
@@ -89,6 +106,19 @@ class NodeLaunch(Record):
     def folder(self) -> LaunchFolder:
         """Files of this launch."""
         return LaunchFolder(Path(self.step_folder) / "parts" / f"launch-{self.number:03d}")
+
+
+class NodeReady(Record):
+    """A node that has its data, and waits for the launcher of all ranks."""
+
+    launch: NodeLaunch
+    """What it is to start."""
+    dataset: str
+    """Folder of the dataset on the node."""
+    interface: str | None = None
+    """Network interface of the node's address; null to let the library choose."""
+    slurm_name: str = ""
+    """Slurm's name of the node; empty outside Slurm."""
 
 
 class NodeStaged(Record):

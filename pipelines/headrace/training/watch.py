@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.leases.held import wanted
 from headrace.steps.children import Child, ChildEnd, ChildGroup
-from headrace.storage.atomic import read_record
+from headrace.storage.atomic import read_record, write_text
 from headrace.storage.layout import StepFolder
 from headrace.training.beats import read_beat
 from headrace.training.failures import script_failure
 from headrace.training.launch import rank_name
-from headrace.training.records import FailureKind, NodeLaunch, RankFailure
+from headrace.training.oom import num_memory_kills
+from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
+
+GRACE_S = 3.0
+"""Seconds that ranks have to end when they are asked to."""
 
 _LOOK_EVERY_S = 0.25
 _DUMP_S = 1.0
-_START_S = 300.0
+START_S = 300.0
 """Least time that ranks have for their imports and their rendezvous, before training starts."""
 
 _TAIL_LINES = 30
@@ -52,6 +56,7 @@ class RankWatch:
         self._is_script = "headrace.steps.child" in children[0].command
         self._logs = {child.name: child.log for child in children}
         self._log_starts = {child.name: _size(child.log) for child in children}
+        self._ranks = tuple(rank for rank in launch.ranks if rank_name(rank) in self._logs)
 
     def keep_on(self) -> bool:
         """Whether the ranks are to go on; looks at files a few times a second."""
@@ -59,7 +64,7 @@ class RankWatch:
         if now - self._looked_at < _LOOK_EVERY_S:
             return True
         self._looked_at = now
-        if self._is_over() or not wanted():
+        if is_over(self._launch):
             return False
         self._hung = [] if self._is_script else self._find_hung()
         if self._hung:
@@ -68,7 +73,7 @@ class RankWatch:
 
     def beats(self) -> dict[int, int]:
         """Signs of life of each rank so far."""
-        return {rank: read_beat(self._launch.folder.beat(rank))[0] for rank in self._launch.ranks}
+        return {rank: read_beat(self._launch.folder.beat(rank))[0] for rank in self._ranks}
 
     def failures(self, ends: Sequence[ChildEnd], *, out_of_memory: bool) -> tuple[RankFailure, ...]:
         """Why ranks failed; empty when none did.
@@ -81,22 +86,16 @@ class RankWatch:
             return tuple(self._hung)
         by_name = {end.name: end for end in ends}
         found = (
-            self._failure(rank, by_name[rank_name(rank)], out_of_memory)
-            for rank in self._launch.ranks
+            self._failure(rank, by_name[rank_name(rank)], out_of_memory) for rank in self._ranks
         )
         return tuple(failure for failure in found if failure is not None)
-
-    def _is_over(self) -> bool:
-        step = StepFolder(Path(self._launch.step_folder))
-        marks = (self._launch.folder.stop, step.cancel, step.exit, step.result)
-        return any(mark.exists() for mark in marks)
 
     def _find_hung(self) -> list[RankFailure]:
         now = time.time()
         hung = []
-        for rank in self._launch.ranks:
+        for rank in self._ranks:
             _, at = read_beat(self._launch.folder.beat(rank))
-            limit_s = self._hang_timeout_s if at else max(self._hang_timeout_s, _START_S)
+            limit_s = self._hang_timeout_s if at else max(self._hang_timeout_s, START_S)
             silent_s = now - (at or self._started_at)
             if rank_name(rank) in self._group.running and silent_s > limit_s:
                 hung.append(
@@ -140,10 +139,61 @@ class RankWatch:
         )
 
     def _tail(self, name: str) -> str:
-        with self._logs[name].open("rb") as log:
-            log.seek(self._log_starts[name])
-            lines = log.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-_TAIL_LINES:])
+        return tail(self._logs[name], self._log_starts[name])
+
+
+def run_watched(
+    launch: NodeLaunch,
+    children: Sequence[Child],
+    hang_timeout_s: float,
+    keep_on: Callable[[], bool] = lambda: True,
+) -> NodeOutcome:
+    """Run ranks of a node to their end.
+
+    Args:
+        launch: What is started.
+        children: The ranks' processes, all of the node or some.
+        hang_timeout_s: A rank without a sign of life for this time hangs.
+        keep_on: Called at each look; false stops the ranks.
+
+    Returns:
+        How they ended; faults are told, not raised.
+    """
+    memory_kills = num_memory_kills()
+    with ChildGroup(children, GRACE_S) as group:
+        watch = RankWatch(launch, group, children, hang_timeout_s)
+        ends = group.supervise(lambda: watch.keep_on() and keep_on())
+    return NodeOutcome(
+        node=launch.node_name,
+        stopped=any(end.stopped for end in ends),
+        failures=watch.failures(ends, out_of_memory=num_memory_kills() > memory_kills),
+        beats=watch.beats(),
+    )
+
+
+def tell_failure(launch: NodeLaunch, outcome: NodeOutcome) -> None:
+    """Have all other ranks of a launch end, as some have failed."""
+    write_text(launch.folder.stop, f"{outcome.node}: {outcome.failures[0].what}")
+
+
+def is_over(launch: NodeLaunch) -> bool:
+    """Whether the ranks of a launch are to end: one has failed, or nobody waits for them."""
+    step = StepFolder(Path(launch.step_folder))
+    marks = (launch.folder.stop, step.cancel, step.exit, step.result)
+    return any(mark.exists() for mark in marks) or not wanted()
+
+
+def tail(log: Path, start: int) -> str:
+    """The last lines of a log.
+
+    Args:
+        log: The file.
+        start: Lines before this byte are of an earlier process.
+    """
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-_TAIL_LINES:])
 
 
 def _kind(end: ChildEnd, out_of_memory: bool) -> FailureKind:

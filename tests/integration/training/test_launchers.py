@@ -1,0 +1,149 @@
+"""Ranks that one mpirun or srun starts: the weights and the words of the default launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import HeadraceError, SiteError
+from headrace.leases import client
+from headrace.leases.fleet import Fleet
+from headrace.recipe.site import Role
+from headrace.steps.context import StepContext
+from headrace.storage.manifest import read_manifest
+from headrace.training.records import LaunchFolder
+from headrace.training.step import train
+from support.leases import opened
+from support.slurm_dev import DevSlurm
+from support.training import (
+    CODE,
+    ThisProcessFleet,
+    make_context,
+    make_recipe,
+    make_site,
+    train_here,
+    write_blobs,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_SRUN: dict[str, Any] = {
+    "backend": "slurm",
+    "kind": "gang",
+    "nodes": 2,
+    "ranks_per_node": 1,
+    "lifetime": 600,
+    "batch": {"interface": "lo", "poll": 0.2, "gpus_per_node": 2},
+    "launcher": "srun",
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("blobs") / "dataset"
+    write_blobs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(dataset, tmp_path_factory) -> str:
+    """Weights of two ranks that their node has started."""
+    context = start(tmp_path_factory.mktemp("default"), launcher=None)
+    return str(train_here(context, dataset)["weights_xxh3"])
+
+
+@pytest.fixture
+def mpirun(monkeypatch) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("Open MPI is not installed: no program mpirun")
+    if os.getuid() == 0:  # Open MPI wants to be asked twice
+        monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+
+
+def start(
+    folder: Path, *, launcher: str | None = "mpirun", role: Role | None = None, **options: Any
+) -> StepContext:
+    """A training of two ranks, on one node unless the role says otherwise."""
+    notes = folder / "notes"
+    notes.mkdir(parents=True)
+    recipe = make_recipe(
+        {
+            "code": [str(CODE)],
+            "data": {"global_batch_size": 8},
+            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
+            "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 5},
+        }
+    )
+    gang = {"kind": "gang", "nodes": 1, "ranks_per_node": 2, "launcher": launcher}
+    roles = {"gpu": gang if role is None else role.model_dump()}
+    return make_context(folder, recipe, make_site(folder, roles=roles, allowed_code=[str(CODE)]))
+
+
+def events(context: StepContext, name: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
+    return [event for event in found if event["event"] == name]
+
+
+def last_launch(context: StepContext) -> LaunchFolder:
+    return LaunchFolder(max(context.folder.parts.glob("launch-*")))
+
+
+def test_ranks_of_mpirun_end_like_those_of_the_default_launcher_though_one_was_killed(
+    dataset, weights, tmp_path, mpirun, no_leftover_processes
+):
+    """The death of a rank ends those of all nodes, is told of that rank, and leaves no trace in the
+    weights.
+    """
+    role = Role(kind="gang", nodes=2, ranks_per_node=1, launcher="mpirun")
+    context = start(tmp_path, role=role, dies=[[1, 17]])
+    outputs = train_here(context, dataset, ThisProcessFleet(2))
+    assert outputs["weights_xxh3"] == weights
+    (restart,) = events(context, "restart")
+    assert restart["why"] == "Rank 1 on node-1: ended by signal SIGKILL"
+    assert all(last_launch(context).placed(rank).exists() for rank in range(2))
+    assert (context.folder.logs / "mpirun.log").exists()
+
+
+def failure(context: StepContext, dataset: Path) -> HeadraceError:
+    with pytest.raises(HeadraceError) as caught:
+        train_here(context, dataset)
+    return caught.value
+
+
+def test_a_launcher_that_starts_nothing_is_told_with_its_own_words(
+    dataset, tmp_path, mpirun, no_leftover_processes
+):
+    role = Role(
+        kind="gang", ranks_per_node=2, launcher="mpirun", launcher_options=("--no-such-option",)
+    )
+    context = start(tmp_path, role=role)
+    error = failure(context, dataset)
+    assert "mpirun ended with exit code" in error.what
+    assert "no-such-option" in error.hint
+
+
+def test_a_launcher_that_is_not_there_is_named(dataset, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = failure(start(tmp_path), dataset)
+    assert isinstance(error, SiteError)
+    assert error.what == "There is no program 'mpirun' on node-0"
+
+
+def test_ranks_of_srun_end_like_those_of_the_default_launcher(
+    dataset, weights, tmp_path, slurm: DevSlurm
+):
+    role = Role(**_SRUN)
+    context = start(tmp_path, role=role)
+    folder = opened(tmp_path / "site", role)
+    try:
+        with Fleet.open(folder) as fleet:
+            outputs = train(context, fleet, str(dataset), read_manifest(dataset))
+    finally:
+        client.end(folder)
+    assert outputs["weights_xxh3"] == weights
