@@ -27,8 +27,12 @@ has_charliecloud() { command -v ch-run >/dev/null; }
 
 has_openmpi-bin() { command -v mpirun >/dev/null; }
 
-PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server charliecloud
-  openmpi-bin)
+has_openssh-server() { [[ -x /usr/sbin/sshd ]]; }
+
+has_openssh-client() { command -v ssh >/dev/null; }
+
+PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
+  charliecloud openmpi-bin openssh-server openssh-client)
 
 missing() {
   local package
@@ -46,6 +50,7 @@ why() { # PACKAGE: what is left out without it
     say "  $1: the tests on a real Slurm are skipped"
     ;;
   openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
+  openssh-server | openssh-client) say "  $1: the tests of login nodes are skipped" ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;
   esac
 }

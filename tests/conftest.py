@@ -12,6 +12,7 @@ from headrace.processes import end_processes
 from support.airflow_service import airflow_service
 from support.images import write_class_folders
 from support.leftovers import MARK, describe, started_by
+from support.login_node import login_node
 from support.ports import find_free_port
 from support.s3_servers import (
     moto_bucket,
@@ -28,6 +29,7 @@ from support.waiting import wait_until
 __all__ = [
     "airflow_service",
     "dev_slurm",
+    "login_node",
     "moto_bucket",
     "moto_server",
     "pytest_make_collect_report",

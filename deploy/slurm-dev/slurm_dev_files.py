@@ -99,6 +99,7 @@ GresTypes=gpu
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={shape.port + 1}
+AccountingStorageEnforce=limits
 AccountingStoragePass={shape.munge_socket}
 AccountingStorageTRES=gres/gpu
 NodeName=node[1-{shape.nodes}] NodeHostname={shape.host} NodeAddr=127.0.0.1 \

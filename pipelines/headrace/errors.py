@@ -153,6 +153,14 @@ class CapacityError(HeadraceError):
     failure_class = FailureClass.CAPACITY
 
 
+class QueueFullError(CapacityError):
+    """No further job may be submitted just now: limits, or the pace, of a queue are reached."""
+
+
+class SubmitLimitError(QueueFullError):
+    """A batch system refuses a job until others of its user have ended."""
+
+
 class LeaseError(HeadraceError):
     """A lease could not be opened, reached or closed."""
 
@@ -165,6 +173,10 @@ class LeaseLostError(LeaseError):
 
 class BatchError(LeaseError):
     """The batch system cannot be asked, or does not answer."""
+
+
+class LoginError(BatchError):
+    """The login node of a batch system cannot be reached."""
 
 
 class AmbiguousSubmitError(BatchError):

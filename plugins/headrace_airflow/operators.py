@@ -17,7 +17,7 @@ from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.runs import Run, open_run
 from headrace.control.steps import Ticket, cancel_step, collect, start_step
 from headrace.control.watch import look, look_lease
-from headrace.errors import CapacityError, JobRefusedError
+from headrace.errors import CapacityError, JobRefusedError, QueueFullError
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
 from headrace_airflow.airflow_api import (
@@ -76,8 +76,12 @@ class _StepTask(RunOperator):
 
     def _wait_for_room(self, context: Context, run: Run, error: CapacityError) -> NoReturn:
         self.log.info("%s The task waits for room and then asks again.", error.what)
+        waiting = self._waiting(context, run)
+        if isinstance(error, QueueFullError):  # places come free when the queue is looked at
+            polls = [role.batch.poll for role in run.site.roles.values()]
+            waiting["poll_s"] = max(waiting["poll_s"], min(polls))
         trigger = RoomTrigger(
-            task=self._waiting(context, run),
+            task=waiting,
             leases_folder=str(run.site_folder.leases),
             max_leases=run.site.limits.max_leases,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ import pytest
 from headrace.errors import BatchError, JobRefusedError
 from headrace.leases.batch.board import final_sight, sight
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.slurm import Slurm
+from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.batch.submitting import JobRecord, intent_of, submit_once
 from headrace.leases.batch.system import BatchSystem
 from headrace.storage.atomic import write_text
+from support.login_node import LoginNode
 from support.scripted_commands import Answer, FlakySubmits, ScriptedCommands
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
@@ -208,6 +211,38 @@ class TestSlurm(BatchContract):
         high = system.submit(urgent)
         assert _end_of(system, low).state is JobState.PREEMPTED
         assert _end_of(system, high).state is JobState.COMPLETED
+
+
+class TestSlurmOverSsh(BatchContract):
+    """pains 14: as on the machine itself, though its commands run on a login node."""
+
+    refused = TestSlurm.refused
+    impossible = TestSlurm.impossible
+
+    @pytest.fixture
+    def commands(self, slurm: DevSlurm, login_node: LoginNode) -> SshCommands:
+        return login_node.commands({"SLURM_CONF": str(slurm.config)})
+
+    @pytest.fixture
+    def system(self, commands: SshCommands) -> BatchSystem:
+        return Slurm(commands)
+
+    @pytest.fixture
+    def flaky(self, commands: SshCommands) -> Callable[..., tuple[BatchSystem, FlakySubmits]]:
+        def make(**counts: int) -> tuple[BatchSystem, FlakySubmits]:
+            spoilt = FlakySubmits(commands, **counts)
+            return Slurm(spoilt), spoilt
+
+        return make
+
+    @pytest.fixture
+    def silent(self) -> BatchSystem:
+        return Slurm(ScriptedCommands(Answer(None, "", "the connection to login1 was lost")))
+
+    @pytest.fixture(autouse=True)
+    def _one_connection(self, login_node: LoginNode) -> Iterator[None]:
+        yield
+        assert login_node.num_connections <= 1
 
 
 def _job(folder: Path, **changes: Any) -> JobSpec:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from filelock import FileLock
 
-from headrace.errors import JobRefusedError, UnknownNameError
+from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
 from headrace.leases.backends import backend
-from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec
+from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec, Waiting
 from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder
@@ -20,6 +20,7 @@ GAVE_UP = "the gang did not come together"
 
 _POLL_S = 0.05
 _WELL_S = 5.0
+_WAITING_S = 300.0
 _NEVER_STARTED = "The lease was never started, or its folder has gone"
 
 
@@ -68,17 +69,23 @@ def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
     Raises:
         LeaseError: The host did not start.
         JobRefusedError: The batch system refuses the job.
+        CapacityError: Too many jobs are there already; ask again, the lease waits meanwhile.
     """
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FileLock(folder.path / ".start.lock", mode=0o600):
         if folder.host.exists() or folder.closed.exists() or folder.job.exists():
             return
-        write_record(folder.spec, spec)
+        if read_record(folder.spec, LeaseSpec) != spec:
+            write_record(folder.spec, spec)
         try:
             backend(spec.role.backend).launch(folder, spec)
         except JobRefusedError as error:
             write_record(folder.closed, _failed(str(error)))
             raise
+        except CapacityError as error:
+            write_record(folder.waiting, Waiting(reason=error.what))
+            raise
+        folder.waiting.unlink(missing_ok=True)
 
 
 def spec(folder: LeaseFolder) -> LeaseSpec:
@@ -181,7 +188,9 @@ def is_refused(folder: LeaseFolder) -> bool:
 
 def waiting_for(folder: LeaseFolder) -> str:
     """What a lease waits for that is still starting, in words for the user; empty when unknown."""
-    if folder.info.exists() or folder.host.exists() or not folder.job.exists():
+    if folder.info.exists() or folder.host.exists():
+        return ""
+    if not folder.job.exists() and not folder.waiting.exists():
         return ""
     job = _look(folder).job
     return "" if job is None or job.is_ended else job.why
@@ -205,7 +214,17 @@ def _look(folder: LeaseFolder) -> Sight:
 
 def _job(folder: LeaseFolder) -> JobView | None:
     asked = read_record(folder.spec, LeaseSpec)
-    return None if asked is None else backend(asked.role.backend).job(folder, asked)
+    if asked is None:
+        return None
+    return backend(asked.role.backend).job(folder, asked) or _unsubmitted(folder)
+
+
+def _unsubmitted(folder: LeaseFolder) -> JobView | None:
+    """What a lease waits for that has no job yet; None when nobody asks for it any more."""
+    waiting = read_record(folder.waiting, Waiting)
+    if waiting is None or time.time() - waiting.at > _WAITING_S:
+        return None
+    return JobView(is_ended=False, why=waiting.reason)
 
 
 def _failed(why: str) -> Ending:

@@ -6,16 +6,13 @@ import hashlib
 import importlib
 import os
 import sys
-import time
-from functools import partial
-from pathlib import Path
 
 from headrace.errors import BatchError
 from headrace.leases.backends import Cluster
 from headrace.leases.batch.board import final_sight, sight
+from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.jobs import JobSpec, JobState, view_of
-from headrace.leases.batch.pace import take
-from headrace.leases.batch.submitting import JobRecord, intent_of, submit_once
+from headrace.leases.batch.submitting import JobRecord, intent_of
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.batch.systems import system_of
 from headrace.leases.marks import end_marked, mark
@@ -39,11 +36,11 @@ class BatchBackend:
 
         Raises:
             JobRefusedError: The batch system refuses the job.
+            QueueFullError: It is not the job's turn; nothing was submitted.
             BatchError: The batch system does not answer.
         """
-        bucket = folder.path.parent / ".queue" / "submits.json"
-        wait = partial(_wait_for_token, bucket, spec.role.batch.submits_per_minute)
-        submit_once(system_of(spec.role), _job(folder, spec), folder.job, wait)
+        gate = Gate(system_of(spec.role), folder.path.parent, spec.role.batch)
+        gate.submit(_job(folder, spec), folder.job)
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """The script that `launch` would submit; nothing is asked of the batch system."""
@@ -179,10 +176,6 @@ def _end(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> bool:
 
 def _record(job_id: str) -> JobRecord:
     return JobRecord(job_id=job_id, name="", submitted_at=0.0)
-
-
-def _wait_for_token(bucket: Path, per_minute: int) -> None:
-    time.sleep(take(bucket, per_minute))
 
 
 def backend() -> BatchBackend:

@@ -72,6 +72,15 @@ class LeaseInfo(Record):
     """When the lease became ready, seconds since the epoch."""
 
 
+class Waiting(Record):
+    """Why a lease has no job yet (`waiting.json`); written anew each time it is asked for."""
+
+    reason: str
+    """What it waits for, for the user."""
+    at: float = Field(default_factory=time.time)
+    """When that was so, seconds since the epoch."""
+
+
 class JobView(Record):
     """What a batch system says of the job that holds a lease's machines."""
 

@@ -29,6 +29,21 @@ class Container(Part):
     """Whose accelerators Apptainer shows inside when the role has some (`--nv`, `--rocm`)."""
 
 
+class Login(Part):
+    """A login node, reached by OpenSSH without questions: a key, and a host key that is known."""
+
+    host: str = Field(pattern=r"^[^\s-]\S*$")
+    """Where the batch system's commands are, such as `me@login1`, or a name of `~/.ssh/config`."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Port; null for that of OpenSSH's configuration, else 22."""
+    identity: str | None = None
+    """File of the private key; null for what OpenSSH finds: an agent, the keys in `~/.ssh`."""
+    options: tuple[str, ...] = ()
+    """Further options of OpenSSH, such as `ProxyJump=gate.example.org`."""
+    path: str = ""
+    """Folders of the batch system's commands there, when a plain `ssh` does not find them."""
+
+
 class Batch(Part):
     """What a batch system is asked for, besides nodes and time."""
 
@@ -74,10 +89,16 @@ class Batch(Part):
     """Network interface between the nodes; null for the one of the default route."""
     config: str | None = None
     """Slurm's configuration file (`SLURM_CONF`); null for the machine's own."""
+    login: Login | None = None
+    """Login node where the commands run, over one SSH connection; null for this machine."""
     poll: Annotated[Seconds, Field(gt=0)] = 10.0
     """Time between two questions to the queue, which are for all leases of the site together."""
     submits_per_minute: int = Field(default=30, ge=1)
     """Most jobs that the leases of the site submit in a minute."""
+    max_jobs: int | None = Field(default=None, ge=1)
+    """Most jobs of the site that are in the queue at once, running ones too; null: Slurm's own."""
+    max_queued: int | None = Field(default=None, ge=1)
+    """Most jobs of the site that wait in the queue at once; null for no limit."""
 
     @model_validator(mode="after")
     def _check(self) -> Batch:

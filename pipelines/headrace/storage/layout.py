@@ -95,6 +95,11 @@ class LeaseFolder:
         return self.path / "bad-nodes.json"
 
     @property
+    def waiting(self) -> Path:
+        """Why no job was submitted yet; absent when one was, or nobody has asked for it."""
+        return self.path / "waiting.json"
+
+    @property
     def tls(self) -> Path:
         """Folder of the key and certificate of the Dask cluster; absent on one machine alone."""
         return self.path / "tls"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +14,7 @@ from pydantic import Field
 
 from headrace.errors import BatchError
 from headrace.leases.batch.jobs import JobSight, JobState
+from headrace.leases.batch.places import jobs_with_places, mark_of, places_file
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.records import Record
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_PATIENCE = 6
 _FORGOTTEN_AFTER_S = 60.0
+_LONGEST_PAUSE_S = 5.0
 
 
 class Board(Record):
@@ -31,7 +33,9 @@ class Board(Record):
     asked_at: float = 0.0
     """When the queue was asked, seconds since the epoch."""
     num_failures: int = Field(default=0, ge=0)
-    """Queries in a row that got no answer; each makes the next wait longer."""
+    """Queries in a row that got no answer."""
+    patience: float = 1.0
+    """The next question comes after so many times the usual time."""
     jobs: dict[str, JobSight] = {}
     """Jobs by id, as last told."""
 
@@ -39,9 +43,7 @@ class Board(Record):
 def sight(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> JobSight:
     """How a job stands, from the board; the queue is asked when the board is too old.
 
-    The board is shared by all processes that look at the site, so each queue hears one question
-    every `poll_s` seconds, for all jobs. A queue that does not answer is asked less often, and
-    never taken for the end of a job.
+    A queue that does not answer is never taken for the end of a job.
 
     Args:
         system: The batch system.
@@ -49,16 +51,56 @@ def sight(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> J
         job: The job.
         poll_s: Seconds between two questions.
     """
-    file = leases / ".queue" / f"board{_mark(system.queue)}.json"
-    board = read_record(file, Board) or Board()
-    if _is_due(board, job, poll_s):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with suppress(Timeout), FileLock(file.with_suffix(".lock"), timeout=0, mode=0o600):
-            board = read_record(file, Board) or Board()  # somebody may have asked meanwhile
-            if _is_due(board, job, poll_s):
-                board = _ask(system, leases, board)
-                write_record(file, board)
-    return board.jobs.get(job.job_id) or JobSight(job_id=job.job_id, state=JobState.PENDING)
+    return sights(system, leases, [job], poll_s)[job.job_id]
+
+
+def sights(
+    system: BatchSystem, leases: Path, jobs: Sequence[JobRecord], poll_s: float
+) -> dict[str, JobSight]:
+    """How several jobs stand, by id; see `sight`."""
+    told = read(system, leases).jobs
+    if not all(job.job_id in told and told[job.job_id].state.is_final for job in jobs):
+        renew(system, leases, poll_s)
+        told = read(system, leases).jobs
+    unknown = {job.job_id: JobSight(job_id=job.job_id, state=JobState.PENDING) for job in jobs}
+    return unknown | {job_id: told[job_id] for job_id in unknown if job_id in told}
+
+
+def read(system: BatchSystem, leases: Path) -> Board:
+    """The board as it is; nothing is asked.
+
+    Args:
+        system: The batch system.
+        leases: Folder of all leases of the site.
+    """
+    return read_record(_file(system, leases), Board) or Board()
+
+
+def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
+    """Ask the queue for all jobs of the site, when the board is too old.
+
+    The board is shared by all processes that look at the site, so each queue hears one question
+    every `poll_s` seconds. One that does not answer is asked less often, at moments that differ
+    from site to site.
+
+    Args:
+        system: The batch system.
+        leases: Folder of all leases of the site.
+        poll_s: Seconds between two questions.
+
+    Returns:
+        Whether it was asked, by this call.
+    """
+    file = _file(system, leases)
+    if not _is_due(read(system, leases), poll_s):
+        return False
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(Timeout), FileLock(file.with_suffix(".lock"), timeout=0, mode=0o600):
+        board = read(system, leases)  # somebody may have asked meanwhile
+        if _is_due(board, poll_s):
+            write_record(file, _ask(system, leases, board))
+            return True
+    return False
 
 
 def final_sight(
@@ -79,6 +121,7 @@ def final_sight(
         BatchError: The batch system does not answer.
     """
     deadline = time.monotonic() + timeout_s
+    pause_s = 1.0
     while True:
         found = _look(system, [job.job_id]).get(job.job_id)
         if found is None:
@@ -87,36 +130,37 @@ def final_sight(
             return found
         if time.monotonic() > deadline:
             return None
-        time.sleep(1.0)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
 
-def _mark(queue: str) -> str:
-    return f"-{hashlib.sha256(queue.encode()).hexdigest()[:8]}" if queue else ""
+def _file(system: BatchSystem, leases: Path) -> Path:
+    return leases / ".queue" / f"board{mark_of(system.queue)}.json"
 
 
-def _is_due(board: Board, job: JobRecord, poll_s: float) -> bool:
-    known = board.jobs.get(job.job_id)
-    if known is not None and known.state.is_final:
-        return False
-    patience = min(2**board.num_failures, _MOST_PATIENCE)
-    return bool(time.time() - board.asked_at >= poll_s * patience)
+def _is_due(board: Board, poll_s: float) -> bool:
+    return time.time() - board.asked_at >= poll_s * board.patience
 
 
 def _ask(system: BatchSystem, leases: Path, board: Board) -> Board:
     now = time.time()
-    records = [each for each in _open_jobs(leases) if each.queue == system.queue]
+    records = _watched(leases, system.queue)
+    ended = {job_id: each for job_id, each in board.jobs.items() if each.state.is_final}
+    open_ids = [job_id for job_id in records if job_id not in ended]
     try:
-        told = _look(system, [each.job_id for each in records])
+        told = _look(system, open_ids)
     except BatchError as error:
         logger.warning("%s; the queue is asked again later", error.what)
-        return board.model_copy(update={"asked_at": now, "num_failures": board.num_failures + 1})
-    for record in records:
-        if record.job_id not in told and now - record.submitted_at > _FORGOTTEN_AFTER_S:
+        failures = board.num_failures + 1
+        patience = min(2**failures, _MOST_PATIENCE) * random.uniform(1.0, 1.25)
+        changes = {"asked_at": now, "num_failures": failures, "patience": patience}
+        return board.model_copy(update=changes)
+    for job_id in open_ids:
+        if job_id not in told and now - records[job_id].submitted_at > _FORGOTTEN_AFTER_S:
             reason = f"{system.name} knows nothing of it any more"
-            told[record.job_id] = JobSight(
-                job_id=record.job_id, state=JobState.UNKNOWN, reason=reason
-            )
-    return Board(asked_at=now, jobs=told)
+            told[job_id] = JobSight(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
+    known = {job_id: each for job_id, each in ended.items() if job_id in records}
+    return Board(asked_at=now, jobs={**known, **told})
 
 
 def _look(system: BatchSystem, job_ids: Sequence[str]) -> dict[str, JobSight]:
@@ -128,8 +172,9 @@ def _look(system: BatchSystem, job_ids: Sequence[str]) -> dict[str, JobSight]:
     return told
 
 
-def _open_jobs(leases: Path) -> list[JobRecord]:
-    """Jobs of leases that have not been recorded as ended."""
+def _watched(leases: Path, queue: str) -> dict[str, JobRecord]:
+    """Jobs by id: those of leases that are not recorded as ended, and those with a place."""
     files = [each for each in leases.glob("*/job.json") if not (each.parent / "closed").exists()]
     found = [read_record(each, JobRecord) for each in sorted(files)]
-    return [each for each in found if each is not None]
+    held = [each for each in found if each is not None and each.queue == queue]
+    return {each.job_id: each for each in (*jobs_with_places(places_file(leases, queue)), *held)}

@@ -18,7 +18,7 @@ def tokens_after(tokens: float, passed_s: float, per_minute: int) -> float:
     """Tokens in the bucket when some time has passed; pure.
 
     Args:
-        tokens: Tokens before; negative when submits are waiting already.
+        tokens: Tokens before.
         passed_s: Seconds since then.
         per_minute: Tokens that come in a minute.
     """
@@ -26,22 +26,24 @@ def tokens_after(tokens: float, passed_s: float, per_minute: int) -> float:
 
 
 def take(file: Path, per_minute: int) -> float:
-    """Take a token from the bucket.
+    """Take a token from the bucket, if there is one.
 
     Args:
         file: The bucket; made when it is not there.
         per_minute: Tokens that come in a minute.
 
     Returns:
-        Seconds to wait before the token may be used.
+        0 when a token was taken, else seconds until one comes.
     """
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FileLock(file.with_suffix(".lock"), mode=0o600):
         now = time.time()
         tokens, at = _read(file, now)
-        left = tokens_after(tokens, now - at, per_minute) - 1.0
-        write_json(file, {"tokens": left, "at": now})
-    return max(0.0, -left * 60.0 / per_minute)
+        there = tokens_after(tokens, now - at, per_minute)
+        if there < 1.0:
+            return (1.0 - there) * 60.0 / per_minute
+        write_json(file, {"tokens": there - 1.0, "at": now})
+    return 0.0
 
 
 def _read(file: Path, now: float) -> tuple[float, float]:

@@ -6,15 +6,21 @@ Sources: https://slurm.schedmd.com/sbatch.html, squeue.html, sacct.html
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
 import time
 from collections.abc import Sequence
 
-from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
+from headrace.errors import (
+    AmbiguousSubmitError,
+    BatchError,
+    JobRefusedError,
+    SubmitLimitError,
+)
 from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.slurm_limits import told_limits
 
 _STATES = {
     "PENDING": JobState.PENDING,
@@ -60,6 +66,9 @@ _UNCLEAR = re.compile(
 )
 """Errors of sbatch after which the job may be there all the same."""
 
+_FULL = re.compile(r"(Assoc|QOS)(Max|Grp)Submit\w*")
+"""Reasons to refuse a job that go away when others end. Source: squeue.html, as above."""
+
 _SQUEUE_FORMAT = "%i|%T|%S|%r|%j"
 _SACCT_FORMAT = "JobIDRaw,State,End,Reason,JobName"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
@@ -93,6 +102,7 @@ class Slurm:
 
         Raises:
             JobRefusedError: Slurm refuses the job.
+            SubmitLimitError: Slurm refuses the job until others of the user have ended.
             AmbiguousSubmitError: No clear answer.
         """
         answer = self._commands.run(("sbatch", "--parsable"), render(spec))
@@ -101,6 +111,9 @@ class Slurm:
         told = _told(answer)
         if answer.code is None or _UNCLEAR.search(answer.error):
             raise AmbiguousSubmitError(f"sbatch gave no clear answer for {spec.name}: {told}")
+        reached = _FULL.search(answer.error)
+        if reached:
+            raise SubmitLimitError(f"waiting: Slurm takes no further job: {reached.group()}")
         raise JobRefusedError(
             f"Slurm refuses the job {spec.name}: {told}",
             "Correct the role's `batch` settings in the site; `sinfo` lists partitions and nodes.",
@@ -147,8 +160,16 @@ class Slurm:
         if job_ids:
             self._ask(("scancel", "--quiet", *job_ids))
 
+    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
+        """How many jobs the user may have submitted; see `BatchSystem.limits`.
+
+        Raises:
+            BatchError: Slurm keeps no books, or they do not answer.
+        """
+        return told_limits(self._ask, spec.account, spec.qos)
+
     def _squeue(self, *options: str) -> tuple[JobSight, ...]:
-        command = ("squeue", "--noheader", "--states=all", f"--user={os.getuid()}",
+        command = ("squeue", "--noheader", "--states=all", "--me",
                    f"--format={_SQUEUE_FORMAT}", *options)  # fmt: skip
         lines = self._ask(command).splitlines()
         found = [parse_squeue(line) for line in lines if line.strip()]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
+from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError, SubmitLimitError
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.records import Record
@@ -49,11 +49,12 @@ def submit_once(
         system: The batch system.
         spec: The job; its name is unique.
         file: The job's record.
-        wait_for_token: Called before each submit; returns when one is allowed.
+        wait_for_token: Called before each submit; returns when one is allowed, or raises.
         pause_s: Pause after the first unclear answer, doubled each time, seconds.
 
     Raises:
         JobRefusedError: The batch system refuses the job.
+        SubmitLimitError: It refuses the job until others have ended.
         BatchError: No clear answer and no such job, several times.
     """
     known = read_record(file, JobRecord)
@@ -69,7 +70,7 @@ def submit_once(
         try:
             record = _record(system, system.submit(spec), spec.name)
             break
-        except JobRefusedError:
+        except (JobRefusedError, SubmitLimitError):
             intent.unlink()
             raise
         except AmbiguousSubmitError as error:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.leases.batch.jobs import JobSight, JobSpec
+from headrace.leases.batch.limits import Limit
 
 
 class BatchSystem(Protocol):
@@ -35,6 +36,7 @@ class BatchSystem(Protocol):
 
         Raises:
             JobRefusedError: The batch system refuses the job, and will again.
+            SubmitLimitError: It refuses the job until others of the user have ended.
             AmbiguousSubmitError: There was no clear answer; the job may be there.
         """
 
@@ -67,4 +69,11 @@ class BatchSystem(Protocol):
 
         Raises:
             BatchError: The batch system does not answer.
+        """
+
+    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
+        """What the system tells of how many such jobs the user may have; often nothing.
+
+        Raises:
+            BatchError: It cannot be asked.
         """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from headrace.errors import SiteError, nearest
 from headrace.leases.batch.commands import LocalCommands
 from headrace.leases.batch.slurm import Slurm
+from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.site import Role
 
@@ -15,7 +18,10 @@ _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
 
 
 def system_of(role: Role) -> BatchSystem:
-    """The batch system that a role of a site names; its commands run on this machine.
+    """The batch system that a role of a site names.
+
+    Its commands run on this machine, or on the login node that the role names; inside a job they
+    run where they are, for that is inside the cluster.
 
     Raises:
         SiteError: There is none of that name.
@@ -24,6 +30,10 @@ def system_of(role: Role) -> BatchSystem:
         raise SiteError(
             f"There is no batch system '{role.backend}'", nearest(role.backend, _SYSTEMS)
         )
-    system, config = _SYSTEMS[role.backend], role.batch.config
-    environment = {system.config_variable: config} if config else {}
-    return system(LocalCommands(_ENVIRONMENT | environment), config or "")
+    system, config, login = _SYSTEMS[role.backend], role.batch.config, role.batch.login
+    environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
+    address = login and f"{login.host}:{login.port or ''}"
+    queue = " ".join(part for part in (address, config) if part)
+    if login is None or system.job_variable in os.environ:
+        return system(LocalCommands(environment), queue)
+    return system(SshCommands(login, environment), queue)

@@ -1,0 +1,96 @@
+"""Many jobs at once on a real Slurm: never more than the limits allow, and none twice."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import QueueFullError, SubmitLimitError
+from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.jobs import JobSpec
+from headrace.recipe.site import Batch
+from support.queue_burst import burst, flaky_sbatch
+from support.slurm_dev import DevSlurm
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+NUM_JOBS = 200
+MOST, MOST_QUEUED = 14, 8
+LOST = 25
+
+
+def test_two_hundred_jobs_asked_for_at_once(slurm: DevSlurm, tmp_path: Path):
+    """pains 16, 17: within the limits at every moment, and no duplicate of a lost answer."""
+    leases = tmp_path / "leases"
+    batch = Batch(max_jobs=MOST, max_queued=MOST_QUEUED, poll=0.3, submits_per_minute=100_000)
+    seen: list[Counter[str]] = []
+    with burst(leases, batch, flaky_sbatch(tmp_path / "bin", LOST), NUM_JOBS) as workers:
+        while any(worker.is_alive() for worker in workers):
+            states = slurm.run("squeue", "--noheader", "--format=%T").split()
+            seen.append(Counter(states))
+    assert [worker.exitcode for worker in workers] == [0] * len(workers)
+    assert max(each.total() for each in seen) <= MOST
+    assert max(each["PENDING"] for each in seen) <= MOST_QUEUED
+    assert max(each.total() for each in seen) == MOST
+    names = slurm.run("squeue", "--noheader", "--states=all", "--format=%j").split()
+    made = Counter(name for name in names if name.startswith("headrace-burst-"))
+    assert len(made) == NUM_JOBS
+    assert set(made.values()) == {1}
+    calls = (tmp_path / "bin" / "sbatch.calls").read_text().count("\n")
+    assert calls == NUM_JOBS  # what was lost was found by name
+    told = {file.read_text() for file in leases.glob("*/waiting.json")}
+    assert f"waiting: site limit of {MOST_QUEUED} queued jobs" in told
+
+
+@pytest.fixture
+def qos_limit(slurm: DevSlurm) -> Iterator[int]:
+    """A limit of three submitted jobs a user, which Slurm enforces."""
+    change = ("sacctmgr", "--immediate", "modify", "qos", "normal", "set")
+    slurm.run(*change, "MaxSubmitJobsPerUser=3")
+    yield 3
+    slurm.run(*change, "MaxSubmitJobsPerUser=-1")
+
+
+def test_a_limit_of_slurm_is_read_and_a_refusal_for_it_is_waited_for(
+    slurm: DevSlurm, qos_limit: int, tmp_path: Path
+):
+    """pains 16: known from the books; and when others of the user took the places, from sbatch."""
+    gate = Gate(slurm.system, tmp_path, Batch(poll=0.3, submits_per_minute=1000))
+    others = [
+        slurm.run("sbatch", "--parsable", "--wrap=sleep 60").strip() for _ in range(qos_limit - 1)
+    ]
+    wait_until(lambda: slurm.system.limits(_job(1)), 10, "the limit to be known")
+    assert gate.submit(_job(1), tmp_path / "1" / "job.json").job_id in slurm.queue()
+    with pytest.raises(SubmitLimitError, match="QOSMaxSubmitJobPerUserLimit"):
+        gate.submit(_job(2), tmp_path / "2" / "job.json")
+    slurm.run("scancel", *others)
+
+    def submitted() -> bool:
+        try:
+            return bool(gate.submit(_job(2), tmp_path / "2" / "job.json"))
+        except QueueFullError:
+            return False
+
+    wait_until(submitted, 30, "a place to come free", poll_s=0.2)
+    assert gate.submit(_job(3), tmp_path / "3" / "job.json").job_id in slurm.queue()
+    with pytest.raises(QueueFullError, match=r"MaxSubmitJobsPerUser of QOS normal\) limit of 3 "):
+        gate.submit(_job(4), tmp_path / "4" / "job.json")
+    slurm.run("scancel", *slurm.queue())
+
+
+def _job(number: int) -> JobSpec:
+    return JobSpec(
+        name=f"headrace-limited-{number}-{uuid.uuid4().hex[:8]}",
+        command=("sleep", "60"),
+        nodes=1,
+        cpus_per_node=1,
+        memory_bytes=2**26,
+        time_limit_s=120.0,
+        folder="/",
+        log="/dev/null",
+    )

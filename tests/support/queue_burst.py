@@ -1,0 +1,95 @@
+"""Many jobs asked for at once by several processes, with an `sbatch` that loses answers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import SpawnProcess as Process
+from pathlib import Path
+
+from headrace.errors import QueueFullError
+from headrace.leases.batch.commands import LocalCommands
+from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.jobs import JobSpec
+from headrace.leases.batch.slurm import Slurm
+from headrace.leases.queued import job_name
+from headrace.recipe.site import Batch
+from headrace.storage.atomic import write_text
+from headrace.storage.layout import LeaseFolder
+
+_NUM_PROCESSES = 4
+
+_FLAKY = """\
+#!/bin/bash
+# every {lost}th answer is lost after the job was submitted, as one that timed out
+exec 9>>"$0.calls"; flock 9; echo >&9; number=$(wc -l <"$0.calls"); exec 9>&-
+{sbatch} "$@" >"$0.$number"; code=$?
+if ((number % {lost} == 0)); then
+  echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2
+  exit 1
+fi
+cat "$0.$number"; exit "$code"
+"""
+
+
+def flaky_sbatch(folder: Path, lost: int) -> Path:
+    """A folder for the front of `PATH` whose `sbatch` loses every `lost`-th answer."""
+    sbatch = shutil.which("sbatch")
+    assert sbatch is not None
+    folder.mkdir()
+    wrapper = folder / "sbatch"
+    wrapper.write_text(_FLAKY.format(sbatch=sbatch, lost=lost))
+    wrapper.chmod(0o755)
+    return folder
+
+
+@contextmanager
+def burst(leases: Path, batch: Batch, bin_folder: Path, num_jobs: int) -> Iterator[list[Process]]:
+    """Four processes that ask for jobs, until all of theirs were submitted."""
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(target=_submit_all, args=(leases, batch, bin_folder, first, num_jobs))
+        for first in range(_NUM_PROCESSES)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+
+
+def _submit_all(leases: Path, batch: Batch, bin_folder: Path, first: int, num_jobs: int) -> None:
+    path = f"{bin_folder}:{os.environ['PATH']}"
+    gate = Gate(Slurm(LocalCommands({"PATH": path}), ""), leases, batch)
+    for number in range(first, num_jobs, _NUM_PROCESSES):
+        folder = LeaseFolder(leases / f"burst-{number}")
+        folder.path.mkdir(parents=True)
+        while not _submitted(gate, folder):
+            time.sleep(0.05)  # as the control side does, which asks every second
+
+
+def _submitted(gate: Gate, folder: LeaseFolder) -> bool:
+    job = JobSpec(
+        name=job_name(folder),
+        command=("true",),
+        nodes=1,
+        cpus_per_node=1,
+        memory_bytes=2**26,
+        time_limit_s=60.0,
+        folder="/",
+        log="/dev/null",
+        prologue=("sleep 1", "exit 0"),
+    )
+    try:
+        gate.submit(job, folder.job)
+    except QueueFullError as error:
+        write_text(folder.waiting, error.what)
+        return False
+    return True

@@ -1,0 +1,206 @@
+"""Who may submit, when, and what the others are told; the batch system is a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import JobRefusedError, QueueFullError, SubmitLimitError
+from headrace.leases.batch import board
+from headrace.leases.batch.commands import Answer
+from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.jobs import JobSpec
+from headrace.leases.batch.limits import Limit, first_reached, limits_of_site
+from headrace.leases.batch.places import Places, places_file
+from headrace.leases.batch.slurm import Slurm
+from headrace.leases.batch.slurm_limits import parse_association, parse_qos
+from headrace.recipe.site import Batch
+from headrace.storage.atomic import read_record, write_record
+
+
+class SmallSlurm:
+    """Commands of a Slurm whose jobs are set by the test."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, str] = {}
+        self.refuses = ""
+        self.association = "physics|physics||normal|\n"
+        self.num_asked = {"squeue": 0, "sbatch": 0, "sacctmgr": 0}
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        name = command[0]
+        self.num_asked[name] = self.num_asked.get(name, 0) + 1
+        if name == "sbatch":
+            return self._submit()
+        if name == "squeue":
+            rows = [f"{job_id}|{state}|N/A|None|x" for job_id, state in self.jobs.items()]
+            return Answer(0, "\n".join(rows), "")
+        if name == "sacctmgr":
+            return Answer(0, self.association if "user" in command else "normal|\n", "")
+        return Answer(0, "me\n", "") if name == "id" else Answer(1, "", "no books")
+
+    def _submit(self) -> Answer:
+        if self.refuses:
+            return Answer(1, "", f"sbatch: error: {self.refuses}")
+        job_id = str(len(self.jobs) + 1)
+        self.jobs[job_id] = "PENDING"
+        return Answer(0, f"{job_id}\n", "")
+
+
+class Site:
+    """A folder of leases and the Slurm that they use."""
+
+    def __init__(self, leases: Path, **rules: object) -> None:
+        self.leases = leases
+        self.slurm = SmallSlurm()
+        given = {"poll": 1e-6, "submits_per_minute": 10**6}
+        self.gate = Gate(Slurm(self.slurm), leases, Batch.model_validate(given | rules))
+
+    def submit(self, name: str) -> str:
+        (self.leases / name).mkdir(exist_ok=True, parents=True)
+        job = JobSpec(name=name, command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60,
+                      folder="/", log="/dev/null")  # fmt: skip
+        return self.gate.submit(job, self.leases / name / "job.json").job_id
+
+
+def test_a_place_is_free_again_when_the_queue_has_told_the_end(tmp_path: Path):
+    """pains 16: the site's limit on jobs, running ones too."""
+    site = Site(tmp_path, max_jobs=2)
+    assert [site.submit(name) for name in ("a", "b", "a")] == ["1", "2", "1"]
+    with pytest.raises(QueueFullError, match="waiting: site limit of 2 jobs"):
+        site.submit("c")
+    site.slurm.jobs["1"] = "RUNNING"
+    with pytest.raises(QueueFullError):
+        site.submit("c")
+    (tmp_path / "a" / "closed").touch()  # the lease has said goodbye, its job is still there
+    with pytest.raises(QueueFullError):
+        site.submit("c")
+    site.slurm.jobs["1"] = "COMPLETED"
+    assert site.submit("c") == "3"
+    assert site.slurm.num_asked["sbatch"] == 3
+
+
+def test_running_jobs_do_not_count_as_queued(tmp_path: Path):
+    site = Site(tmp_path, max_queued=1)
+    site.submit("a")
+    with pytest.raises(QueueFullError, match="waiting: site limit of 1 queued jobs"):
+        site.submit("b")
+    site.slurm.jobs["1"] = "RUNNING"
+    assert site.submit("b") == "2"
+
+
+def test_what_slurms_books_allow_is_kept_and_asked_about_once(tmp_path: Path):
+    """pains 16: read where the site's rules say nothing."""
+    site = Site(tmp_path)
+    site.slurm.association = "physics|chemistry|9||\nphysics|physics|1|normal|\n"
+    site.submit("a")
+    for _ in range(2):
+        with pytest.raises(QueueFullError, match=r"MaxSubmitJobs of account physics\) limit of 1 "):
+            site.submit("b")
+    assert site.slurm.num_asked["sacctmgr"] == 2  # the association and its QOS
+
+
+def test_books_that_do_not_answer_are_no_limit(tmp_path: Path):
+    site = Site(tmp_path)
+    site.slurm.association = "no such form"
+    assert [site.submit(name) for name in ("a", "b")] == ["1", "2"]
+
+
+def test_a_refusal_for_a_limit_is_waited_for_by_all(tmp_path: Path):
+    """pains 16: others may use the user's share, too."""
+    site = Site(tmp_path, poll=600.0)
+    site.slurm.refuses = "QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed"
+    with pytest.raises(SubmitLimitError, match="no further job: QOSMaxSubmitJobPerUserLimit"):
+        site.submit("a")
+    with pytest.raises(QueueFullError, match="no further job: QOSMaxSubmitJobPerUserLimit"):
+        site.submit("b")
+    assert site.slurm.num_asked["sbatch"] == 1
+    file = places_file(tmp_path, "")
+    places = read_record(file, Places)
+    assert places is not None
+    write_record(file, places.model_copy(update={"refused_until": 0.0}))
+    site.slurm.refuses = ""
+    assert site.submit("b") == "1"
+    assert read_record(file, Places).refused == ""
+
+
+def test_a_job_that_is_refused_for_good_keeps_no_place(tmp_path: Path):
+    site = Site(tmp_path, max_jobs=1)
+    site.slurm.refuses = "invalid partition specified: nope"
+    with pytest.raises(JobRefusedError, match="invalid partition"):
+        site.submit("a")
+    site.slurm.refuses = ""
+    assert site.submit("b") == "1"
+
+
+def test_whoever_died_between_place_and_submit_keeps_it_for_a_minute(tmp_path: Path):
+    site = Site(tmp_path, max_jobs=1)
+    site.submit("a")
+    (tmp_path / "a" / "job.json").unlink()
+    file = places_file(tmp_path, "")
+    places = read_record(file, Places)
+    left = places.taken["a"].model_copy(update={"job_id": ""})
+    write_record(file, Places(taken={"a": left}))
+    with pytest.raises(QueueFullError):
+        site.submit("b")
+    old = left.model_copy(update={"taken_at": left.taken_at - 100.0})
+    write_record(file, Places(taken={"a": old}))
+    assert site.submit("b") == "2"
+
+
+def test_more_submits_than_the_pace_allows_wait(tmp_path: Path):
+    """pains 17: a burst is spread out."""
+    site = Site(tmp_path, submits_per_minute=1)
+    for name in ("a", "b", "c", "d"):
+        site.submit(name)
+    with pytest.raises(QueueFullError, match="waiting: site limit of 1 submits a minute"):
+        site.submit("e")
+
+
+def test_a_silent_queue_is_asked_less_and_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    silent = Slurm(Silent())
+    clock = [1000.0]
+    monkeypatch.setattr(board.time, "time", lambda: clock[0])
+    asked = []
+    for _ in range(100):
+        if board.renew(silent, tmp_path, 10.0):
+            asked.append(clock[0])
+        clock[0] += 1.0
+    pauses = [later - earlier for earlier, later in pairwise(asked)]
+    assert pauses == sorted(pauses)
+    assert 20 <= pauses[0] <= 26
+    assert pauses[-1] >= 40
+
+
+class Silent:
+    """No command gives an answer."""
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        del command, text
+        return Answer(None, "", "no answer")
+
+
+@pytest.mark.parametrize(
+    ("num_jobs", "num_queued", "reached"),
+    [(0, 0, None), (19, 4, None), (20, 0, "site limit of 20 jobs"),
+     (7, 5, "site limit of 5 queued jobs")],
+)  # fmt: skip
+def test_the_first_limit_that_is_reached(num_jobs: int, num_queued: int, reached: str | None):
+    found = first_reached(limits_of_site(20, 5), num_jobs, num_queued)
+    assert (found and str(found)) == reached
+
+
+def test_limits_in_the_words_of_sacctmgr():
+    text = "physics|chemistry|7|long|long,short\nphysics|physics|||normal\n"
+    assert parse_association(text, None) == ((), "normal")
+    limit = Limit(most=7, whose="Slurm's (MaxSubmitJobs of account chemistry)")
+    assert parse_association(text, "chemistry") == ((limit,), "long")
+    assert parse_association("", None) == ((), "")
+    assert parse_association("a|a|||normal,long\n", None) == ((), "normal")
+    assert parse_association("a|a|||short,long\n", None) == ((), "")
+    (limit,) = parse_qos("normal|12\n")
+    assert str(limit) == "Slurm's (MaxSubmitJobsPerUser of QOS normal) limit of 12 jobs"
+    assert parse_qos("normal|\n") == ()
