@@ -62,7 +62,8 @@ def test_a_limit_of_slurm_is_read_and_a_refusal_for_it_is_waited_for(
     """pains 16: known from the books; and when others of the user took the places, from sbatch."""
     gate = Gate(slurm.system, tmp_path, Batch(poll=0.3, submits_per_minute=1000))
     others = [
-        slurm.run("sbatch", "--parsable", "--wrap=sleep 60").strip() for _ in range(qos_limit - 1)
+        slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 60").strip()
+        for _ in range(qos_limit - 1)
     ]
     wait_until(lambda: slurm.system.limits(_job(1)), 10, "the limit to be known")
     assert gate.submit(_job(1), tmp_path / "1" / "job.json").job_id in slurm.queue()

@@ -12,6 +12,7 @@ import typer
 
 from headrace.cli.console import open_console
 from headrace.cli.lease_view import details, summary
+from headrace.control.adopt import adopt as adopt_leases
 from headrace.control.reaper import reap as reap_ledger
 from headrace.leases import client, overview
 from headrace.leases.reap import reap as reap_site
@@ -29,7 +30,7 @@ def register(app: typer.Typer) -> None:
     """Add `headrace lease …` to the command line."""
     lease = typer.Typer(help=_HELP, no_args_is_help=True)
     lease.command("list")(list_leases)
-    for command in (show, close, reap, shell):
+    for command in (show, close, reap, adopt, shell):
         lease.command()(command)
     app.add_typer(lease, name="lease")
 
@@ -107,6 +108,21 @@ def reap(site: SiteOption = "laptop") -> None:
         )
     if not ended and not closed:
         typer.echo("Nothing to reap.")
+
+
+def adopt(site: SiteOption = "laptop") -> None:
+    """Enter open leases that the ledger does not know: it, or Airflow's database, was lost.
+
+    Their runs come with them. What asks for such a run again, an Airflow run with the same id or
+    `headrace resume`, goes on with the lease and the step that runs on it.
+
+    Example: headrace lease adopt --site my-cluster
+    """
+    adopted = adopt_leases(_site_folder(site))
+    for line in adopted:
+        typer.echo(line)
+    if not adopted:
+        typer.echo("Nothing to adopt: the ledger knows all open leases.")
 
 
 def shell(

@@ -35,7 +35,7 @@ def acquire(run: Run, role_name: str) -> str:
         settle(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
-    ledger().add_lease(_record(run, role_name, lease_id), max_active=run.site.limits.max_leases)
+    ledger().add_lease(recorded(run, role_name, lease_id), max_active=run.site.limits.max_leases)
     client.start(run.lease_folder(lease_id), _spec(run, role_name, lease_id))
     return lease_id
 
@@ -124,7 +124,8 @@ def _spec(run: Run, role_name: str, lease_id: str) -> LeaseSpec:
     )
 
 
-def _record(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
+def recorded(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
+    """The row of a lease that starts now."""
     return LeaseRecord(
         lease_id=lease_id,
         key=_key(run, role_name),

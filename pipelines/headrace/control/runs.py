@@ -163,18 +163,26 @@ def _owned_by(run: Run, owner: str) -> Run:
     return replace(run, request=request)
 
 
-def _from_record(record: RunRecord) -> Run:
-    folder = RunFolder(Path(record.folder))
+def run_of_folder(run_id: str, folder: RunFolder) -> Run:
+    """A run as its folder tells it; the ledger is not asked.
+
+    Raises:
+        StepError: The folder is gone or damaged.
+    """
     request = read_record(folder.request, RunRequest)
     recipe = read_record(folder.recipe, Recipe)
     site = read_record(folder.site, Site)
     if request is None or recipe is None or site is None:
         raise StepError(
-            f"The folder of run {record.run_id} is gone or incomplete: {folder.path}",
-            "Start a new run.",
+            f"The folder of run {run_id} is gone or incomplete: {folder.path}", "Start a new run."
         )
-    request = request.model_copy(update={"owner": record.owner})  # the ledger knows best
-    return Run(run_id=record.run_id, request=request, folder=folder, recipe=recipe, site=site)
+    return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
+
+
+def _from_record(record: RunRecord) -> Run:
+    run = run_of_folder(record.run_id, RunFolder(Path(record.folder)))
+    request = run.request.model_copy(update={"owner": record.owner})  # the ledger knows best
+    return replace(run, request=request)
 
 
 def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
@@ -190,7 +198,7 @@ def _entered(run: Run) -> bool:
     entered = False
     try:
         _write_folder(run)
-        entered = ledger().add_run(_record(run))
+        entered = ledger().add_run(recorded(run, time.time()))
     finally:
         if not entered:
             shutil.rmtree(run.folder.path, ignore_errors=True)
@@ -214,7 +222,13 @@ def _write_folder(run: Run) -> None:
         ) from error
 
 
-def _record(run: Run) -> RunRecord:
+def recorded(run: Run, created_at: float) -> RunRecord:
+    """The row of a run that goes on.
+
+    Args:
+        run: The run.
+        created_at: When it was asked for, seconds since the epoch.
+    """
     return RunRecord(
         run_id=run.run_id,
         key=run.request.key,
@@ -225,7 +239,7 @@ def _record(run: Run) -> RunRecord:
         state=StepState.RUNNING,
         owner=run.request.owner,
         overrides=run.request.overrides,
-        created_at=time.time(),
+        created_at=created_at,
         finished_at=None,
         outputs={},
     )

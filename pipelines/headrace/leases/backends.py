@@ -75,6 +75,16 @@ class Backend(Protocol):
             LeaseError: The batch system does not answer.
         """
 
+    def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """The lease's job, also one that was submitted and never recorded; nothing is submitted.
+
+        Returns:
+            What the job is called, for users; empty when there is none.
+
+        Raises:
+            LeaseError: The batch system does not answer.
+        """
+
     def kill_leftovers(self, folder: LeaseFolder) -> int:
         """End whatever is left of a lease whose host has gone or does not answer.
 

@@ -117,6 +117,19 @@ def info(folder: LeaseFolder) -> LeaseInfo | None:
     return read_record(folder.info, LeaseInfo)
 
 
+def find_job(folder: LeaseFolder) -> str:
+    """The job that gives the lease's machines, also one whose submitter died before recording it.
+
+    Returns:
+        What it is called, for users; empty when there is none.
+
+    Raises:
+        LeaseError: The batch system does not answer.
+    """
+    asked = spec(folder)
+    return backend(asked.role.backend).find_job(folder, asked)
+
+
 def request_close(folder: LeaseFolder, reason: str) -> None:
     """Ask the host to end the lease; the first reason given stays."""
     if not folder.close.exists() and not folder.closed.exists():

@@ -12,7 +12,7 @@ from headrace.leases.backends import Cluster
 from headrace.leases.batch.board import final_sight, sight
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.jobs import JobSpec, JobState, view_of
-from headrace.leases.batch.submitting import JobRecord, intent_of
+from headrace.leases.batch.submitting import JobRecord, intent_of, recovered
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.batch.systems import system_of
 from headrace.leases.marks import end_marked, mark
@@ -81,6 +81,16 @@ class BatchBackend:
         if ended is None or ended.state in (JobState.COMPLETED, JobState.UNKNOWN):
             return None
         return view_of(ended, system.name)
+
+    def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """The lease's job, also one that was submitted and never recorded.
+
+        Raises:
+            BatchError: The batch system does not answer.
+        """
+        system = system_of(spec.role)
+        record = recovered(system, job_name(folder), folder.job)
+        return "" if record is None else f"{system.name} job {record.job_id}"
 
     def kill_leftovers(self, folder: LeaseFolder) -> int:
         """Cancel the lease's job, unless this is its own host, and wait until it has gone.

@@ -84,6 +84,30 @@ def submit_once(
     return record
 
 
+def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
+    """Record the job of a submitter that died before it could; nothing is submitted.
+
+    Args:
+        system: The batch system.
+        name: Name of the job.
+        file: The job's record.
+
+    Returns:
+        The job; None when there is none.
+
+    Raises:
+        BatchError: The batch system does not answer.
+    """
+    known = read_record(file, JobRecord)
+    if known is not None or not intent_of(file).exists():
+        return known
+    record = _look_up(system, name)
+    if record is not None:
+        write_record(file, record)
+        intent_of(file).unlink()
+    return record
+
+
 def intent_of(file: Path) -> Path:
     """The file that is there while a job may have been submitted whose id nobody knows."""
     return file.with_suffix(".submitting")

@@ -1,0 +1,117 @@
+"""`headrace lease adopt` on a real Slurm, after the ledger was lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+from headrace.control import leases
+from headrace.control.books import ledger
+from headrace.control.runs import Run, RunRequest, create_run
+from headrace.control.steps import Ticket, collect, start_step
+from headrace.leases import client
+from headrace.leases.batch.submitting import intent_of
+from headrace.leases.queued import job_name, job_spec
+from headrace.recipe.load import BUILT_IN
+from headrace.states import LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.storage.atomic import write_record, write_text
+from headrace.storage.layout import LeaseFolder, StepFolder
+from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
+from support.slurm_dev import DevSlurm
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Site `quick`, and a ledger that can be lost."""
+    monkeypatch.setenv("HEADRACE_DIGITS", str(digits_folder))
+    site = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text()
+    site = site.replace("poll: 2s", "poll: 0.2s").replace("name: slurm-dev", "name: quick")
+    (headrace_home / "sites").mkdir()
+    (headrace_home / "sites" / "quick.yaml").write_text(site)
+    monkeypatch.setenv("HEADRACE_LEDGER", f"sqlite:///{headrace_home}/ledger.db")
+    return headrace_home
+
+
+def test_a_running_step_is_found_again_and_its_lease_closed(
+    home: Path, slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch, no_leftover_processes: None
+):
+    """pains 6, 7: what the job does is known from its folder, whatever database is lost."""
+    run = _run()
+    started = start_step(run, "pack")
+    assert isinstance(started, Ticket)
+    folder = run.lease_folder(started.lease_id)
+    wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+    _lose_the_ledger(home, monkeypatch)
+
+    (job_id,) = slurm.queue()
+    told = _headrace("lease", "adopt", "--site", "quick")
+    assert f"lease {started.lease_id}: ready, Slurm job {job_id}, run {run.run_id}" in told
+    assert "Nothing to adopt" in _headrace("lease", "adopt", "--site", "quick")
+    (record,) = ledger().leases(run_id=run.run_id)
+    assert (record.state, record.job_ids) == (LeaseState.READY, (job_id,))
+
+    again = _run()  # the same key, as of a DAG run triggered anew under its id
+    assert again.run_id == run.run_id
+    assert leases.acquire(again, record.role) == started.lease_id
+    step = StepFolder(Path(started.step_folder))
+    wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
+    attached = start_step(again, "pack")
+    result = collect(again, attached) if isinstance(attached, Ticket) else attached
+    assert result.state is StepState.SUCCEEDED
+    assert len(ledger().attempts(run.run_id)) == 1
+
+    assert "is closed: enough" in _headrace(
+        "lease", "close", started.lease_id, "--site", "quick", "--reason", "enough"
+    )
+    assert slurm.queue() == []
+
+
+def test_a_job_that_was_submitted_and_not_recorded_is_found_by_its_name(
+    home: Path, slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch
+):
+    """pains 6: the submitter died, and the ledger is lost as well."""
+    run = _run()
+    role = run.site.roles["cpu"]
+    folder = LeaseFolder(run.lease_folder(f"{run.run_id}-cpu-1").path)
+    asked = lease_spec(folder, role).model_copy(update={"run_id": run.run_id, "role_name": "cpu"})
+    write_record(folder.spec, asked)
+    job = job_spec(folder, asked).model_copy(update={"command": ("sleep", "60")})
+    write_text(intent_of(folder.job), job.name)
+    job_id = slurm.system.submit(job)
+    _lose_the_ledger(home, monkeypatch)
+    assert f"starting, Slurm job {job_id}" in _headrace("lease", "adopt", "--site", "quick")
+    assert client.state(folder, 0.0) is LeaseState.STARTING
+    assert job_name(folder) == job.name
+    _headrace("lease", "close", folder.lease_id, "--site", "quick", "--grace", "0")
+    assert slurm.queue() == []
+
+
+def _run() -> Run:
+    return create_run(
+        RunRequest(
+            recipe="digits",
+            site="quick",
+            key="headrace_pack/manual-1",
+            owner="airflow:headrace_pack:manual-1",
+            kind="pack",
+        )
+    )
+
+
+def _lose_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in home.glob("ledger.db*"):
+        file.unlink()
+    monkeypatch.setenv("HEADRACE_LEDGER", f"sqlite:///{home}/new.db")
+
+
+def _headrace(*arguments: str) -> str:
+    result = CliRunner(env={"COLUMNS": "250"}).invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
