@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli.app import app
+from headrace.cli.app import build
 from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.runs import Run, RunRequest, create_run
@@ -112,6 +112,6 @@ def _lose_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _headrace(*arguments: str) -> str:
-    result = CliRunner(env={"COLUMNS": "250"}).invoke(app, arguments, catch_exceptions=False)
+    result = CliRunner(env={"COLUMNS": "250"}).invoke(build(), arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
