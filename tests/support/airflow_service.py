@@ -85,6 +85,11 @@ class TaskApi(AirflowApi):
         answer = self._call("GET", f"{_run_path(dag_id, dag_run)}/taskInstances?limit=100")
         return list(answer["task_instances"])
 
+    def xcom(self, dag_id: str, dag_run: str, task_id: str, key: str) -> object:
+        """Value of an XCom of a task."""
+        path = f"{_run_path(dag_id, dag_run)}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self._call("GET", path)["value"]
+
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The newest DAG runs."""
         path = f"/api/v2/dags/{dag_id}/dagRuns?limit=100&order_by=-run_after"
@@ -141,11 +146,22 @@ class AirflowService:
         self.home = home
         """Value of `$HEADRACE_HOME` of everything that belongs to this service."""
         with self.settings():
-            self.server = airflow_server.up()
             self.ledger = Ledger.open()
+        self.come_up()
+
+    def come_up(self) -> None:
+        """Start all components of Airflow, and wait until they are healthy."""
+        with self.settings():
+            self.server = airflow_server.up()
         self.url = self.server.url
         """Address of the web UI."""
         self.api = TaskApi(self.url)
+
+    def go_down(self) -> None:
+        """Stop all components of Airflow; leases go on."""
+        with self.settings():
+            airflow_server.down()
+            assert not airflow_server.processes(), describe(airflow_server.processes())
 
     @contextmanager
     def settings(self) -> Iterator[None]:
@@ -221,6 +237,10 @@ class AirflowService:
         logs = folder / f"dag_id={dag_id}" / f"run_id={dag_run}" / f"task_id={task_id}"
         return "".join(log.read_text(errors="replace") for log in sorted(logs.glob("*.log")))
 
+    def xcom(self, dag_run: str, task_id: str, key: str, dag_id: str = DAG_ID) -> object:
+        """Value of an XCom of a task, as the web UI shows it."""
+        return self.asked(lambda: self.api.xcom(dag_id, dag_run, task_id, key))
+
     def asked(self, question: Callable[[], Answer], timeout_s: float = 120.0) -> Answer:
         """Ask the API; an API server that stalls for a moment is asked again."""
         answers: list[Answer] = []
@@ -270,9 +290,8 @@ class AirflowService:
 
     def stop(self) -> None:
         """End Airflow, and fail when a process of it or of its leases is left a minute later."""
+        self.go_down()
         with self.settings():
-            airflow_server.down()
-            assert not airflow_server.processes(), describe(airflow_server.processes())
             for record in self.ledger.runs(state=StepState.RUNNING):  # of tests that have failed
                 end_run(open_run(record.run_id), StepState.CANCELLED)
         try:

@@ -1,0 +1,143 @@
+"""The main job's DAG on a real Slurm: its machines wait in a queue and outlive Airflow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.recipe.load import BUILT_IN
+from headrace.states import LeaseState, StepState
+from support.airflow_service import DAG_ID, AirflowService
+from support.disturbed import GONE_S, LONG_S, OVERRIDES, Records, Result, training_moment
+from support.slurm_dev import DevSlurm
+from support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+
+SITE = "slurm-dev"
+_WAITS = re.compile(r"Slurm job \d+ is pending: \w+, expected (\w+ \d+ \w+ )?\d\d:\d\d \w+")
+
+
+class Site:
+    """The built-in site `slurm-dev`, for the Slurm of the tests, with two ranks as elsewhere.
+
+    Args:
+        home: Home of headrace in which it hides the built-in one.
+        config: What `SLURM_CONF` must name.
+    """
+
+    def __init__(self, home: Path, config: Path) -> None:
+        self._file = home / "sites" / f"{SITE}.yaml"
+        content = yaml.safe_load((BUILT_IN / "sites" / f"{SITE}.yaml").read_text())
+        content["folder"] = str(home)
+        content["tiers"] = [{"name": "disk", "folder": str(home / "cache"), "budget": "2GiB"}]
+        content["limits"] = {"max_leases": 8, "step_poll": 0.5, "heartbeat": 1}
+        for role in content["roles"].values():
+            role["batch"] |= {"config": str(config), "poll": 0.5}
+        content["roles"]["gpu"]["ranks_per_node"] = 1
+        self._content: dict[str, Any] = content
+
+    def write(self, batch: dict[str, Any] | None = None, **changes: Any) -> None:
+        """Write the site with another first role; runs keep the site they were made with."""
+        cpu = self._content["roles"]["cpu"]
+        cpu = cpu | changes | {"batch": cpu["batch"] | (batch or {})}
+        roles = self._content["roles"] | {"cpu": cpu}
+        self._file.write_text(yaml.safe_dump(self._content | {"roles": roles}))
+
+    def remove(self) -> None:
+        """The built-in site shows again."""
+        self._file.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def site(airflow_service: AirflowService, slurm: DevSlurm):
+    found = Site(airflow_service.home, slurm.config)
+    found.write()
+    yield found
+    found.remove()
+
+
+def test_the_main_job_waits_in_the_queue_and_goes_on_while_airflow_is_stopped(
+    airflow_service: AirflowService,
+    slurm: DevSlurm,
+    site: Site,
+    undisturbed: Result,
+    rng: Any,
+):
+    """pains 5, 6: the work does not need Airflow, and who comes back finds it."""
+    service, records = airflow_service, Records(airflow_service.home)
+    hold = ("--exclusive", "--nodes=4", "--time=30", "--wrap=sleep 1800")
+    blocker = slurm.run("sbatch", "--parsable", *hold).strip()
+    try:
+        dag_run = service.trigger(site=SITE, overrides=OVERRIDES)
+        run_id = service.wait_for_run(dag_run)
+        assert_wait_is_told(service, dag_run, run_id)
+    finally:
+        slurm.run("scancel", blocker)
+    training_moment(records, run_id, rng, most=0.3)
+    jobs = slurm.queue()
+
+    service.go_down()
+    assert slurm.queue() == jobs
+    (attempt,) = records.attempts(run_id, "train")
+    result = records.folder(attempt).result
+    wait_until(result.exists, LONG_S, "the training to end without Airflow")
+    assert not records.ledger.run(run_id).state.is_final
+
+    service.come_up()
+    assert service.wait_end(dag_run) == "success", service.tasks(dag_run)
+    records.assert_settled(run_id)
+    service.assert_books_closed(run_id)
+    assert records.result(run_id) == undisturbed
+    assert [each.state for each in records.attempts(run_id, "train")] == [StepState.SUCCEEDED]
+    assert len(records.events(attempt, "launch")) == 1
+    wait_until(lambda: slurm.queue() == [], GONE_S, "an empty queue")
+
+
+def assert_wait_is_told(service: AirflowService, dag_run: str, run_id: str) -> None:
+    """Why the machines are not there, and when they will be: in log, XCom and `headrace status`."""
+    task = "acquire_pool"
+    service.wait_task(dag_run, task, "deferred")  # holds no worker
+
+    def told() -> bool:
+        return _WAITS.search(service.task_log(DAG_ID, dag_run, task)) is not None
+
+    wait_until(told, 60, "the log to tell the expected start", poll_s=0.5)
+    assert _WAITS.fullmatch(service.overview(run_id).waits_for)
+    assert _WAITS.fullmatch(str(service.xcom(dag_run, task, "machines")))
+
+
+def test_a_job_that_never_starts_fails_its_task_at_once(
+    airflow_service: AirflowService, slurm: DevSlurm, site: Site
+):
+    """One that Slurm refuses, and one that it would keep in its queue for ever."""
+    service = airflow_service
+    site.write(batch={"partition": "nope"})
+    refused = service.trigger(site=SITE)
+    service.wait_for_run(refused)
+    site.write(lifetime="99h")
+    endless = service.trigger(site=SITE)
+    for dag_run, words in (
+        (refused, "invalid partition specified: nope"),
+        (endless, "can never start: PartitionTimeLimit"),
+    ):
+        run_id = service.wait_for_run(dag_run)
+        assert service.wait_end(dag_run) == "failed"
+        task = service.tasks(dag_run)["acquire_pool"]
+        assert (task["state"], task["try_number"]) == ("failed", 1)
+        assert words in service.task_log(DAG_ID, dag_run, "acquire_pool")
+        assert words in str(service.xcom(dag_run, "acquire_pool", "machines"))
+        service.assert_books_closed(run_id)
+        (lease,) = service.ledger.leases(run_id=run_id)
+        assert words in str(lease.why_ended)
+        assert lease.state is LeaseState.FAILED
+    assert slurm.queue() == []
