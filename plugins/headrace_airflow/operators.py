@@ -76,6 +76,7 @@ class _StepTask(RunOperator):
 
     def _wait_for_room(self, context: Context, run: Run, error: CapacityError) -> NoReturn:
         self.log.info("%s The task waits for room and then asks again.", error.what)
+        context["ti"].xcom_push(MACHINES_KEY, error.what)
         waiting = self._waiting(context, run)
         if isinstance(error, QueueFullError):  # places come free when the queue is looked at
             polls = [role.batch.poll for role in run.site.roles.values()]

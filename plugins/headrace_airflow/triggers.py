@@ -27,6 +27,9 @@ from headrace_airflow.progress_line import WAITING_EVERY_S, ProgressLines
 STOPPED = "A user stopped"
 """How the reason begins that a trigger gives for ending work."""
 
+_IN_QUEUE = 5
+"""A wait in a queue is looked at so much less often than work that goes on."""
+
 MACHINES_KEY = "machines"
 """XCom key of how the machines stand that a task waits for."""
 
@@ -151,7 +154,7 @@ class LeaseTrigger(_Watcher):
             line = lines.waiting(waits_for, time.monotonic())
             if line is not None:
                 self.log.info("%s", line)
-            await asyncio.sleep(self.waiting.poll_s)
+            await asyncio.sleep(self.waiting.poll_s * (_IN_QUEUE if seen.waits_for else 1))
 
     async def on_kill(self) -> None:
         """Close the lease after a user has ended the task that acquires it."""

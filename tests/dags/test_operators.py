@@ -215,6 +215,7 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
         acquire(run, context)
     assert isinstance(deferred.value.trigger, RoomTrigger)
     assert deferred.value.method_name == "ask_again"
+    assert "has 2 leases open" in context["ti"].pushed["machines"]
     assert deferred.value.trigger.max_leases == run.site.limits.max_leases
 
 

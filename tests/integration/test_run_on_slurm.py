@@ -142,7 +142,8 @@ def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
     """pains 22: what waits is not lost, and whoever gives up leaves no job behind."""
     run = _run("quick")
     role = run.site.roles["gpu"].model_copy(update={"nodes": 4})
-    blocker = slurm.run("sbatch", "--parsable", "--exclusive", "--wrap=sleep 60").strip()
+    hold = ("--exclusive", "--output=/dev/null", "--wrap=sleep 60")
+    blocker = slurm.run("sbatch", "--parsable", *hold).strip()
     folder = SiteFolder(home).lease("waits-1")
     spec = lease_spec(folder, role)
     try:

@@ -48,7 +48,7 @@ def summary(views: Sequence[LeaseView]) -> RenderableType:
             f"{view.nodes} ({view.kind})",
             duration(view.age_s),
             duration(view.idle_s) if view.idle_s is not None else busy,
-            view.dashboard_url or _first_line(view.why_ended),
+            view.dashboard_url or _first_line(view.waits_for or view.why_ended),
         )
     return table
 

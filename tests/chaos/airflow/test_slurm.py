@@ -75,7 +75,7 @@ def test_the_main_job_waits_in_the_queue_and_goes_on_while_airflow_is_stopped(
 ):
     """pains 5, 6: the work does not need Airflow, and who comes back finds it."""
     service, records = airflow_service, Records(airflow_service.home)
-    hold = ("--exclusive", "--nodes=4", "--time=30", "--wrap=sleep 1800")
+    hold = ("--exclusive", "--nodes=4", "--time=30", "--output=/dev/null", "--wrap=sleep 1800")
     blocker = slurm.run("sbatch", "--parsable", *hold).strip()
     try:
         dag_run = service.trigger(site=SITE, overrides=OVERRIDES)
