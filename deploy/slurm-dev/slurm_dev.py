@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from slurm_dev_daemons import Daemons, DevError
+from slurm_dev_daemons import Daemon, Daemons, DevError
 from slurm_dev_files import CLUSTER, Shape, gres_conf, slurm_conf, slurmdbd_conf
 
 PROGRAMS = {
@@ -151,25 +151,45 @@ def _write_private(path: Path, content: bytes) -> None:
 def _start(shape: Shape, daemons: Daemons) -> None:
     _start_munge(shape, daemons)
     _start_database(shape, daemons)
-    env = {
-        "SLURM_CONF": str(shape.config),
-        "PATH": PATH,
-        "MYSQL_UNIX_PORT": str(shape.mysql_socket),
-    }
-    dbd = daemons.start("slurmdbd", ["slurmdbd", "-D"], env)
+    dbd = daemons.start("slurmdbd", ["slurmdbd", "-D"], _environment(shape))
     show = ("sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster")
     daemons.wait(dbd, lambda: run(*show, config=shape.config).returncode == 0, _START_TIMEOUT_S)
     # the controller looks the cluster up in the accounting when it starts
     if CLUSTER not in run(*show, config=shape.config).stdout:
         run("sacctmgr", "--immediate", "add", "cluster", CLUSTER, config=shape.config)
-    controller = daemons.start("slurmctld", ["slurmctld", "-D"], env)
-    nodes = [
-        daemons.start(f"slurmd-{name}", ["slurmd", "-D", "-N", name], env)
-        for name in shape.node_names
-    ]
-    daemons.wait(controller, lambda: _answers(shape), _START_TIMEOUT_S)
+    nodes = [start_node(shape, daemons, name) for name in shape.node_names]
+    start_controller(shape, daemons)
     for node in nodes:
         daemons.wait(node, lambda: _num_idle(shape) == shape.nodes, _START_TIMEOUT_S)
+
+
+def start_controller(shape: Shape, daemons: Daemons) -> None:
+    """Start the controller and wait until it answers; it knows the jobs of its predecessor.
+
+    Raises:
+        DevError: It does not come up.
+    """
+    controller = daemons.start("slurmctld", ["slurmctld", "-D"], _environment(shape))
+    daemons.wait(controller, lambda: _answers(shape), _START_TIMEOUT_S)
+
+
+def start_node(shape: Shape, daemons: Daemons, name: str) -> Daemon:
+    """Start the daemon of a node."""
+    command = ["slurmd", "-D", "-N", name]
+    return daemons.start(node_daemon(name), command, _environment(shape))
+
+
+def node_daemon(node: str) -> str:
+    """Name of the daemon of a node."""
+    return f"slurmd-{node}"
+
+
+def _environment(shape: Shape) -> dict[str, str]:
+    return {
+        "SLURM_CONF": str(shape.config),
+        "PATH": PATH,
+        "MYSQL_UNIX_PORT": str(shape.mysql_socket),
+    }
 
 
 def _start_munge(shape: Shape, daemons: Daemons) -> None:

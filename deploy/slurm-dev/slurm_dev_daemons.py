@@ -78,7 +78,7 @@ class Daemons:
             )
         self._children.append(process)
         daemon = Daemon(name, process.pid, _start_of(process.pid))
-        self._write((*self.all, daemon))
+        self._write((*(each for each in self.all if each.name != name), daemon))
         return daemon
 
     def wait(self, daemon: Daemon, is_ready: Callable[[], bool], timeout_s: float) -> None:
@@ -95,6 +95,13 @@ class Daemons:
                 how = "took too long" if daemon.is_alive else "ended"
                 raise DevError(f"{daemon.name} {how}; the end of {log}:\n{tail}")
             time.sleep(_POLL_S)
+
+    def kill(self, name: str) -> None:
+        """End a daemon as a crash does."""
+        for child in self._children:
+            if child.pid in {each.pid for each in self.all if each.name == name}:
+                child.kill()
+                child.wait()
 
     def stop(self) -> int:
         """End all daemons, the last first, and whatever they left behind.

@@ -22,7 +22,7 @@ class Shape:
     """Nodes, called node1, node2, …."""
     cpus: int = 4
     """CPUs that each node claims to have."""
-    memory_mib: int = 4096
+    memory_mib: int = 65536
     """Memory that each node claims to have."""
     gpus: int = 2
     """Fake GPUs of each node."""
@@ -80,7 +80,8 @@ SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=5
+JobAcctGatherFrequency=2
+JobAcctGatherParams=OverMemoryKill
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 SchedulerType=sched/backfill
@@ -90,8 +91,10 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 MpiDefault=none
-KillWait=5
-SlurmdTimeout=10
+KillWait=2
+MessageTimeout=5
+SlurmdTimeout=5
+UnkillableStepTimeout=10
 SlurmctldTimeout=10
 MinJobAge=300
 JobRequeue=0
@@ -105,8 +108,8 @@ AccountingStorageTRES=gres/gpu
 NodeName=node[1-{shape.nodes}] NodeHostname={shape.host} NodeAddr=127.0.0.1 \
 Port=[{shape.port + 2}-{last}] CPUs={shape.cpus} RealMemory={shape.memory_mib} \
 Gres=gpu:{shape.gpus}
-PartitionName=main Nodes=ALL Default=YES MaxTime=2-00:00:00 DefMemPerNode=1024 PriorityTier=1
-PartitionName=urgent Nodes=ALL MaxTime=2-00:00:00 DefMemPerNode=1024 PriorityTier=9
+PartitionName=main Nodes=ALL Default=YES MaxTime=2-00:00:00 DefMemPerNode=8192 PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=2-00:00:00 DefMemPerNode=8192 PriorityTier=9
 """
 
 

@@ -207,6 +207,10 @@ class StepTimedOutError(HeadraceError):
     failure_class = FailureClass.TIMED_OUT
 
 
+class LeaseEndsError(StepTimedOutError):
+    """The lease's time was over before the step was done; another lease may go on with it."""
+
+
 class LedgerError(HeadraceError):
     """The ledger cannot be reached or refuses an entry."""
 

@@ -26,12 +26,13 @@ def told_to_airflow() -> Iterator[None]:
         raise AirflowFailException(str(error)) from None
 
 
-def failure_of(step: str, result: StepResult) -> Exception:
+def failure_of(step: str, result: StepResult, *, is_hopeless: bool = False) -> Exception:
     """The exception that tells Airflow how a step ended.
 
     Args:
         step: Name of the step.
         result: How it ended, other than well.
+        is_hopeless: Whether another attempt would end like this one.
     """
     failure = result.failure
     message = (
@@ -39,7 +40,7 @@ def failure_of(step: str, result: StepResult) -> Exception:
     )
     if failure is not None and failure.where:
         message += f" ({failure.where})"
-    kind = AirflowException if _is_retried(failure) else AirflowFailException
+    kind = AirflowException if _is_retried(failure) and not is_hopeless else AirflowFailException
     error: Exception = kind(message)
     return error
 

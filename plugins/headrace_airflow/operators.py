@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from headrace.control import leases
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.runs import Run, open_run
-from headrace.control.steps import Ticket, cancel_step, collect, start_step
+from headrace.control.steps import Ticket, cancel_step, collect, conclude, start_step
 from headrace.control.watch import look, look_lease
 from headrace.errors import CapacityError, JobRefusedError, QueueFullError
 from headrace.states import LeaseState, StepState
@@ -226,9 +226,13 @@ class StepOperator(_StepTask):
 
     def _conclude(self, context: Context, run: Run, result: StepResult) -> dict[str, Any]:
         if result.state is not StepState.SUCCEEDED:
+            decision, result = conclude(run, self.step, result)
+            if decision.free:
+                self.log.info("The machines were taken away; the step goes on on others")
+                return self._follow(context, run, may_resubmit=True)
             if result.failure is not None and result.failure.trace:
                 self.log.error("%s", result.failure.trace)
-            raise failure_of(self.step, result)
+            raise failure_of(self.step, result, is_hopeless=bool(decision.why_not))
         report = result.outputs.get("report")
         if report:
             self.log.info("Report: %s", report)

@@ -28,7 +28,7 @@ ROLE = Role.model_validate(
 _SQUEUE = """\
 #!/bin/bash
 echo asked >> {folder}/calls
-for job in {jobs}; do echo "$job|PENDING|N/A|Priority|headrace"; done
+for job in {jobs}; do echo "$job|PENDING|N/A||Priority|headrace"; done
 """
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import slurm_dev
 from slurm_dev_daemons import Daemons
+from slurm_dev_files import Shape
 
 from headrace.leases.batch.commands import LocalCommands
+from headrace.leases.batch.nodelist import node_names
 from headrace.leases.batch.slurm import Slurm
 from headrace.processes import die_with_parent
 from support.waiting import wait_until
@@ -26,10 +28,15 @@ LEAVING_S = 60
 class DevSlurm:
     """A running Slurm with four nodes."""
 
-    config: Path
-    """What `SLURM_CONF` must name."""
+    shape: Shape
+    """What it consists of."""
     daemons: Daemons
     """Its daemons."""
+
+    @property
+    def config(self) -> Path:
+        """What `SLURM_CONF` must name."""
+        return self.shape.config
 
     @property
     def commands(self) -> LocalCommands:
@@ -47,6 +54,38 @@ class DevSlurm:
         assert answer.code == 0, answer
         return answer.output
 
+    def nodes_of(self, job_id: str) -> list[str]:
+        """Names of the nodes of a job."""
+        return node_names(
+            self.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%N").strip()
+        )
+
+    def states(self) -> dict[str, str]:
+        """State of each node in Slurm's words, as in `idle`, `mixed`, `down*`."""
+        lines = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
+        return dict(line.split() for line in lines.splitlines())
+
+    def set_node(self, name: str, state: str) -> None:
+        """Do to a node what an administrator does: `down`, `drain`, `resume`."""
+        self.run("scontrol", "update", f"nodename={name}", f"state={state}", "reason=test")
+
+    def heal(self) -> None:
+        """Bring all daemons and nodes back."""
+        names = {each.name for each in self.daemons.all if each.is_alive}
+        if "slurmctld" not in names:
+            slurm_dev.start_controller(self.shape, self.daemons)
+        for name in self.shape.node_names:
+            if slurm_dev.node_daemon(name) not in names:
+                slurm_dev.start_node(self.shape, self.daemons, name)
+        wait_until(self._is_whole, LEAVING_S, "all nodes to be idle", poll_s=0.5)
+
+    def _is_whole(self) -> bool:
+        states = self.states()
+        for name, state in states.items():
+            if state.startswith(("down", "drain")):
+                self.set_node(name, "resume")
+        return set(states.values()) == {"idle"}
+
     def queue(self, *options: str) -> list[str]:
         """Ids of the jobs that wait or run."""
         return self.run("squeue", "--noheader", "--format=%i", *options).split()
@@ -61,7 +100,7 @@ def dev_slurm() -> Iterator[DevSlurm]:
     folder = Path(tempfile.mkdtemp(prefix="headrace-slurm-", dir="/tmp"))  # short: sockets in it
     daemons = Daemons(folder, before=lambda: die_with_parent(signal.SIGKILL))
     try:
-        yield DevSlurm(slurm_dev.up(daemons).config, daemons)
+        yield DevSlurm(slurm_dev.up(daemons), daemons)
     finally:
         slurm_dev.down(daemons)
         shutil.rmtree(folder)

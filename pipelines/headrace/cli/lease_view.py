@@ -75,6 +75,10 @@ def _facts(
         yield "ended", Text(view.why_ended)
     if view.waits_for:
         yield "waits", Text(view.waits_for)
+    if view.bad_nodes:
+        yield "bad nodes", f"{', '.join(view.bad_nodes)}: the run's next leases do without them"
+    if view.excludes:
+        yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
     yield "run", view.run_id or "none"
     yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
     yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime)}"

@@ -8,19 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.control import leases
+from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.reaper import end_run
+from headrace.control.retrying import MAX_FAILURES
 from headrace.control.runs import Run
-from headrace.control.steps import Ticket, collect, start_step
+from headrace.control.steps import Ticket, collect, conclude, start_step
 from headrace.control.watch import look
 from headrace.errors import CapacityError, LeaseError
 from headrace.states import StepState
 from headrace.steps.records import StepResult
 
 logger = logging.getLogger(__name__)
-
-MAX_ATTEMPTS = 5
-"""Attempts at one step before the run gives up on it."""
 
 _POLL_S = 0.25
 _RETRY_PAUSE_S = 3.0
@@ -64,20 +63,25 @@ def _steps(run: Run, tick: Tick) -> StepResult | None:
 
 
 def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+    num_before = sum(one.state.is_final for one in ledger().attempts(run.run_id, step.name))
+    num_unopened = 0
+    while True:
         try:
             result = _attempt(run, step, tick)
         except LeaseError as error:  # did not start, or ended before the step was in its mailbox
-            if attempt == MAX_ATTEMPTS:
+            num_unopened += 1
+            if num_unopened == MAX_FAILURES:
                 raise
             logger.warning("Step %s got no lease and is tried again: %s", step.name, error)
             _pause(_RETRY_PAUSE_S, tick)
             continue
-        failure = result.failure
-        if failure is None or not failure.failure_class.is_retried or attempt == MAX_ATTEMPTS:
-            break
+        if result.state is StepState.SUCCEEDED:
+            return result
+        decision, result = conclude(run, step.name, result, num_before=num_before)
+        if not decision.again:
+            return result
+        num_unopened = 0
         _pause(_RETRY_PAUSE_S, tick)
-    return result
 
 
 def _pause(seconds: float, tick: Tick) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from headrace.control.books import ledger
 from headrace.control.owners import owner_process
 from headrace.control.runs import Run
+from headrace.errors import BatchError
 from headrace.leases import client
 from headrace.leases.records import LeaseSpec
 from headrace.ledger.records import LeaseRecord
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.storage.layout import LeaseFolder
+
+_MOST_BAD_NODES = 8
+"""A cluster that fails on more nodes than these is not healed by leaving some out."""
 
 RELEASED = "Its lease was closed"
 """How the reason begins that is given to a step which still runs when its lease is released."""
@@ -85,10 +90,24 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     """
     folder = run.lease_folder(record.lease_id)
     state = client.state(folder, run.site.limits.lost_after)
+    if state is LeaseState.LOST:
+        with suppress(BatchError):  # nobody is the wiser then, and it ends all the same
+            client.cause(folder)
     client.end(folder, reason=reason)
     why = client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
     ledger().set_lease_state(record.lease_id, final, ended_at=time.time(), why_ended=why)
+
+
+def bad_nodes(run: Run) -> tuple[str, ...]:
+    """Nodes that leases of this run have failed on, the newest last; not more than a few."""
+    found: dict[str, None] = {}
+    for record in reversed(ledger().leases(run_id=run.run_id)):
+        seen = client.bad_nodes(run.lease_folder(record.lease_id))
+        for node in seen.nodes if seen is not None else ():
+            found.pop(node, None)
+            found[node] = None
+    return tuple(found)[-_MOST_BAD_NODES:]
 
 
 def _cancel_steps(folder: LeaseFolder, reason: str) -> None:
@@ -121,6 +140,7 @@ def _spec(run: Run, role_name: str, lease_id: str) -> LeaseSpec:
         owner=owner_process(run.request.owner),
         code=run.recipe.code,
         tiers=run.site.tiers,
+        exclude=bad_nodes(run),
     )
 
 

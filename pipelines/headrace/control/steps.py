@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.flow import Outputs, PlannedStep, step_of
+from headrace.control.retrying import KEPT, Decision, decide
 from headrace.control.runs import Run
 from headrace.errors import StepError
 from headrace.leases import client
@@ -19,6 +20,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
 from headrace.storage.layout import LeaseFolder, StepFolder
+from headrace.training import checkpoints
 
 _NEVER_SUBMITTED = "It was never submitted: its lease, or the process that asked for it, had ended"
 
@@ -62,11 +64,49 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
     Raises:
         StepError: The attempt has not ended.
     """
-    result = mailbox.outcome(StepFolder(Path(ticket.step_folder)))
+    folder = StepFolder(Path(ticket.step_folder))
+    result = mailbox.outcome(folder)
     if result is None or result.state is StepState.LOST:
         result = _explained(run, ticket, result)
+    if result.state is not StepState.SUCCEEDED:
+        kept = _kept(run, _kind_of(run, ticket.step), folder)
+        result = result.model_copy(update={"outputs": {**result.outputs, KEPT: kept}})
     record_outcome(run.run_id, ticket.step, ticket.attempt, result)
     return result
+
+
+def conclude(
+    run: Run, name: str, result: StepResult, *, num_before: int = 0
+) -> tuple[Decision, StepResult]:
+    """Decide whether a step that has failed is tried again, and write down why not.
+
+    Args:
+        run: The run.
+        name: The step.
+        result: How its newest attempt ended, in the ledger already.
+        num_before: Attempts that do not count, since somebody has asked anew after them.
+
+    Returns:
+        The decision, and the result with the reason for giving up, if there is one to tell.
+    """
+    attempts = ledger().attempts(run.run_id, name)[num_before:]
+    is_training = bool(attempts) and attempts[-1].kind == "train"
+    if result.failure is None or not attempts:
+        return Decision(again=False), result
+    decision = decide(attempts, run.recipe.train.timeout if is_training else None)
+    if not decision.why_not:
+        return decision, result
+    message = f"{result.failure.message}\n  {decision.why_not}"
+    failure = result.failure.model_copy(update={"message": message})
+    ledger().set_attempt(run.run_id, name, attempts[-1].attempt, message=message)
+    return decision, result.model_copy(update={"failure": failure})
+
+
+def _kept(run: Run, kind: str, folder: StepFolder) -> float:
+    """How much of a failed attempt's work the next one need not do again; grows with it."""
+    if kind == "pack":
+        return mailbox.status(folder).progress.done
+    return checkpoints.progress_in(run.folder.checkpoints) if kind == "train" else 0.0
 
 
 def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:
@@ -216,6 +256,10 @@ def _ticket(record: AttemptRecord, lease: LeaseFolder, folder: StepFolder) -> Ti
 
 def _role_of(run: Run, step: str) -> str:
     return step_of(run.recipe, run.request.kind, step).role
+
+
+def _kind_of(run: Run, step: str) -> str:
+    return step_of(run.recipe, run.request.kind, step).kind
 
 
 def _result_of(attempt: AttemptRecord) -> StepResult:

@@ -10,7 +10,15 @@ from filelock import FileLock
 
 from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
 from headrace.leases.backends import backend
-from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec, Waiting
+from headrace.leases.records import (
+    BadNodes,
+    Ending,
+    HostRecord,
+    JobView,
+    LeaseInfo,
+    LeaseSpec,
+    Waiting,
+)
 from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder
@@ -168,8 +176,21 @@ def cause(folder: LeaseFolder) -> JobView | None:
     Raises:
         LeaseError: The batch system does not answer.
     """
+    known = read_record(folder.cause, JobView)
+    if known is not None:
+        return known
     asked = read_record(folder.spec, LeaseSpec)
-    return None if asked is None else backend(asked.role.backend).cause(folder, asked)
+    found = None if asked is None else backend(asked.role.backend).cause(folder, asked)
+    if found is not None:
+        write_record(folder.cause, found)
+        if found.bad_nodes:
+            write_record(folder.bad_nodes, BadNodes(nodes=found.bad_nodes, why=found.why))
+    return found
+
+
+def bad_nodes(folder: LeaseFolder) -> BadNodes | None:
+    """Nodes that are to blame for the lease's failure; None when none is known to be."""
+    return read_record(folder.bad_nodes, BadNodes)
 
 
 def why_ended(folder: LeaseFolder) -> str:

@@ -16,13 +16,15 @@ from distributed.utils import get_ip, get_ip_interface
 
 from headrace.errors import LeaseError
 from headrace.leases import preflight
+from headrace.leases.batch.systems import system_of
 from headrace.leases.client import GAVE_UP, request_close
 from headrace.leases.cluster import CONFIG, worker_environment
 from headrace.leases.contained import ContainedNode
 from headrace.leases.encryption import make_keys, security
-from headrace.leases.records import LeaseSpec
+from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.leases.resources import NODE, SLOT
-from headrace.storage.atomic import write_json
+from headrace.recipe.site import Role
+from headrace.storage.atomic import write_json, write_record
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class GangCluster:
         try:
             await asyncio.wait_for(self._join(spec), role.start_timeout)
         except (TimeoutError, asyncio.TimeoutError) as error:
+            self._note_missing(role)
             raise LeaseError(
                 f"{len(self._scheduler.workers)} of {role.nodes} nodes were there "
                 f"after {role.start_timeout:g} s{self._names()}",
@@ -103,6 +106,15 @@ class GangCluster:
         found = preflight.reports(self._folder)
         late = [each.node for each in found if name_of(each.index) not in here]
         return f"; {', '.join(late)} reported and did not join" if late else ""
+
+    def _note_missing(self, role: Role) -> None:
+        """Name the nodes whose workers have not come, for the next lease to do without them."""
+        here = {str(worker.name) for worker in self._scheduler.workers.values()}
+        nodes = system_of(role).job_nodes(os.environ)
+        missing = tuple(name for i, name in enumerate(nodes) if name_of(i) not in here)
+        if missing:
+            why = f"no worker came from {', '.join(missing)} in {role.start_timeout:g} s"
+            write_record(self._folder.bad_nodes, BadNodes(nodes=missing, why=why))
 
     async def close(self) -> None:
         """End all workers and the scheduler; members end with it."""

@@ -21,16 +21,20 @@ from headrace.leases import client
 from headrace.leases.backends import Backend, Cluster, backend
 from headrace.leases.drivers import Drivers
 from headrace.leases.guard import Guard
-from headrace.leases.lifetime import Life, why_close
+from headrace.leases.lifetime import JOB_STARTED, Life, ends_at, why_close
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState
-from headrace.storage.atomic import write_record, write_text
+from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.2
+_AGAIN = (
+    "The batch system started the job a second time. Its work goes on in another job: headrace "
+    "alone decides what is tried again"
+)
 
 
 class Host:
@@ -48,7 +52,7 @@ class Host:
         self._backend = machines
         # taken before the cluster sets what is meant for workers
         self._drivers = Drivers(folder, dict(os.environ))
-        self._started_s = time.monotonic()
+        self._ends_s = time.monotonic() + _ends_at(spec) - time.time()
         self._idle_since_s: float | None = None
         self._signal_name: str | None = None
 
@@ -118,7 +122,7 @@ class Host:
         gone = owner is not None and owner.is_here and not owner.is_alive
         return Life(
             now_s=time.monotonic(),
-            started_s=self._started_s,
+            ends_s=self._ends_s,
             idle_since_s=self._idle_since_s,
             lifetime_s=self._spec.role.lifetime,
             idle_stop_s=self._spec.role.idle_stop,
@@ -139,6 +143,10 @@ class Host:
 
     def _on_signal(self, sig: signal.Signals) -> None:
         self._signal_name = sig.name
+
+
+def _ends_at(spec: LeaseSpec) -> float:
+    return ends_at(spec.role.lifetime, time.time(), os.environ.get(JOB_STARTED))
 
 
 async def _close(opening: asyncio.Task[Cluster]) -> None:
@@ -167,7 +175,14 @@ def serve(folder: LeaseFolder) -> None:
         return
     if folder.closed.exists():
         return
-    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
+    if folder.host.exists() and JOB_STARTED in os.environ:
+        logger.error(_AGAIN)
+        client.request_close(folder, _AGAIN)
+        write_record(folder.closed, Ending(state=LeaseState.LOST, reason=_AGAIN))
+        return
+    spec = read_record(folder.spec, LeaseSpec)
+    until = None if spec is None else _ends_at(spec)
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of(), ends_at=until))
     ending = _serve_to_the_end(folder)
     if folder.spec.exists():
         write_record(folder.closed, ending)

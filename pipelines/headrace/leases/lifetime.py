@@ -4,6 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+JOB_STARTED = "HEADRACE_JOB_STARTED"
+"""Environment variable of a batch system's job: when its script began, seconds since the epoch."""
+
+TELLING_S = 3.0
+"""Steps end so long before their lease does, to tell how far they came."""
+
+_MOST_LEAVING_S = 60.0
+
+
+def leaving_s(limit_s: float) -> float:
+    """Seconds at the end of a job's time limit in which its lease ends in order.
+
+    Args:
+        limit_s: The job's time limit.
+    """
+    return min(_MOST_LEAVING_S, limit_s / 6)
+
+
+def ends_at(lifetime_s: float, now: float, job_started: str | None) -> float:
+    """When a lease ends at the latest, seconds since the epoch.
+
+    Args:
+        lifetime_s: Longest life of the lease; of a job, from the start of its script.
+        now: When its host starts, seconds since the epoch.
+        job_started: Value of `JOB_STARTED`; None where there is no job.
+    """
+    if not job_started:
+        return now + lifetime_s
+    return float(job_started) + lifetime_s - leaving_s(lifetime_s)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
@@ -11,12 +41,12 @@ class Life:
 
     now_s: float
     """Now."""
-    started_s: float
-    """When the host started."""
+    ends_s: float
+    """When the lease ends at the latest."""
     idle_since_s: float | None
     """Since when no step runs; None while one runs or the machines are not there yet."""
     lifetime_s: float
-    """Longest life."""
+    """Longest life, as asked for."""
     idle_stop_s: float
     """Longest time without a step."""
     asked: str | None = None
@@ -39,7 +69,7 @@ def why_close(life: Life) -> str | None:
         return f"the host was ended by {life.signal_name}"
     if life.lost_owner is not None:
         return f"its owner, {life.lost_owner}, has gone"
-    if life.now_s - life.started_s >= life.lifetime_s:
+    if life.now_s >= life.ends_s:
         return f"its lifetime of {life.lifetime_s:g} s is over"
     if life.idle_since_s is not None and life.now_s - life.idle_since_s >= life.idle_stop_s:
         return f"no step ran for {life.idle_stop_s:g} s"

@@ -10,6 +10,7 @@ import time
 
 from headrace.errors import LeaseError
 from headrace.leases.backends import Cluster
+from headrace.leases.lifetime import JOB_STARTED
 from headrace.leases.marks import end_marked, mark
 from headrace.leases.records import JobView, LeaseSpec
 from headrace.storage.layout import LeaseFolder
@@ -99,6 +100,7 @@ def host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
     """
     path = [*spec.code, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, **mark(folder)}
+    environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
     environment["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
     return environment
 

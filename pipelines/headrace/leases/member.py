@@ -18,8 +18,9 @@ from typing import Any
 from headrace.leases import client, host, preflight
 from headrace.leases.batch.systems import system_of
 from headrace.leases.contained import INSIDE
-from headrace.leases.records import LeaseSpec
+from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.processes import die_with_parent
+from headrace.storage.atomic import write_record
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,12 @@ async def serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
     if report.problems:
         await _sent_away(folder)  # whoever ends first would end the host before it can tell why
         return
-    await _keep(await gang.open_node(folder, spec, index, scheduler_address), index)
+    try:
+        node = await gang.open_node(folder, spec, index, scheduler_address)
+    except Exception as error:  # told to whoever starts the next lease; the job ends with it
+        _blame_this_node(folder, f"the worker did not start: {error}")
+        raise
+    await _keep(node, index)
 
 
 async def serve_inside(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
@@ -75,12 +81,18 @@ async def _keep(node: Any, index: int) -> None:
         await node.close()
 
 
+def _blame_this_node(folder: LeaseFolder, why: str) -> None:
+    if not folder.close.exists():
+        name = preflight.node_name()
+        write_record(folder.bad_nodes, BadNodes(nodes=(name,), why=f"{name}: {why}"))
+
+
 async def _scheduler_of(folder: LeaseFolder) -> str | None:
     """Where to join; None when the lease ends before there is a scheduler.
 
     How long that may take is the host's decision alone; the job ends with the host.
     """
-    while not folder.scheduler_file.exists():
+    while folder.closed.exists() or not folder.scheduler_file.exists():
         if folder.closed.exists():
             return None
         await asyncio.sleep(_POLL_S)

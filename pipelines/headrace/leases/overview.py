@@ -41,6 +41,10 @@ class LeaseView(Record):
     """The lease's folder."""
     waits_for: str
     """What it waits for in a queue; empty when it does not wait, or there is no queue."""
+    excludes: tuple[str, ...] = ()
+    """Nodes that it was not to get, since earlier leases of its run failed on them."""
+    bad_nodes: tuple[str, ...] = ()
+    """Nodes that are to blame for its failure."""
     why_ended: str
     """Why it ended; empty while it lives."""
 
@@ -97,6 +101,8 @@ def view(folder: LeaseFolder) -> LeaseView:
         dashboard_url=info.dashboard_url if info and state is LeaseState.READY else "",
         folder=str(folder.path),
         waits_for=client.waiting_for(folder) if state is LeaseState.STARTING else "",
+        excludes=spec.exclude,
+        bad_nodes=bad.nodes if (bad := client.bad_nodes(folder)) is not None else (),
         why_ended=client.why_ended(folder),
     )
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import os
 import sys
 
-from headrace.errors import BatchError
+from headrace.errors import BatchError, JobRefusedError
 from headrace.leases.backends import Cluster
-from headrace.leases.batch.board import final_sight, sight
+from headrace.leases.batch.board import final_sight, look, sight
 from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.jobs import JobSpec, JobState, view_of
+from headrace.leases.batch.jobs import (
+    JobSight,
+    JobSpec,
+    JobState,
+    overdue_view,
+    put_back,
+    put_back_view,
+    view_of,
+)
 from headrace.leases.batch.submitting import JobRecord, intent_of, recovered
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.batch.systems import system_of
@@ -20,8 +29,7 @@ from headrace.leases.records import JobView, LeaseSpec
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
 
-MARGIN_S = 120.0
-"""The job's time limit is so much longer than the lease's lifetime, to end in order before it."""
+logger = logging.getLogger(__name__)
 
 _LEAVING_S = 5.0
 _CANCEL_TIMEOUT_S = 30.0
@@ -40,7 +48,13 @@ class BatchBackend:
             BatchError: The batch system does not answer.
         """
         gate = Gate(system_of(spec.role), folder.path.parent, spec.role.batch)
-        gate.submit(_job(folder, spec), folder.job)
+        try:
+            gate.submit(_job(folder, spec), folder.job)
+        except JobRefusedError as error:
+            if not spec.exclude:
+                raise
+            logger.warning("%s; asking again with all nodes", error.what)
+            gate.submit(_job(folder, spec.model_copy(update={"exclude": ()})), folder.job)
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """The script that `launch` would submit; nothing is asked of the batch system."""
@@ -65,7 +79,7 @@ class BatchBackend:
             return None
         system = system_of(spec.role)
         seen = sight(system, folder.path.parent, record, spec.role.batch.poll)
-        return view_of(seen, system.name)
+        return _overdue(seen, folder, spec, system.name) or view_of(seen, system.name)
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
         """How the lease's job ended, if that says more than the lease's own files.
@@ -77,10 +91,22 @@ class BatchBackend:
         if record is None:
             return None
         system = system_of(spec.role)
-        ended = final_sight(system, record, _ENDING_S, or_never=True)
-        if ended is None or ended.state in (JobState.COMPLETED, JobState.UNKNOWN):
+        overdue = _overdue(
+            sight(system, folder.path.parent, record, 0.0), folder, spec, system.name
+        )
+        if overdue is not None:
+            return overdue
+        seen = _with_books(system, look(system, record))
+        if put_back(seen, has_started=folder.host.exists()):
+            return put_back_view(seen, system.name)
+        if not seen.state.is_final:
+            ended = final_sight(system, record, _ENDING_S, or_never=True)
+            if ended is None:
+                return None
+            seen = _with_books(system, ended)
+        if seen.state in (JobState.COMPLETED, JobState.UNKNOWN):
             return None
-        return view_of(ended, system.name)
+        return view_of(seen, system.name)
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """The lease's job, also one that was submitted and never recorded.
@@ -130,7 +156,7 @@ def job_spec(
         gpus_per_node=batch.gpus_per_node,
         gpu_type=batch.gpu_type,
         memory_bytes=batch.memory_per_node,
-        time_limit_s=role.lifetime + MARGIN_S,
+        time_limit_s=role.lifetime,
         folder=str(folder.path),
         log=str(folder.log),
         environment={**mark(folder), "PYTHONPATH": path},
@@ -141,13 +167,34 @@ def job_spec(
         exclusive=batch.exclusive,
         reservation=batch.reservation,
         nodelist=batch.nodelist,
-        exclude=batch.exclude,
+        exclude=(*batch.exclude, *spec.exclude),
         options=batch.options,
         srun_options=batch.srun_options,
         modules=batch.modules,
         prologue=batch.prologue,
         epilogue=batch.epilogue,
     )
+
+
+def _overdue(seen: JobSight, folder: LeaseFolder, spec: LeaseSpec, system: str) -> JobView | None:
+    """A job that runs, and whose host should have reported long ago."""
+    timeout_s = spec.role.start_timeout + spec.lost_after_s
+    since = seen.running_since
+    if folder.host.exists() or since is None or seen.seen_at - since < timeout_s:
+        return None
+    return overdue_view(seen, system, timeout_s)
+
+
+def _with_books(system: BatchSystem, seen: JobSight) -> JobSight:
+    """Add what only the books tell, where there are any."""
+    try:
+        told = system.accounting([seen.job_id]).get(seen.job_id)
+    except BatchError as error:
+        logger.info("%s", error.what)
+        return seen
+    if told is None:
+        return seen
+    return seen.model_copy(update={"failed_nodes": told.failed_nodes, "earlier": told.earlier})
 
 
 def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:

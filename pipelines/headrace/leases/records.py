@@ -40,6 +40,8 @@ class LeaseSpec(Record):
     """Folders put in front of the module path of drivers, workers and ranks."""
     tiers: tuple[Tier, ...] = ()
     """Storage of the nodes, which they look at before work starts."""
+    exclude: tuple[str, ...] = ()
+    """Nodes that earlier leases of the run have failed on; it gets none of them."""
 
 
 class HostRecord(Record):
@@ -49,6 +51,8 @@ class HostRecord(Record):
     """The host process."""
     started_at: float = Field(default_factory=time.time)
     """When it started, seconds since the epoch."""
+    ends_at: float | None = None
+    """When the lease ends at the latest, seconds since the epoch; null when it never began."""
 
 
 class LeaseInfo(Record):
@@ -85,11 +89,13 @@ class JobView(Record):
     """What a batch system says of the job that holds a lease's machines."""
 
     is_ended: bool
-    """Whether the job holds no machines and never will."""
+    """Whether nothing more will come of the job."""
     why: str
     """How it stands, for the user: why it waits, or how it ended."""
     failure_class: FailureClass = FailureClass.LOST
     """What its end means for the work on it."""
+    bad_nodes: tuple[str, ...] = ()
+    """Nodes that are at fault, as far as they are known."""
 
 
 class BadNodes(Record):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from headrace.errors import StepCancelledError, StepTimedOutError
+from headrace.errors import LeaseEndsError, StepCancelledError, StepTimedOutError
+from headrace.leases.lifetime import TELLING_S
+from headrace.leases.records import HostRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.events import append_event
 from headrace.steps.records import Progress, StepSpec
+from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
 
 
@@ -45,6 +49,12 @@ class StepContext:
         """Folder of the lease the step runs in."""
         return LeaseFolder(self.folder.path.parent.parent)
 
+    @cached_property
+    def ends_at(self) -> float | None:
+        """When the lease ends at the latest, seconds since the epoch; None when nobody told."""
+        host = read_record(self.lease_folder.host, HostRecord)
+        return None if host is None else host.ends_at
+
     def progress(self, done: float, total: float | None, unit: str, phase: str = "") -> None:
         """Tell how far the step is; cheap, call it as often as there is something new.
 
@@ -72,14 +82,20 @@ class StepContext:
         append_event(self.folder.events, name, **fields)
 
     def check(self) -> None:
-        """Raise when the step was cancelled or is past its time limit.
+        """Raise when the step was cancelled, or its time or its lease's is over.
 
         Raises:
             StepCancelledError: Somebody asked the step to stop.
+            LeaseEndsError: The lease is about to end.
             StepTimedOutError: The step ran past its time limit.
         """
         if self.folder.cancel.exists():
             raise StepCancelledError(f"Cancelled: {self.folder.cancel.read_text()}")
+        if self.ends_at is not None and time.time() > self.ends_at - TELLING_S:
+            raise LeaseEndsError(
+                f"Step {self.spec.name} was not done when the time of lease "
+                f"{self.lease_folder.lease_id} was over"
+            )
         limit = self.spec.timeout_s
         if limit is not None and time.time() - self.started_at > limit:
             raise StepTimedOutError(f"Step {self.spec.name} ran past its limit of {limit:g} s")

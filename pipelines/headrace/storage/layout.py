@@ -90,6 +90,11 @@ class LeaseFolder:
         return self.path / "preflight"
 
     @property
+    def cause(self) -> Path:
+        """How the job of a lost lease ended, once the batch system has told."""
+        return self.path / "cause.json"
+
+    @property
     def bad_nodes(self) -> Path:
         """Nodes on which the lease failed; absent when none is to blame."""
         return self.path / "bad-nodes.json"

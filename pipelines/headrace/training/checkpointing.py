@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         self._saved_step = 0
         self._seen_step = 0
         self.metrics: dict[str, float] = {}
+        self.longest_s = 0.0
 
     @property
     def final(self) -> Path:
@@ -76,7 +78,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         del pl_module, outputs, batch, batch_idx
         stepped, self._seen_step = trainer.global_step != self._seen_step, trainer.global_step
         if stepped and self._is_due(trainer) and not trainer.is_last_batch:
-            self._save(trainer, self._folder / checkpoints.name_of(trainer.global_step))
+            self.save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write one that fell due on the last batch."""
@@ -85,12 +87,16 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         # a scheduler that waits for a metric steps after this hook: leave it to the next batch
         waits = any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs)
         if self._is_due(trainer) and not ends and not waits:
-            self._save(trainer, self._folder / checkpoints.name_of(trainer.global_step))
+            self.save(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the final checkpoint."""
         del pl_module
         self._save(trainer, self.final)
+
+    def save(self, trainer: Trainer) -> None:
+        """Write the checkpoint of this step, together with all other ranks."""
+        self._save(trainer, self._folder / checkpoints.name_of(trainer.global_step))
 
     def _is_due(self, trainer: Trainer) -> bool:
         every = self._every_steps
@@ -98,6 +104,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
 
     def _save(self, trainer: Trainer, path: Path) -> None:
         self._before()
+        began_s = time.monotonic()
         self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
         prepared = path.with_name(f".{path.name}.{self._token}.partial")
         trainer.save_checkpoint(prepared, weights_only=False)
@@ -105,3 +112,4 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
             checkpoints.publish(prepared, path)
             checkpoints.prune(self._folder, self._keep)
         self._saved_step = trainer.global_step
+        self.longest_s = max(self.longest_s, time.monotonic() - began_s)

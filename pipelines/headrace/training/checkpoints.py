@@ -49,6 +49,21 @@ def newest_whole(folder: Path) -> Path | None:
     return None
 
 
+def progress_in(folder: Path) -> float:
+    """How far the checkpoints in a folder have come: more after each of them.
+
+    Optimizer steps; for those that a script wrote under names of its own, when it wrote the newest.
+    """
+    steps = [step for step, _ in _numbered(folder)]
+    if steps:
+        return float(max(steps))
+    try:
+        files = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        return max((path.stat().st_mtime for path in files), default=0.0)
+    except FileNotFoundError:  # there is no folder yet, or the script replaces a file just now
+        return 0.0
+
+
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint; None when every byte of it is as it was written.
 

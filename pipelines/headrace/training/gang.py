@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from headrace.errors import HeadraceError, WorkerLostError
+from headrace.errors import HeadraceError, LeaseEndsError, WorkerLostError
 from headrace.leases.fleet import Node
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import read_record, write_text
@@ -19,12 +19,14 @@ from headrace.training.records import (
     NodeLaunch,
     NodeOutcome,
     NodeStaged,
+    Paused,
     TrainingProgress,
 )
 
 Result = TypeVar("Result")
 
 _MAX_PORT_CLASHES = 5
+_STOPPING_S = 5.0
 
 
 class Nodes(Protocol):
@@ -132,6 +134,13 @@ class Gang:
         finally:
             write_text(folder.stop, "the launch is over")
             self._note_staged(folder)
+        paused = read_record(folder.paused, Paused)
+        if paused is not None:
+            raise LeaseEndsError(
+                f"Training stopped after step {paused.step}, just before the time of lease "
+                f"{self._context.lease_folder.lease_id} was over",
+                "It goes on from there in another lease.",
+            )
         if any(outcome.stopped for outcome in outcomes):
             self._context.check()  # nodes may have seen a cancel before this process did
         return outcomes
@@ -163,7 +172,7 @@ class Gang:
         return str(newest) if newest is not None else None
 
     def _launches(self, nodes: Sequence[Node], resume: str | None) -> list[NodeLaunch]:
-        first = nodes[0]
+        first, ends_at = nodes[0], self._context.ends_at
         port = 0
         if self._num_nodes * self._ranks_per_node > 1:
             port = self._fleet.call(first, free_port, first.host)
@@ -181,6 +190,7 @@ class Gang:
                 master_address=first.host,
                 master_port=port,
                 resume=resume,
+                stop_at=None if ends_at is None else ends_at - _STOPPING_S,
                 skipped=self._skipped,
             )
             for index, node in enumerate(nodes)

@@ -44,6 +44,7 @@ def rank_spec(
         world_size=launch.world_size,
         num_nodes=launch.num_nodes,
         resume=launch.resume,
+        stop_at=launch.stop_at,
     )
 
 
@@ -139,4 +140,5 @@ def _script_environment(launch: NodeLaunch, dataset: str) -> dict[str, str]:
         "HEADRACE_DATASET": dataset,
         "HEADRACE_CHECKPOINTS": str(run.checkpoints),
         "HEADRACE_RUN_FOLDER": str(run.path),
+        **({"HEADRACE_STOP_AT": f"{launch.stop_at:.0f}"} if launch.stop_at else {}),
     }

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -34,6 +35,7 @@ from headrace.training.callbacks import (
 )
 from headrace.training.checkpointing import StepCheckpoints
 from headrace.training.failures import describe
+from headrace.training.pausing import StopInTime, TrainingPausedError
 from headrace.training.records import LaunchFolder, RankSpec, TrainingOutcome
 from headrace.training.trainer import TrainerParts, build_loggers, build_trainer
 from headrace.training.weights import weights_hash
@@ -125,8 +127,10 @@ class RankTraining:
         beat = SignsOfLife(Beat(self._launch.beat(spec.rank)))
         seed = StepSeed(self._recipe.seed, spec.rank)
         named = [instantiate(target, self._allowed) for target in recipe.callbacks]
+        in_time = StopInTime(spec.stop_at, saving, self._launch.paused)
+        last = (guard, StopAtStep(recipe.max_steps), in_time, progress, saving)
         parts = TrainerParts(
-            callbacks=[beat, seed, *named, guard, StopAtStep(recipe.max_steps), progress, saving],
+            callbacks=[beat, seed, *named, *last],
             loggers=build_loggers(recipe.loggers, self._allowed, self._run.tensorboard),
             root=self._run.path,
             num_nodes=spec.num_nodes,
@@ -184,14 +188,22 @@ def main(arguments: list[str]) -> int:
         raise StepError(f"{arguments[0]} does not exist")
     try:
         RankTraining(spec).run()
+    except TrainingPausedError as paused:
+        logger.info("%s", paused)
+        _leave(0)
     except Exception as error:
         write_record(
             LaunchFolder(Path(spec.launch_folder)).failure(spec.rank), describe(error, spec.rank)
         )
         logger.exception("Rank %d failed", spec.rank)
-        logging.shutdown()
-        os._exit(1)  # the other ranks may never answer what an orderly exit would ask them
+        _leave(1)
     return 0
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: the other ranks may never answer what an orderly exit would ask them."""
+    logging.shutdown()
+    os._exit(code)
 
 
 if __name__ == "__main__":

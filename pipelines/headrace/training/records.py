@@ -27,6 +27,11 @@ class LaunchFolder:
         """How far training is, by rank 0."""
         return self.path / "progress.json"
 
+    @property
+    def paused(self) -> Path:
+        """Where training stopped since the lease's time is over, by rank 0."""
+        return self.path / "paused.json"
+
     def staged(self, node_index: int) -> Path:
         """What a node has staged while its ranks trained."""
         return self.path / f"staged-{node_index}.json"
@@ -90,6 +95,9 @@ class NodeLaunch(Record):
     """Checkpoint to go on from; null starts anew."""
     skipped: tuple[str, ...] = ()
     """Files of damaged shards that are left out."""
+
+    stop_at: float | None = None
+    """Ranks stop with a checkpoint before this time, seconds since the epoch; null for never."""
 
     @property
     def world_size(self) -> int:
@@ -165,6 +173,15 @@ class RankSpec(Record):
     """Nodes that train."""
     resume: str | None
     """Checkpoint to go on from; null starts anew."""
+    stop_at: float | None = None
+    """Training stops with a checkpoint before this time, seconds since the epoch; null: never."""
+
+
+class Paused(Record):
+    """Where training stopped since the lease's time is over."""
+
+    step: int
+    """Optimizer steps done, all of them in the newest checkpoint."""
 
 
 class TrainingProgress(Record):

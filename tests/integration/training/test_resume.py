@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import psutil
 import pytest
 import torch
 
-from headrace.errors import StepCancelledError, WorkerLostError
+from headrace.errors import LeaseEndsError, StepCancelledError, WorkerLostError
+from headrace.leases.records import HostRecord
+from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.mailbox import request_cancel
-from headrace.training import checkpoints
+from headrace.storage.atomic import write_record
+from headrace.training import checkpoints, gang
 from headrace.training.step import run
 from support.training import (
     CODE,
@@ -218,6 +222,22 @@ def test_a_cancelled_training_ends_at_once_and_the_next_attempt_goes_on(
     assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
     events = [json.loads(line) for line in second.folder.events.read_text().splitlines()]
     assert [e["resume"] for e in events if e["event"] == "launch"] == [str(before)]
+
+
+def test_training_stops_with_a_checkpoint_before_its_lease_ends_and_goes_on_in_another(
+    undisturbed, dataset, tmp_path, monkeypatch, no_leftover_processes
+):
+    """pains 18, 31: by the clock; all ranks stop after the same step, none of which is lost."""
+    monkeypatch.setattr(gang, "_STOPPING_S", 3600.0)  # so the ranks' time is over at once
+    first = start(tmp_path)
+    host = HostRecord(process=ProcessIdentity.of(), ends_at=time.time() + 3600)
+    write_record(first.lease_folder.host, host)
+    with pytest.raises(LeaseEndsError, match="stopped after step 1, just before"):
+        train_here(first, dataset)
+    assert {step for _, step in trained(tmp_path)} == {1}
+    assert checkpoints.progress_in(first.run_folder.checkpoints) == 1
+    assert train_here(start(tmp_path), dataset)["weights_xxh3"] == undisturbed["weights_xxh3"]
+    assert_each_once(tmp_path)
 
 
 def test_a_completed_training_is_collected_not_repeated(undisturbed, dataset, tmp_path):

@@ -6,7 +6,8 @@ import pytest
 
 from headrace.control import execute as module
 from headrace.control.books import ledger
-from headrace.control.execute import MAX_ATTEMPTS, execute
+from headrace.control.execute import execute
+from headrace.control.retrying import MAX_FAILURES
 from headrace.errors import LeaseError, LeaseLostError
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
@@ -88,5 +89,5 @@ def test_a_lease_that_never_opens_ends_the_run(starting):
     run, calls = make_run(), starting(100)
     with pytest.raises(LeaseError, match="ended before the step"):
         execute(run, nothing)
-    assert calls.num_calls == MAX_ATTEMPTS
+    assert calls.num_calls == MAX_FAILURES
     assert ledger().run(run.run_id).state is StepState.FAILED

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from headrace.leases.lifetime import Life, why_close
+from headrace.leases.lifetime import Life, ends_at, why_close
 
 _QUIET = {
     "now_s": 100.0,
-    "started_s": 0.0,
+    "ends_s": 3600.0,
     "idle_since_s": None,
     "lifetime_s": 3600.0,
     "idle_stop_s": 300.0,
@@ -40,3 +40,20 @@ _QUIET = {
 def test_why_close(changes: dict[str, Any], expected: str | None) -> None:
     """pains 18, 22: no lease lives without an owner, for ever, or for nothing."""
     assert why_close(Life(**{**_QUIET, **changes})) == expected
+
+
+@pytest.mark.parametrize(
+    ("lifetime_s", "job_started", "expected"),
+    [
+        (60.0, None, 1060.0),
+        (60.0, "", 1060.0),
+        # a job that has run for a while before its lease's host was there, such as for its prologue
+        (60.0, "990", 990 + 60 - 10),
+        (7200.0, "990", 990 + 7200 - 60),
+    ],
+)
+def test_a_lease_ends_before_its_job_does(
+    lifetime_s: float, job_started: str | None, expected: float
+) -> None:
+    """pains 31: by the clock, so that no signal of the batch system has to be understood."""
+    assert ends_at(lifetime_s, 1000.0, job_started) == expected

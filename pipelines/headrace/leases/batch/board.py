@@ -123,9 +123,7 @@ def final_sight(
     deadline = time.monotonic() + timeout_s
     pause_s = 1.0
     while True:
-        found = _look(system, [job.job_id]).get(job.job_id)
-        if found is None:
-            return JobSight(job_id=job.job_id, state=JobState.UNKNOWN, reason="nothing is known")
+        found = look(system, job)
         if found.state.is_final or (or_never and found.never_starts):
             return found
         if time.monotonic() > deadline:
@@ -136,6 +134,19 @@ def final_sight(
 
 def _file(system: BatchSystem, leases: Path) -> Path:
     return leases / ".queue" / f"board{mark_of(system.queue)}.json"
+
+
+def look(system: BatchSystem, job: JobRecord) -> JobSight:
+    """How a job stands, asked at once.
+
+    Raises:
+        BatchError: The batch system does not answer.
+    """
+    return _look(system, [job.job_id]).get(job.job_id) or _nothing(job)
+
+
+def _nothing(job: JobRecord) -> JobSight:
+    return JobSight(job_id=job.job_id, state=JobState.UNKNOWN, reason="nothing is known")
 
 
 def _is_due(board: Board, poll_s: float) -> bool:
@@ -160,7 +171,16 @@ def _ask(system: BatchSystem, leases: Path, board: Board) -> Board:
             reason = f"{system.name} knows nothing of it any more"
             told[job_id] = JobSight(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
     known = {job_id: each for job_id, each in ended.items() if job_id in records}
-    return Board(asked_at=now, jobs={**known, **told})
+    return Board(asked_at=now, jobs={**known, **{each: _since(board, told[each]) for each in told}})
+
+
+def _since(board: Board, seen: JobSight) -> JobSight:
+    """Add since when a job has been seen to run, by this clock: that of the queue may differ."""
+    if seen.state is not JobState.RUNNING:
+        return seen
+    before = board.jobs.get(seen.job_id)
+    since = before.running_since if before is not None else None
+    return seen.model_copy(update={"running_since": since or seen.seen_at})
 
 
 def _look(system: BatchSystem, job_ids: Sequence[str]) -> dict[str, JobSight]:

@@ -8,8 +8,12 @@ from enum import Enum
 
 from pydantic import Field
 
+from headrace.leases.lifetime import JOB_STARTED
 from headrace.leases.records import JobView, Record
 from headrace.states import FailureClass
+
+STARTED = f"export {JOB_STARTED}=$(date +%s)"
+"""First line of every job: the lease's time counts from here."""
 
 
 class JobSpec(Record):
@@ -96,6 +100,14 @@ class JobSight(Record):
     """Why it waits or ended, in the batch system's words; empty when it gives none."""
     starts_at: float | None = None
     """When it is expected to start, seconds since the epoch; null when that is not known."""
+    running_since: float | None = None
+    """When it was first seen to run, by the clock of this machine; null before, or if unknown."""
+    nodes: tuple[str, ...] = ()
+    """Names of its nodes, the first task's first; empty when it has none, or they are not known."""
+    failed_nodes: tuple[str, ...] = ()
+    """Nodes by whose failure it ended, as far as they are known."""
+    earlier: JobState | None = None
+    """How it ended before the batch system put it back into the queue; null when it never did."""
     never_starts: bool = False
     """Whether it waits for something that waiting does not bring."""
     seen_at: float = Field(default_factory=time.time)
@@ -119,6 +131,41 @@ def failure_class(sight: JobSight) -> FailureClass:
     return _CLASSES.get(sight.state, FailureClass.LOST)
 
 
+def put_back(sight: JobSight, *, has_started: bool) -> bool:
+    """Whether a job that had started is in the queue again, or was there.
+
+    Args:
+        sight: What the batch system tells now.
+        has_started: Whether the lease's host has ever reported.
+    """
+    return sight.earlier is not None or (has_started and sight.state is JobState.PENDING)
+
+
+def put_back_view(sight: JobSight, system: str) -> JobView:
+    """A job that the batch system starts again by itself: it never gets to work a second time."""
+    how = sight.earlier.value if sight.earlier is not None else "stopped"
+    earlier = sight.model_copy(update={"state": sight.earlier or JobState.UNKNOWN})
+    return JobView(
+        is_ended=True,
+        why=f"{system} job {sight.job_id} was {how}, and {system} put it back into the queue, "
+        "where headrace cancels it: a new job follows from headrace. Take --requeue out of the "
+        "role's batch.options, or ask your administrators for jobs that are not requeued",
+        failure_class=failure_class(earlier),
+    )
+
+
+def overdue_view(sight: JobSight, system: str, timeout_s: float) -> JobView:
+    """A job that runs, and whose first task never reported."""
+    on = f" on {', '.join(sight.nodes)}" if sight.nodes else ""
+    return JobView(
+        is_ended=True,
+        why=f"{system} job {sight.job_id} has been running{on} for more than {timeout_s:g} s, "
+        "and its first task has never reported (start_timeout of the role)",
+        failure_class=FailureClass.INFRASTRUCTURE,
+        bad_nodes=sight.nodes[:1],
+    )
+
+
 def view_of(sight: JobSight, system: str) -> JobView:
     """A job as users and the control side see it.
 
@@ -133,8 +180,13 @@ def view_of(sight: JobSight, system: str) -> JobView:
     if not sight.state.is_final:
         details = _colon([sight.reason, _start(sight, system)])
         return JobView(is_ended=False, why=f"{name} is {sight.state.value}{details}")
-    why = f"{name} ended: {sight.state.value}{_colon([sight.reason])}"
-    return JobView(is_ended=True, why=why, failure_class=failure_class(sight))
+    on = f" (on {', '.join(sight.failed_nodes)})" if sight.failed_nodes else ""
+    return JobView(
+        is_ended=True,
+        why=f"{name} ended: {sight.state.value}{on}{_colon([sight.reason])}",
+        failure_class=failure_class(sight),
+        bad_nodes=sight.failed_nodes,
+    )
 
 
 def moment(at: float, now: float) -> str:

@@ -9,7 +9,7 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headrace.errors import (
     AmbiguousSubmitError,
@@ -18,39 +18,11 @@ from headrace.errors import (
     SubmitLimitError,
 )
 from headrace.leases.batch.commands import Answer, Commands
-from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.jobs import STARTED, JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.nodelist import node_names
 from headrace.leases.batch.slurm_limits import told_limits
-
-_STATES = {
-    "PENDING": JobState.PENDING,
-    "CONFIGURING": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,
-    "RUNNING": JobState.RUNNING,
-    "COMPLETING": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING,
-    "STOPPED": JobState.RUNNING,
-    "SUSPENDED": JobState.RUNNING,
-    "COMPLETED": JobState.COMPLETED,
-    "FAILED": JobState.FAILED,
-    "LAUNCH_FAILED": JobState.FAILED,
-    "RECONFIG_FAIL": JobState.FAILED,
-    "CANCELLED": JobState.CANCELLED,
-    "REVOKED": JobState.CANCELLED,
-    "PREEMPTED": JobState.PREEMPTED,
-    "TIMEOUT": JobState.TIMED_OUT,
-    "DEADLINE": JobState.TIMED_OUT,
-    "NODE_FAIL": JobState.NODE_FAILED,
-    "BOOT_FAIL": JobState.NODE_FAILED,
-    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
-}
-"""Source: squeue.html, "job state codes"."""
+from headrace.leases.batch.slurm_states import state_of
 
 _NEVER = re.compile(
     r"BadConstraints|Partition(Node|Time)Limit|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)"
@@ -69,9 +41,12 @@ _UNCLEAR = re.compile(
 _FULL = re.compile(r"(Assoc|QOS)(Max|Grp)Submit\w*")
 """Reasons to refuse a job that go away when others end. Source: squeue.html, as above."""
 
-_SQUEUE_FORMAT = "%i|%T|%S|%r|%j"
-_SACCT_FORMAT = "JobIDRaw,State,End,Reason,JobName"
+_SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
+_SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+_BROKEN = re.compile(r"down|drain|fail|no_respond|.*\*$")
+"""States of nodes that no job gets. Source: sinfo.html, "node state codes"."""
+
 _NO_REASON = ("", "None", "(null)")
 
 
@@ -137,11 +112,25 @@ class Slurm:
         """
         if not job_ids:
             return {}
-        command = ("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days",
-                   f"--jobs={','.join(job_ids)}", f"--format={_SACCT_FORMAT}")  # fmt: skip
+        command = ("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
+                   "--starttime=now-30days", f"--jobs={','.join(job_ids)}",
+                   f"--format={_SACCT_FORMAT}")  # fmt: skip
         lines = self._ask(command).splitlines()
-        found = [parse_sacct(line) for line in lines if line.strip()]
-        return {each.job_id: each for each in found}
+        found: dict[str, JobSight] = {}
+        for each in (parse_sacct(line) for line in lines if line.strip()):
+            before = found.get(each.job_id)  # of a job that Slurm has started again
+            found[each.job_id] = each.model_copy(update={"earlier": before and before.state})
+        return {job_id: self._with_failed_nodes(each) for job_id, each in found.items()}
+
+    def _with_failed_nodes(self, ended: JobSight) -> JobSight:
+        """Add which of its nodes have failed, as far as they still have."""
+        if ended.state is not JobState.NODE_FAILED or not ended.nodes:
+            return ended
+        lines = self._ask(("sinfo", "--noheader", "--Node", "--format=%N %T",
+                           f"--nodes={','.join(ended.nodes)}")).splitlines()  # fmt: skip
+        broken = {name for name, state in map(str.split, lines) if _BROKEN.match(state)}
+        failed = tuple(name for name in ended.nodes if name in broken)
+        return ended.model_copy(update={"failed_nodes": failed})
 
     def find(self, name: str) -> tuple[JobSight, ...]:
         """Jobs of that name; see `BatchSystem.find`.
@@ -167,6 +156,10 @@ class Slurm:
             BatchError: Slurm keeps no books, or they do not answer.
         """
         return told_limits(self._ask, spec.account, spec.qos)
+
+    def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Nodes of the job that this is a task of; see `BatchSystem.job_nodes`."""
+        return tuple(node_names(environment.get("SLURM_JOB_NODELIST", "")))
 
     def _squeue(self, *options: str) -> tuple[JobSight, ...]:
         command = ("squeue", "--noheader", "--states=all", "--me",
@@ -198,7 +191,7 @@ def render(spec: JobSpec) -> str:
     run = [f"exec {start}"]
     if spec.epilogue:
         run = ["code=0", f"{start} || code=$?", *spec.epilogue, "exit $code"]
-    body = [*exports, *_load(spec.modules), *spec.prologue, *run]
+    body = [STARTED, *exports, *_load(spec.modules), *spec.prologue, *run]
     return f"#!/bin/bash\n{directives}\nset -e\n" + "\n".join(body) + "\n"
 
 
@@ -212,22 +205,28 @@ def _load(modules: Sequence[str]) -> list[str]:
 
 def parse_squeue(line: str) -> JobSight:
     """A line of `squeue` in the format that headrace asks for."""
-    job_id, state, start, reason, _ = line.split("|", 4)
-    known = _state(state)
+    job_id, state, start, nodes, reason, _ = line.split("|", 5)
+    known = state_of(state)
     pending = known is JobState.PENDING
     return JobSight(
         job_id=job_id,
         state=known,
         reason=_reason(reason, state),
         starts_at=_time(start) if pending else None,
+        nodes=tuple(node_names(nodes)),
         never_starts=pending and _NEVER.fullmatch(reason) is not None,
     )
 
 
 def parse_sacct(line: str) -> JobSight:
     """A line of `sacct` in the format that headrace asks for."""
-    job_id, state, _, reason, _ = line.split("|", 4)
-    return JobSight(job_id=job_id, state=_state(state), reason=_reason(reason, state))
+    job_id, state, nodes, reason, _ = line.split("|", 4)
+    return JobSight(
+        job_id=job_id,
+        state=state_of(state),
+        reason=_reason(reason, state),
+        nodes=tuple(node_names(nodes)),
+    )
 
 
 def _options(spec: JobSpec) -> list[str]:
@@ -266,12 +265,6 @@ def _duration(seconds: float) -> str:
     days, rest = divmod(minutes, 24 * 60)
     clock = f"{rest // 60:02d}:{rest % 60:02d}:00"
     return f"{days}-{clock}" if days else clock
-
-
-def _state(text: str) -> JobState:
-    """State of a job from words such as `RUNNING` and `CANCELLED by 1000`."""
-    word = text.split()[0].rstrip("+") if text.strip() else ""
-    return _STATES.get(word, JobState.RUNNING)  # a state of a later Slurm is no proof of an end
 
 
 def _reason(text: str, state: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from headrace.leases.batch.jobs import JobSight, JobSpec
@@ -62,6 +62,16 @@ class BatchSystem(Protocol):
 
         Raises:
             BatchError: The batch system does not answer.
+        """
+
+    def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Nodes of a job in the order of its tasks, by the names that `JobSpec.exclude` takes.
+
+        Args:
+            environment: Environment of one of its tasks.
+
+        Returns:
+            Names; empty when they are not known.
         """
 
     def cancel(self, job_ids: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ class SmallSlurm:
         if name == "sbatch":
             return self._submit()
         if name == "squeue":
-            rows = [f"{job_id}|{state}|N/A|None|x" for job_id, state in self.jobs.items()]
+            rows = [f"{job_id}|{state}|N/A||None|x" for job_id, state in self.jobs.items()]
             return Answer(0, "\n".join(rows), "")
         if name == "sacctmgr":
             return Answer(0, self.association if "user" in command else "normal|\n", "")

@@ -25,7 +25,7 @@ FULL = """\
 #SBATCH --cpus-per-task=8
 #SBATCH --gres=gpu:4
 #SBATCH --mem=65536M
-#SBATCH --time=1-02:02:00
+#SBATCH --time=1-02:00:00
 #SBATCH --partition=a100
 #SBATCH --account=physics
 #SBATCH --qos=long
@@ -35,6 +35,7 @@ FULL = """\
 #SBATCH --no-requeue
 #SBATCH --constraint=ib
 set -e
+export HEADRACE_JOB_STARTED=$(date +%s)
 export HEADRACE_LEASE_ID=demo-gpu-1
 export HEADRACE_LEASE_FOLDER=/shared/leases/demo-gpu-1
 export SPT_NOENV=1
@@ -96,6 +97,7 @@ WISHES = """\
 #SBATCH --exclusive
 #SBATCH --no-requeue
 set -e
+export HEADRACE_JOB_STARTED=$(date +%s)
 command -v module > /dev/null || . /etc/profile || true
 module load gcc/13 cuda/12.4
 code=0
@@ -137,18 +139,18 @@ def test_jobs_of_different_folders_have_different_names():
 @pytest.mark.parametrize(
     ("line", "state", "reason", "never"),
     [
-        ("7|PENDING|N/A|Resources|x", JobState.PENDING, "Resources", False),
-        ("7|PENDING|N/A|Priority|x", JobState.PENDING, "Priority", False),
-        ("7|PENDING|N/A|PartitionTimeLimit|x", JobState.PENDING, "PartitionTimeLimit", True),
-        ("7|PENDING|N/A|PartitionNodeLimit|x", JobState.PENDING, "PartitionNodeLimit", True),
-        ("7|PENDING|N/A|BadConstraints|x", JobState.PENDING, "BadConstraints", True),
-        ("7|PENDING|N/A|QOSMaxCpuPerJobLimit|x", JobState.PENDING, "QOSMaxCpuPerJobLimit", True),
-        ("7|PENDING|N/A|AssocGrpCpuLimit|x", JobState.PENDING, "AssocGrpCpuLimit", False),
-        ("7|PENDING|N/A|AssocMaxJobsLimit|x", JobState.PENDING, "AssocMaxJobsLimit", False),
-        ("7|RUNNING|2026-01-01T10:00:00|None|a|b", JobState.RUNNING, "", False),
-        ("7|COMPLETING|2026-01-01T10:00:00|None|x", JobState.RUNNING, "", False),
-        ("7|OF_A_LATER_SLURM|N/A|None|x", JobState.RUNNING, "", False),
-        ("7|NODE_FAIL|N/A|None|x", JobState.NODE_FAILED, "", False),
+        ("7|PENDING|N/A||Resources|x", JobState.PENDING, "Resources", False),
+        ("7|PENDING|N/A||Priority|x", JobState.PENDING, "Priority", False),
+        ("7|PENDING|N/A||PartitionTimeLimit|x", JobState.PENDING, "PartitionTimeLimit", True),
+        ("7|PENDING|N/A||PartitionNodeLimit|x", JobState.PENDING, "PartitionNodeLimit", True),
+        ("7|PENDING|N/A||BadConstraints|x", JobState.PENDING, "BadConstraints", True),
+        ("7|PENDING|N/A||QOSMaxCpuPerJobLimit|x", JobState.PENDING, "QOSMaxCpuPerJobLimit", True),
+        ("7|PENDING|N/A||AssocGrpCpuLimit|x", JobState.PENDING, "AssocGrpCpuLimit", False),
+        ("7|PENDING|N/A||AssocMaxJobsLimit|x", JobState.PENDING, "AssocMaxJobsLimit", False),
+        ("7|RUNNING|2026-01-01T10:00:00|gpu[1-2]|None|a|b", JobState.RUNNING, "", False),
+        ("7|COMPLETING|2026-01-01T10:00:00||None|x", JobState.RUNNING, "", False),
+        ("7|OF_A_LATER_SLURM|N/A||None|x", JobState.RUNNING, "", False),
+        ("7|NODE_FAIL|N/A||None|x", JobState.NODE_FAILED, "", False),
     ],
 )
 def test_lines_of_squeue(line: str, state: JobState, reason: str, never: bool):
@@ -157,9 +159,9 @@ def test_lines_of_squeue(line: str, state: JobState, reason: str, never: bool):
 
 
 def test_expected_start():
-    assert parse_squeue("7|PENDING|2026-01-01T10:00:00|Resources|x").starts_at is not None
-    assert parse_squeue("7|PENDING|1767261600|Resources|x").starts_at == 1767261600
-    assert parse_squeue("7|PENDING|N/A|Resources|x").starts_at is None
+    assert parse_squeue("7|PENDING|2026-01-01T10:00:00||Resources|x").starts_at is not None
+    assert parse_squeue("7|PENDING|1767261600||Resources|x").starts_at == 1767261600
+    assert parse_squeue("7|PENDING|N/A||Resources|x").starts_at is None
 
 
 @pytest.mark.parametrize(
@@ -194,14 +196,14 @@ def test_the_expected_start_is_told_in_the_readers_time_zone(
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("7|PREEMPTED|x|None|n", FailureClass.PREEMPTED),
-        ("7|TIMEOUT|x|None|n", FailureClass.TIMED_OUT),
-        ("7|DEADLINE|x|None|n", FailureClass.TIMED_OUT),
-        ("7|NODE_FAIL|x|None|n", FailureClass.INFRASTRUCTURE),
-        ("7|BOOT_FAIL|x|None|n", FailureClass.INFRASTRUCTURE),
-        ("7|OUT_OF_MEMORY|x|None|n", FailureClass.OUT_OF_MEMORY),
-        ("7|CANCELLED by 1000|x|None|n", FailureClass.LOST),
-        ("7|FAILED|x|NonZeroExitCode|n", FailureClass.LOST),
+        ("7|PREEMPTED|None|None|n", FailureClass.PREEMPTED),
+        ("7|TIMEOUT|None|None|n", FailureClass.TIMED_OUT),
+        ("7|DEADLINE|None|None|n", FailureClass.TIMED_OUT),
+        ("7|NODE_FAIL|None|None|n", FailureClass.INFRASTRUCTURE),
+        ("7|BOOT_FAIL|None|None|n", FailureClass.INFRASTRUCTURE),
+        ("7|OUT_OF_MEMORY|None|None|n", FailureClass.OUT_OF_MEMORY),
+        ("7|CANCELLED by 1000|None|None|n", FailureClass.LOST),
+        ("7|FAILED|None|NonZeroExitCode|n", FailureClass.LOST),
     ],
 )
 def test_what_an_end_in_the_books_means(line: str, expected: FailureClass):
@@ -213,7 +215,7 @@ def test_what_an_end_in_the_books_means(line: str, expected: FailureClass):
 
 
 def test_words_for_users():
-    cancelled = view_of(parse_sacct("7|CANCELLED by 1000|x|None|n"), "Slurm")
+    cancelled = view_of(parse_sacct("7|CANCELLED by 1000|None|None|n"), "Slurm")
     assert cancelled.why == "Slurm job 7 ended: cancelled: by user 1000"
     waiting = JobSight(job_id="7", state=JobState.PENDING, reason="Resources", starts_at=0.0)
     assert view_of(waiting, "Slurm").why.startswith("Slurm job 7 is pending: Resources, expected ")

@@ -1,0 +1,152 @@
+"""Gangs on a real Slurm that are disturbed at a step where training waits for it.
+
+Every time the run succeeds, with the weights of one that nobody disturbed, to the last bit; no job
+is left in the queue, and the ledger says what ended each attempt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import slurm_dev
+
+from headrace.states import FailureClass, StepState
+from headrace.training import checkpoints
+from support.disturbed import LONG_S, Records, headrace, newest_run
+from support.paced_run import PacedRun, Waiting, home_for_paced_runs, until
+from support.slurm_dev import LEAVING_S, DevSlurm
+from support.training import CODE
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
+
+_CONTROLLER_DOWN_S = 15.0
+
+
+@pytest.fixture(scope="module")
+def shared_home(tmp_path_factory: pytest.TempPathFactory, digits_folder: Path) -> Path:
+    """A home for all runs of this file: the dataset is packed once."""
+    home = tmp_path_factory.mktemp("paced")
+    home_for_paced_runs(home, digits_folder, CODE)
+    return home
+
+
+@pytest.fixture(scope="module")
+def weights(shared_home: Path) -> str:
+    """Hash of the weights of the run that nobody disturbs, on one machine."""
+    log = shared_home / "undisturbed.log"
+    process = headrace(shared_home, ["run", "paced", "--site", "workstation"], log)
+    assert process.wait(LONG_S) == 0, log.read_text()
+    records = Records(shared_home)
+    outputs = records.ledger.run(newest_run(records, log, process)).outputs
+    return str(outputs["train"]["weights_xxh3"])
+
+
+@pytest.fixture
+def home(
+    shared_home: Path, weights: str, slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The home, named by `HEADRACE_HOME`; nodes and daemons of Slurm are whole again afterwards."""
+    monkeypatch.setenv("HEADRACE_HOME", str(shared_home))
+    yield shared_home
+    slurm.heal()
+
+
+def assert_like(paced: PacedRun, weights: str, slurm: DevSlurm) -> None:
+    """What holds after every disturbance."""
+    wait_until(lambda: not slurm.queue(), LEAVING_S, "an empty queue", poll_s=0.5)
+    paced.records.assert_settled(paced.run.run_id)
+    assert paced.weights() == weights
+
+
+def test_kill_9_of_a_rank_a_worker_the_driver_and_the_host(
+    home: Path, slurm: DevSlurm, weights: str, no_leftover_processes: None
+):
+    """pains 32, 34: the rank and the worker are made good in the same attempt."""
+    paced = PacedRun(home, "quick")
+
+    def disturb() -> Waiting:
+        yield from paced.held_at(12)
+        paced.kill_one("headrace.training.rank")
+        yield from paced.held_at(22)
+        paced.kill_worker()
+        yield from paced.held_at(32)
+        paced.kill_one("headrace.steps.run")
+        yield from paced.held_at(42)
+        paced.kill_one("headrace.leases.member")
+        paced.tell("hold", None)
+
+    paced.go(disturb())
+    assert_like(paced, weights, slurm)
+    driver, host, whole = paced.attempts()
+    assert (driver.state, host.state) == (StepState.LOST, StepState.LOST)
+    assert len(paced.records.events(driver, "restart")) >= 2
+    assert "signal 9" in driver.message
+    assert driver.lease_id == host.lease_id != whole.lease_id
+
+
+def test_slurms_daemons_and_nodes_go_away(
+    home: Path, slurm: DevSlurm, weights: str, no_leftover_processes: None
+):
+    """pains 31: a controller that is down is no end; a node that is down ends the job."""
+    paced = PacedRun(home, "quick")
+    failed: list[str] = []
+
+    def disturb() -> Waiting:
+        yield from paced.held_at(12)
+        slurm.daemons.kill("slurmctld")
+        down_since = time.monotonic()
+        yield from paced.held_at(22)  # it has not noticed
+        yield from until(lambda: time.monotonic() - down_since > _CONTROLLER_DOWN_S)
+        slurm_dev.start_controller(slurm.shape, slurm.daemons)
+        drained, failing = slurm.nodes_of(paced.job())
+        slurm.set_node(drained, "drain")  # no new jobs: this one goes on
+        yield from paced.held_at(32)
+        slurm.set_node(failing, "down")
+        yield from paced.held_at(42)
+        assert not {drained, failing} & set(slurm.nodes_of(paced.job()))
+        slurm.set_node(drained, "resume")
+        slurm.set_node(failing, "resume")
+        failed.append(slurm.nodes_of(paced.job())[1])
+        slurm.daemons.kill(f"slurmd-{failed[0]}")
+        paced.tell("hold", None)
+
+    paced.go(disturb())
+    assert_like(paced, weights, slurm)
+    first, second, third = paced.attempts()
+    for attempt in (first, second):
+        assert attempt.failure_class is FailureClass.INFRASTRUCTURE, attempt
+        assert "node failed" in attempt.message
+    assert len({first.lease_id, second.lease_id, third.lease_id}) == 3
+
+
+def test_preempted_out_of_memory_and_out_of_time(
+    home: Path, slurm: DevSlurm, weights: str, no_leftover_processes: None
+):
+    """pains 18, 31, 32, peers 41: allocations of 45 s; each cause is told apart."""
+    paced = PacedRun(home, "hasty")
+
+    def disturb() -> Waiting:
+        yield from paced.held_at(12)
+        command = ("sbatch", "--parsable", "--partition=urgent", "--nodes=4", "--exclusive")
+        slurm.run(*command, "--wrap=sleep 2")
+        yield from paced.held_at(22)
+        paced.tell("eat", 5000)
+        yield from paced.held_at(32)
+        paced.tell("pause", 0.6)
+        paced.tell("hold", None)
+
+    paced.go(disturb())
+    assert_like(paced, weights, slurm)
+    *ended, whole = paced.attempts()
+    print([(one.failure_class, one.message, one.outputs) for one in ended])
+    classes = [one.failure_class for one in ended]
+    assert classes[0] is FailureClass.PREEMPTED
+    assert FailureClass.OUT_OF_MEMORY in classes
+    assert classes[-1] is FailureClass.TIMED_OUT
+    assert "stopped after step" in ended[-1].message
+    resumed = paced.records.events(whole, "launch")[0]["resume"]
+    assert checkpoints.step_of(Path(resumed)) == ended[-1].outputs["kept"]

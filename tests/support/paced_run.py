@@ -1,0 +1,159 @@
+"""A run on the small Slurm whose training waits at chosen steps, to be disturbed there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from headrace.control.execute import execute
+from headrace.control.owners import process_owner
+from headrace.control.runs import RunRequest, create_run
+from headrace.leases.batch.submitting import JobRecord
+from headrace.leases.marks import marked
+from headrace.ledger.records import AttemptRecord
+from headrace.recipe.load import BUILT_IN
+from headrace.storage.atomic import read_record, write_text
+from headrace.storage.layout import LeaseFolder
+from support.disturbed import Records, kill
+
+Waiting = Iterator[None]
+"""What a test does while a run goes on: a generator that is asked again a few times a second."""
+
+
+class PacedRun:
+    """One run of recipe `paced`.
+
+    Args:
+        home: Home of headrace, and the site's folder; the model looks into `pace` of it.
+        site: Name of the site.
+        overrides: Changes to the recipe.
+    """
+
+    def __init__(self, home: Path, site: str, *overrides: str) -> None:
+        self._pace = home / "pace"
+        self.records = Records(home)
+        for file in self._pace.iterdir():
+            file.unlink()
+        request = RunRequest(
+            recipe="paced",
+            site=site,
+            overrides=overrides,
+            key=f"test:{uuid.uuid4().hex}",
+            owner=process_owner(),
+        )
+        self.run = create_run(request)
+
+    def go(self, disturb: Waiting) -> None:
+        """Run to the end, and disturb meanwhile.
+
+        Args:
+            disturb: Disturbs; it must be through before the run is.
+        """
+        left = [disturb]
+
+        def tick() -> None:
+            if left and next(disturb, self) is self:
+                left.clear()
+
+        failed = execute(self.run, tick)
+        assert failed is None, failed
+        assert not left, "the run ended before all disturbances were done"
+
+    def tell(self, name: str, value: float | None) -> None:
+        """Tell the model a number; None takes it back."""
+        if value is None:
+            (self._pace / name).unlink(missing_ok=True)
+        else:
+            write_text(self._pace / name, str(value))
+
+    def held_at(self, step: int) -> Waiting:
+        """Let training go on until a step, and wait until ranks are held there anew."""
+        seen = set(self._pace.glob("held-*"))
+        self.tell("hold", step)
+        while not set(self._pace.glob(f"held-{step}-*")) - seen:
+            yield
+
+    def lease(self) -> LeaseFolder:
+        """The lease that trains."""
+        latest = self.records.ledger.latest_lease(f"{self.run.run_id}/gpu")
+        assert latest is not None
+        return self.run.lease_folder(latest.lease_id)
+
+    def job(self) -> str:
+        """Id of the job that trains."""
+        record = read_record(self.lease().job, JobRecord)
+        assert record is not None
+        return record.job_id
+
+    def kill_worker(self) -> None:
+        """Kill -9 the Dask worker that has started one of the ranks."""
+        parent = self.processes("headrace.training.rank")[0].parent()
+        assert parent is not None
+        kill(parent)
+
+    def kill_one(self, what: str) -> None:
+        """Kill -9 the first process of the lease with this in its command line."""
+        kill(self.processes(what)[0])
+
+    def processes(self, what: str) -> list[psutil.Process]:
+        """Processes of the lease, by a part of their command line."""
+        folder = self.lease()
+        found = marked([folder])[str(folder.path.resolve())]
+        return [each for each in found if what in " ".join(_command(each))]
+
+    def attempts(self) -> list[AttemptRecord]:
+        """Attempts at training."""
+        return self.records.attempts(self.run.run_id, "train")
+
+    def weights(self) -> str:
+        """Hash of the weights in the end."""
+        return str(self.attempts()[-1].outputs["weights_xxh3"])
+
+
+def until(condition: Callable[[], object]) -> Waiting:
+    """Wait for a condition while the run goes on."""
+    while not condition():
+        yield
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return []
+
+
+def home_for_paced_runs(home: Path, digits: Path, code: Path) -> None:
+    """Write recipe `paced`, and the sites `workstation` and `quick` of the same world size."""
+    (home / "pace").mkdir(parents=True)
+    recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
+    recipe["dataset"]["source"] = str(digits)
+    recipe["trainer"] |= {"max_epochs": 4, "checkpoint_every_steps": 5}
+    model = {"_target_": "paced_digits.PacedDigits", "folder": str(home / "pace")}
+    changes = {"name": "paced", "code": [str(code)], "model": model, "evaluate": None}
+    _write(home / "recipes" / "paced.yaml", recipe | changes | {"pack_role": "gpu"})
+    site = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
+    site["roles"]["gpu"] |= {"ranks_per_node": 4}
+    _write(home / "sites" / "workstation.yaml", _named(site, "workstation", home, code))
+    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
+    for role in site["roles"].values():
+        role["batch"] |= {"poll": 0.5, "memory_per_node": "4GiB"}
+        role["batch"].pop("config", None)
+    site["limits"] |= {"lost_after": 8}
+    _write(home / "sites" / "quick.yaml", _named(site, "quick", home, code))
+    site["roles"]["gpu"] |= {"lifetime": 45}
+    _write(home / "sites" / "hasty.yaml", _named(site, "hasty", home, code))
+
+
+def _named(site: dict[str, Any], name: str, home: Path, code: Path) -> dict[str, Any]:
+    return site | {"name": name, "folder": str(home), "allowed_code": [str(code)]}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(content))

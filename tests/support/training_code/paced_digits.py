@@ -1,0 +1,44 @@
+"""User code of the chaos tests on Slurm: training that waits, idles or eats memory on request."""
+
+import os
+import time
+from pathlib import Path
+
+from headrace.examples.digits_model import DigitsClassifier
+
+
+class PacedDigits(DigitsClassifier):
+    """The model of the demo; the number in a file of its folder says what it does at a step.
+
+    `hold`: it waits at that step and after it, and leaves `held-<hold>-<pid>`, by rank 0.
+    `pause`: seconds that it sleeps before each step.
+    `eat`: MiB that rank 0 takes for itself while it waits, once.
+
+    Args:
+        folder: Folder of these files.
+    """
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = Path(folder)
+        self.eaten = []
+
+    def on_train_batch_start(self, batch, batch_idx):
+        time.sleep(self.told("pause") or 0.0)
+        while (hold := self.told("hold")) is not None and self.global_step >= hold:
+            if self.global_rank == 0:
+                (self.folder / f"held-{hold:g}-{os.getpid()}").touch()
+                self.eat()
+            time.sleep(0.05)
+
+    def eat(self):
+        amount = self.told("eat")
+        if amount is not None:
+            (self.folder / "eat").unlink()
+            self.eaten.append(b"x" * int(amount * 2**20))
+
+    def told(self, name):
+        try:
+            return float((self.folder / name).read_text())
+        except FileNotFoundError:
+            return None
