@@ -8,7 +8,19 @@ import typer
 from rich.console import Console
 
 from headrace import __version__
-from headrace.cli import airflow, bench, cache, datasets, demo, leases, ledger, plan, runs, schema
+from headrace.cli import (
+    airflow,
+    bench,
+    cache,
+    datasets,
+    demo,
+    leases,
+    ledger,
+    plan,
+    runs,
+    schema,
+    site,
+)
 from headrace.errors import HeadraceError
 
 _EXIT_ERROR = 1
@@ -36,7 +48,19 @@ def build() -> typer.Typer:
             typer.echo(__version__)
             raise typer.Exit
 
-    for module in (runs, plan, demo, airflow, leases, datasets, cache, bench, ledger, schema):
+    for module in (
+        runs,
+        plan,
+        demo,
+        airflow,
+        leases,
+        site,
+        datasets,
+        cache,
+        bench,
+        ledger,
+        schema,
+    ):
         module.register(app)
     return app
 

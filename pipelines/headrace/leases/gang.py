@@ -7,6 +7,8 @@ import logging
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 _POLL_S = 0.1
+_REPORTS_EVERY_S = 1.0
 _CLOSE_TIMEOUT_S = 15.0
 _DEATH_TIMEOUT_S = 30.0
 
@@ -44,6 +47,7 @@ class GangCluster:
         self._scheduler = scheduler
         self._first: GangNode | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._reports: tuple[preflight.NodeReport, ...] = ()
 
     @property
     def scheduler_address(self) -> str:
@@ -82,22 +86,33 @@ class GangCluster:
             ) from error
 
     async def _join(self, spec: LeaseSpec) -> None:
-        report = await asyncio.to_thread(preflight.examine, self._folder, spec, 0)
-        preflight.require_good(self._folder, [report])
+        examining = asyncio.create_task(
+            asyncio.to_thread(preflight.examine, self._folder, spec, index=0)
+        )
+        await self._until(examining.done)
+        preflight.require_good(self._folder, [examining.result()])
         self._first = await open_node(self._folder, spec, 0, self.scheduler_address)
         self._keeping = asyncio.create_task(self._first.keep())
-        while len(self._scheduler.workers) < spec.role.nodes:
-            if self._keeping.done():
-                self._keeping.result()
-            preflight.require_good(self._folder, preflight.reports(self._folder))
-            await asyncio.sleep(_POLL_S)
+        await self._until(lambda: len(self._scheduler.workers) >= spec.role.nodes)
         preflight.require_good(self._folder, self._with_clocks())
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait; a node that reports something bad ends it."""
+        looked_s = 0.0
+        while not is_so():
+            if self._keeping is not None and self._keeping.done():
+                self._keeping.result()
+            if time.monotonic() > looked_s + _REPORTS_EVERY_S:
+                looked_s = time.monotonic()
+                self._reports = preflight.reports(self._folder, self._reports)
+                preflight.require_good(self._folder, self._reports)
+            await asyncio.sleep(_POLL_S)
 
     def _with_clocks(self) -> list[preflight.NodeReport]:
         """What the nodes reported, with how far their clocks are from this one."""
         states = self._scheduler.workers.values()
         skews_s = {str(each.name): float(each.time_delay) for each in states}
-        found = preflight.reports(self._folder)
+        found = preflight.reports(self._folder, self._reports)
         return [preflight.skewed(each, skews_s.get(name_of(each.index), 0.0)) for each in found]
 
     def _names(self) -> str:

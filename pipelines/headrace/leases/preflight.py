@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -30,6 +30,7 @@ MAX_SKEW_S = 5.0
 
 _NAMES = ("SLURMD_NODENAME",)
 _START_TIMEOUT_S = 90.0
+_POLL_S = 0.2
 
 
 class Check(Record):
@@ -87,7 +88,8 @@ def examine(folder: LeaseFolder, spec: LeaseSpec, index: int) -> NodeReport:
             "container": lambda: _container(folder, spec),
         }
     checks = tuple(_check(name, look) for name, look in looks.items())
-    if spec.role.batch.preflight == "full" and not any(each.problem for each in checks):
+    is_good = not any(each.problem for each in checks)
+    if spec.role.batch.preflight == "full" and is_good and _all_good(folder, spec, index):
         together = _check("all-reduce", lambda: _all_reduce(folder, spec, index))
         checks = (*checks, together.model_copy(update={"blames_node": False}))
     report = NodeReport(node=node_name(), index=index, checks=checks)
@@ -102,11 +104,19 @@ def report_file(folder: LeaseFolder, index: int) -> Path:
     return folder.preflight / f"{index}.json"
 
 
-def reports(folder: LeaseFolder) -> tuple[NodeReport, ...]:
-    """What the nodes have reported up to now, in the order of their places."""
-    files = sorted(folder.preflight.glob("*.json"), key=lambda file: int(file.stem))
-    found = [read_record(file, NodeReport) for file in files]
-    return tuple(report for report in found if report is not None)
+def reports(folder: LeaseFolder, known: Sequence[NodeReport] = ()) -> tuple[NodeReport, ...]:
+    """What the nodes have reported up to now, in the order of their places.
+
+    Args:
+        folder: The lease.
+        known: Reports that were read before; they are not read again.
+    """
+    found = {report.index: report for report in known}
+    for file in folder.preflight.glob("*.json"):
+        if int(file.stem) not in found:
+            report = read_record(file, NodeReport)
+            found |= {} if report is None else {report.index: report}
+    return tuple(found[index] for index in sorted(found))
 
 
 def require_good(folder: LeaseFolder, found: Iterable[NodeReport]) -> None:
@@ -223,6 +233,16 @@ def _container(folder: LeaseFolder, spec: LeaseSpec) -> str:
     if spec.role.batch.container is None:
         return ""
     return _run(in_container(folder, spec, ("-c", "import headrace, distributed")))
+
+
+def _all_good(folder: LeaseFolder, spec: LeaseSpec, index: int) -> bool:
+    """Wait for all nodes; no when the host gives up, as it does when one of them is bad."""
+    write_text(folder.preflight / f"{index}.ready", "")
+    while len(list(folder.preflight.glob("*.ready"))) < spec.role.nodes:
+        if folder.close.exists() or folder.closed.exists():
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _all_reduce(folder: LeaseFolder, spec: LeaseSpec, index: int) -> str:

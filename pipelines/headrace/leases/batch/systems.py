@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from headrace.errors import SiteError, nearest
-from headrace.leases.batch.commands import LocalCommands
+from headrace.leases.batch.commands import Commands, LocalCommands
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.batch.system import BatchSystem
@@ -30,10 +30,16 @@ def system_of(role: Role) -> BatchSystem:
         raise SiteError(
             f"There is no batch system '{role.backend}'", nearest(role.backend, _SYSTEMS)
         )
-    system, config, login = _SYSTEMS[role.backend], role.batch.config, role.batch.login
-    environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
+    config, login = role.batch.config, role.batch.login
     address = login and f"{login.host}:{login.port or ''}"
     queue = " ".join(part for part in (address, config) if part)
+    return _SYSTEMS[role.backend](commands_of(role), queue)
+
+
+def commands_of(role: Role) -> Commands:
+    """What runs the commands of the batch system that a role names; see `system_of`."""
+    system, config, login = _SYSTEMS[role.backend], role.batch.config, role.batch.login
+    environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
     if login is None or system.job_variable in os.environ:
-        return system(LocalCommands(environment), queue)
-    return system(SshCommands(login, environment), queue)
+        return LocalCommands(environment)
+    return SshCommands(login, environment)

@@ -1,0 +1,112 @@
+"""`headrace site`: see the sites there are, and check one against the real machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+import yaml
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.console import open_console
+from headrace.control.site_check.check import Section, check
+from headrace.leases.batch.findings import Grade
+from headrace.recipe.load import available, load_site
+
+_HELP = "Sites: where work runs."
+_STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
+
+SiteOption = Annotated[str, typer.Option(help="Name of a site, or a YAML file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `headrace site …` to the command line."""
+    site = typer.Typer(help=_HELP, no_args_is_help=True)
+    site.command("list")(list_sites)
+    site.command("show")(show)
+    site.command("check")(check_site)
+    app.add_typer(site, name="site")
+
+
+def list_sites(as_json: JsonOption = False) -> None:
+    """List the sites that can be named, with their files; of equal names the first one counts.
+
+    Example: headrace site list
+    """
+    found = {name: str(file) for name, file in sorted(available("sites").items())}
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    table = Table("site", "file", box=None, pad_edge=False)
+    for name, file in found.items():
+        table.add_row(name, file)
+    open_console().print(table)
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="Name of a site, or a YAML file.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show a site with all its defaults.
+
+    Example: headrace site show laptop
+    """
+    content = load_site(name).model_dump(mode="json")
+    if as_json:
+        typer.echo(json.dumps(content, indent=1))
+    else:
+        typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
+
+
+def check_site(
+    site: SiteOption = "laptop",
+    role: Annotated[
+        list[str] | None, typer.Option(help="Only this role; may be given several times.")
+    ] = None,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Run a short job for each role, on all its nodes.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option(help="Longest wait for the nodes of a job, seconds.")
+    ] = 600,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a site file against the real machines, and say what to fix.
+
+    Exit code 1 when something would keep leases from working.
+
+    Examples:
+        headrace site check --site my-cluster
+
+        headrace site check --site my-cluster --role gpu --submit
+    """
+    console = open_console(stderr=True)
+    with console.status("Looking …") as status:
+        sections = check(
+            load_site(site),
+            role or (),
+            wait if submit else None,
+            lambda told: status.update(Text(f"A job was submitted: {told}")),
+        )
+    if as_json:
+        typer.echo(json.dumps([each.model_dump(mode="json") for each in sections], indent=1))
+    else:
+        open_console().print(_table(sections))
+    if any(each.has_failed for each in sections):
+        raise typer.Exit(1)
+
+
+def _table(sections: Sequence[Section]) -> Table:
+    table = Table("", "part", "looked at", "seen", box=None, pad_edge=False)
+    for section in sections:
+        for each in section.findings:
+            seen = Text(each.seen)
+            if each.advice:
+                seen.append(f"\n→ {each.advice}", style="dim")
+            grade = Text(each.grade.value, style=_STYLES[each.grade])
+            table.add_row(grade, section.part, each.subject, seen)
+    return table

@@ -1,0 +1,105 @@
+"""Everything that is looked at when a site is checked, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from headrace.control.site_check import storage, trial
+from headrace.errors import HeadraceError, SiteError, nearest
+from headrace.leases.batch import slurm_check
+from headrace.leases.batch.commands import Commands
+from headrace.leases.batch.findings import Finding, Grade, fail, warn
+from headrace.leases.batch.jobs import JobSpec
+from headrace.leases.batch.systems import commands_of
+from headrace.leases.queued import job_spec
+from headrace.leases.records import LeaseSpec, Record
+from headrace.recipe.site import Site
+from headrace.storage.layout import SiteFolder
+
+_Look = Callable[[Commands, JobSpec], Iterator[Finding]]
+
+_QUEUES: Mapping[str, _Look] = {"slurm": slurm_check.findings}
+"""Who looks at a batch system, by backend."""
+
+
+class Section(Record):
+    """What was found about one part of the site."""
+
+    part: str
+    """`site`, or the name of a role."""
+    findings: tuple[Finding, ...]
+    """What was found, in the order in which it was looked at."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something keeps leases from working."""
+        return any(each.grade is Grade.FAIL for each in self.findings)
+
+
+def check(
+    site: Site,
+    role_names: Sequence[str] = (),
+    submit_wait_s: float | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Section, ...]:
+    """Look at a site.
+
+    Side effects: makes the site's folder and, where nodes are this machine, those of the tiers.
+
+    Args:
+        site: The resolved site.
+        role_names: Roles to look at; all when empty.
+        submit_wait_s: Submit a short job for each role that has a queue, and wait so long for its
+            nodes; None to submit nothing.
+        tell: Called with what a job waits for.
+
+    Raises:
+        SiteError: The site has no such role.
+    """
+    for name in role_names:
+        if name not in site.roles:
+            raise SiteError(f"Site {site.name} has no role '{name}'", nearest(name, site.roles))
+    names = [name for name in role_names or site.roles if site.roles[name].backend != "local"]
+    roles = [_role(site, name, submit_wait_s, tell) for name in names]
+    is_proved = submit_wait_s is not None and not any(each.has_failed for each in roles)
+    of_site = (
+        *storage.shared_folder(site, is_proved=is_proved and bool(roles)),
+        *storage.tier_folders(site),
+    )
+    return (Section(part="site", findings=of_site), *roles)
+
+
+def _role(
+    site: Site, name: str, submit_wait_s: float | None, tell: Callable[[str], None]
+) -> Section:
+    role = site.roles[name]
+    found = list(_queue(site, name))
+    tried: list[Finding] = []
+    if submit_wait_s is not None and not any(each.grade is Grade.FAIL for each in found):
+        tried = list(trial.try_role(site, name, submit_wait_s, tell))
+    is_proved = bool(tried) and all(each.grade is not Grade.FAIL for each in tried)
+    found += [
+        storage.python_of_nodes(role, is_proved=is_proved),
+        *storage.container_image(role),
+        *tried,
+    ]
+    return Section(part=name, findings=tuple(found))
+
+
+def _queue(site: Site, name: str) -> Iterator[Finding]:
+    role = site.roles[name]
+    look = _QUEUES.get(role.backend)
+    if look is None:
+        seen = f"nothing of {role.backend} is looked at before a job is submitted"
+        yield warn("queue", seen, "`headrace site check --submit` tries a short job.")
+        return
+    shaped = role if role.kind == "gang" else role.model_copy(update={"nodes": 1})
+    folder = SiteFolder(Path(site.folder).expanduser().absolute()).lease(f"check-{name}")
+    spec = LeaseSpec(
+        lease_id=folder.lease_id, key=folder.lease_id, run_id="", role_name=name, role=shaped
+    )
+    try:
+        yield from look(commands_of(role), job_spec(folder, spec))
+    except HeadraceError as error:
+        yield fail("queue", error.what, error.hint)

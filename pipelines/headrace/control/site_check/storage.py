@@ -1,0 +1,190 @@
+"""The shared folder, the tiers and the Python of a site, as seen from this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import ByteSize
+
+from headrace import __version__
+from headrace.leases.batch.findings import Finding, fail, ok, warn
+from headrace.recipe.site import Role, Site, Tier
+from headrace.storage import tiers
+
+_OF_ONE_MACHINE = (
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
+)  # fmt: skip
+_LEAST_FREE_BYTES = 2**28
+_LITTLE_FREE_BYTES = 5 * 2**30
+_PYTHON_TIMEOUT_S = 60.0
+_BY_JOB = "`headrace site check --submit` proves it in a job."
+
+
+def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
+    """Whether runs and leases can live in the site's folder.
+
+    Side effects: makes the folder; writes and removes a file in it.
+
+    Args:
+        site: The site.
+        is_proved: Whether a job has used the folder from other nodes.
+    """
+    folder = Path(site.folder).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".check-") as probe:
+            yield _locks(folder, Path(probe.name))
+    except OSError as error:
+        told = f"{folder}: {error.strerror or error}"
+        yield fail("folder", told, "Name a folder that you may write in as the site's `folder`.")
+        return
+    yield _place(folder, "folder", _has_queue(site) and not is_proved)
+    yield _mode(folder)
+    yield _room(folder)
+
+
+def tier_folders(site: Site) -> Iterator[Finding]:
+    """Whether staging can use the tiers, where nodes are this machine; else what can be told."""
+    nodes_are_here = any(role.backend == "local" for role in site.roles.values())
+    for tier in site.tiers:
+        name = f"tier {tier.name}"
+        if not _is_own(site, tier):
+            advice = "Write `{user}` into it, so that users do not meet each other's files."
+            yield warn(name, f"{tier.folder} is the same for all users", advice)
+        elif nodes_are_here:
+            yield _tier(name, tier)
+        else:
+            yield ok(name, f"{tiers.folder_of(tier)}; the nodes look at it in the pre-flight")
+
+
+def python_of_nodes(role: Role, *, is_proved: bool) -> Finding:
+    """Whether the Python that nodes start is there and has this headrace.
+
+    Args:
+        role: A role whose nodes are elsewhere.
+        is_proved: Whether nodes have started it.
+    """
+    python = Path(role.batch.python or sys.executable)
+    if is_proved:
+        return ok("python", f"{python}, started on the nodes")
+    if not python.exists():
+        return warn(
+            "python",
+            f"{python} is not on this machine",
+            f"It must be there on the nodes. {_BY_JOB}",
+        )
+    command = [str(python), "-c", "import headrace; print(headrace.__version__)"]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PYTHON_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return fail("python", f"{python} cannot be run: {error}", "Correct `batch.python`.")
+    if ended.returncode != 0:
+        told = ended.stderr.strip().splitlines()[-1:]
+        return fail("python", f"{python}: {''.join(told)}", "Install headrace there.")
+    theirs = ended.stdout.strip()
+    if theirs != __version__:
+        seen = f"{python} has headrace {theirs}, this is {__version__}"
+        return fail("python", seen, "Install the same version in both.")
+    return _place(python, "python", is_doubtful=True)
+
+
+def container_image(role: Role) -> Iterator[Finding]:
+    """Whether the image of the role's container is there."""
+    container = role.batch.container
+    if container is None or container.runtime == "none":
+        return
+    image = Path(container.image)
+    if "://" in container.image or image.exists():
+        yield ok("container", f"{container.runtime}: {image}")
+    else:
+        advice = f"It must be there on the nodes. {_BY_JOB}"
+        yield warn("container", f"{image} is not on this machine", advice)
+
+
+def _place(path: Path, subject: str, is_doubtful: bool) -> Finding:
+    kind = _file_system(path)
+    if is_doubtful and kind in _OF_ONE_MACHINE:
+        seen = f"{path} lies on {kind}, which other machines hardly see"
+        return warn(subject, seen, f"All nodes must see it under this path. {_BY_JOB}")
+    return ok(subject, f"{path} ({kind})")
+
+
+def _is_own(site: Site, tier: Tier) -> bool:
+    folder, mine = tiers.folder_of(tier), (Path.home(), Path(site.folder).expanduser())
+    return "{user}" in tier.folder or any(folder.is_relative_to(each) for each in mine)
+
+
+def _has_queue(site: Site) -> bool:
+    return any(role.backend != "local" for role in site.roles.values())
+
+
+def _locks(folder: Path, probe: Path) -> Finding:
+    """Both kinds of lock must be granted once and refused the second time."""
+    kinds: dict[str, Callable[[int], None]] = {
+        "flock": lambda handle: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        "fcntl": lambda handle: fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB),
+    }
+    advice = "Ask for a mount with locks: `flock` on Lustre, not `nolock` on NFS."
+    for name, lock in kinds.items():
+        handle = os.open(probe, os.O_RDWR)
+        try:
+            lock(handle)
+        except OSError as error:
+            return fail("locks", f"{name} in {folder}: {error.strerror or error}", advice)
+        finally:
+            os.close(handle)
+    first, second = os.open(probe, os.O_RDWR), os.open(probe, os.O_RDWR)
+    try:
+        kinds["flock"](first)
+        kinds["flock"](second)
+    except BlockingIOError:
+        return ok("locks", "flock and fcntl")
+    finally:
+        os.close(first)
+        os.close(second)
+    return fail("locks", f"flock in {folder} is granted twice", advice)
+
+
+def _mode(folder: Path) -> Finding:
+    mode = folder.stat().st_mode
+    seen = stat.filemode(mode)
+    if mode & stat.S_IWOTH:
+        advice = f"Everybody may write there: `chmod o-w {folder}`."
+        return warn("mode", f"{folder} {seen}", advice)
+    return ok("mode", seen)
+
+
+def _room(folder: Path) -> Finding:
+    free_bytes = shutil.disk_usage(folder).free
+    seen = f"{ByteSize(free_bytes).human_readable()} free"
+    if free_bytes < _LEAST_FREE_BYTES:
+        return fail("room", seen, "Free some space, or name another `folder`.")
+    if free_bytes < _LITTLE_FREE_BYTES:
+        return warn("room", seen, "Packed datasets lie there unless `dataset.out` says otherwise.")
+    return ok("room", seen)
+
+
+def _tier(name: str, tier: Tier) -> Finding:
+    folder = tiers.folder_of(tier)
+    problem = tiers.prepare(folder)
+    if problem:
+        return fail(name, f"{folder} {problem}", "Name another folder for the tier.")
+    usable = tiers.measure(tier, 0).usable_bytes
+    if usable == 0:
+        return warn(name, f"{folder} has no room", "See `headrace cache list`.")
+    return ok(name, f"{folder}, {ByteSize(usable).human_readable()} usable")
+
+
+def _file_system(path: Path) -> str:
+    mounts = Path("/proc/self/mounts")
+    return tiers.file_system(mounts.read_text(), path.resolve()) if mounts.exists() else "unknown"

@@ -1,0 +1,116 @@
+"""A short real job of a role's shape: all its nodes join, and tell what they saw."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace.leases import client, preflight
+from headrace.leases.batch.findings import Finding, fail, ok, warn
+from headrace.leases.records import LeaseSpec
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role, Site
+from headrace.states import LeaseState
+from headrace.storage.layout import LeaseFolder, SiteFolder
+
+_LIFETIME_S = 600.0
+_POLL_S = 0.5
+
+
+def try_role(
+    site: Site, role_name: str, wait_s: float, tell: Callable[[str], None]
+) -> Iterator[Finding]:
+    """Open a lease of the role's shape, with a full pre-flight, and end it.
+
+    Its folder stays behind when it fails.
+
+    Args:
+        site: The site.
+        role_name: One of its roles, on a batch system.
+        wait_s: Longest wait for the nodes, in the queue too.
+        tell: Called with what it waits for.
+    """
+    root = SiteFolder(Path(site.folder).expanduser().absolute())
+    folder = root.lease(
+        f"check-{role_name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+    )
+    spec = _spec(site, role_name, folder)
+    begun_s = time.monotonic()
+    try:
+        client.start(folder, spec)
+        state = _wait(folder, spec, begun_s + wait_s, tell)
+        why = client.why_ended(folder) or client.waiting_for(folder)
+        skew_s = _skew_s(folder)
+        client.end(folder, reason="the check of the site has ended")
+    except HeadraceError as error:
+        yield fail("job", error.what, error.hint)
+        return
+    found = preflight.reports(folder)
+    yield from _nodes(found)
+    if state is not LeaseState.READY:
+        told = why or f"its nodes did not come within {wait_s:g} s"
+        yield fail("job", told, f"See {folder.log}.")
+        return
+    yield ok("job", f"{spec.role.nodes} nodes were there after {time.monotonic() - begun_s:.0f} s")
+    yield _clock(skew_s)
+    shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def shape(role: Role) -> Role:
+    """The role as a short gang; a pool as one of its nodes."""
+    batch = role.batch.model_copy(update={"preflight": "full"})
+    changes = {"batch": batch, "lifetime": _LIFETIME_S, "idle_stop": 60.0}
+    if role.kind == "pool":
+        changes |= {"kind": "gang", "nodes": 1, "host": "control", "host_options": ()}
+    fields = {name: value for name, value in changes.items() if name in Role.model_fields}
+    return role.model_copy(update=fields)
+
+
+def _spec(site: Site, role_name: str, folder: LeaseFolder) -> LeaseSpec:
+    return LeaseSpec(
+        lease_id=folder.lease_id,
+        key=folder.lease_id,
+        run_id="",
+        role_name=role_name,
+        role=shape(site.roles[role_name]),
+        heartbeat_s=site.limits.heartbeat,
+        owner=ProcessIdentity.of(),
+        tiers=site.tiers,
+    )
+
+
+def _wait(
+    folder: LeaseFolder, spec: LeaseSpec, deadline_s: float, tell: Callable[[str], None]
+) -> LeaseState:
+    while True:
+        state = client.state(folder, spec.lost_after_s)
+        if state is not LeaseState.STARTING or time.monotonic() > deadline_s:
+            return state
+        tell(client.waiting_for(folder) or "its nodes are starting")
+        time.sleep(_POLL_S)
+
+
+def _skew_s(folder: LeaseFolder) -> float:
+    """By how much the first node's clock is behind this one's; its last heartbeat included."""
+    return time.time() - float(folder.heartbeat.read_text()) if folder.heartbeat.exists() else 0.0
+
+
+def _nodes(found: tuple[preflight.NodeReport, ...]) -> Iterator[Finding]:
+    for report in found:
+        looked = ", ".join(f"{each.name} {each.seconds:.1f} s" for each in report.checks)
+        if report.problems:
+            advice = "Tell the administrators, or avoid it with `batch.exclude`."
+            yield fail(report.node, "; ".join(report.problems), advice)
+        else:
+            yield ok(report.node, looked)
+
+
+def _clock(skew_s: float) -> Finding:
+    if abs(skew_s) > 2 * preflight.MAX_SKEW_S:
+        seen = f"that of the first node differs by {skew_s:.0f} s from this machine's"
+        return warn("clock", seen, "Leases may look lost: have the clocks set (NTP).")
+    return ok("clock", "that of the first node agrees with this machine's")

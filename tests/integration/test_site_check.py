@@ -1,0 +1,93 @@
+"""`headrace site check` on a real Slurm, and on sites that cannot work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from headrace.cli.app import build
+from headrace.recipe.load import BUILT_IN
+from support.slurm_dev import DevSlurm
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_a_good_site_has_nothing_to_fix(headrace_home: Path, slurm: DevSlurm):
+    """A short job of the role's shape looks at all nodes, and leaves nothing behind."""
+    code, found = _check(_site(headrace_home), "--role", "gpu", "--submit")
+    assert code == 0, found
+    assert {(part, name) for part, name, grade, _ in found if grade != "ok"} == set()
+    assert {name for part, name, _, _ in found if part == "gpu"} >= {
+        "commands", "accounting", "partition", "nodes", "time", "account", "qos",
+        "sbatch --test-only", "python", "job", "clock", "node1", "node2",
+    }  # fmt: skip
+    assert slurm.queue() == []
+    assert list((headrace_home / "leases").glob("check-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong", "told"),
+    [
+        ({"batch": {"partition": "mian"}}, "partition", "Did you mean 'main'?"),
+        ({"nodes": 5}, "nodes", "4 of 5 with"),
+        ({"batch": {"gpus_per_node": 3}}, "nodes", "others have 2 GPUs (node[1-4])"),
+        ({"batch": {"memory_per_node": "8GiB"}}, "nodes", "others have 4 GiB (node[1-4])"),
+        ({"lifetime": "99h"}, "time", "main gives 48 h"),
+        ({"batch": {"qos": "gold"}}, "qos", "Valid: normal."),
+        ({"batch": {"constraint": "ib"}}, "sbatch --test-only", "Invalid feature specification"),
+        ({"batch": {"python": "/bin/true"}}, "python", "Install the same version in both"),
+    ],
+)
+def test_what_is_wrong_with_a_site_is_told(
+    headrace_home: Path, slurm: DevSlurm, changes: dict[str, Any], wrong: str, told: str
+):
+    code, found = _check(_site(headrace_home, **changes), "--role", "gpu")
+    assert code == 1
+    failed = {name: seen for part, name, grade, seen in found if grade == "fail"}
+    assert told in failed[wrong]
+
+
+def test_a_folder_that_cannot_be_used(headrace_home: Path):
+    (headrace_home / "file").touch()
+    site = headrace_home / "bad.yaml"
+    content = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
+    site.write_text(yaml.safe_dump(content | {"folder": str(headrace_home / "file" / "below")}))
+    code, found = _check(site)
+    assert code == 1
+    assert [name for _, name, grade, _ in found if grade == "fail"] == ["folder"]
+
+
+def test_sites_are_listed_and_shown(headrace_home: Path):
+    listed = CliRunner().invoke(build(), ["site", "list", "--json"])
+    assert {"laptop", "slurm-dev"} <= set(json.loads(listed.stdout))
+    shown = CliRunner().invoke(build(), ["site", "show", "laptop"])
+    assert yaml.safe_load(shown.stdout)["roles"]["gpu"]["ranks_per_node"] == 2
+
+
+def _check(site: Path, *options: str) -> tuple[int, list[tuple[str, str, str, str]]]:
+    """Exit code, and part, subject, grade and words of all findings."""
+    command = ["site", "check", "--site", str(site), "--json", *options]
+    ended = CliRunner().invoke(build(), command, catch_exceptions=False)
+    found = [
+        (section["part"], each["subject"], each["grade"], f"{each['seen']} {each['advice']}")
+        for section in json.loads(ended.stdout)
+        for each in section["findings"]
+    ]
+    return ended.exit_code, found
+
+
+def _site(home: Path, **changes: Any) -> Path:
+    """Site `slurm-dev` whose role `gpu` is asked for otherwise."""
+    text = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text().replace("poll: 2s", "poll: 0.2s")
+    site = yaml.safe_load(text)
+    role = site["roles"]["gpu"]
+    batch = role["batch"] | changes.pop("batch", {})
+    site["roles"]["gpu"] = role | changes | {"batch": batch}
+    file = home / "changed.yaml"
+    file.write_text(yaml.safe_dump(site))
+    return file
