@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from headrace.bench.compressed import bench_compressed
 from headrace.bench.decode import bench_decode
 from headrace.bench.pack import PackOptions, bench_pack
 from headrace.bench.read import ReadOptions, bench_read
@@ -57,6 +58,14 @@ def test_reading_with_all_peers(tmp_path):
 def test_reading_jpeg_images(tmp_path):
     (table,) = bench_decode(read_options(tmp_path, total_bytes=4 * 2**20), lambda _: None)
     check_rows(table, {"limit", "headrace", "DataLoader over files"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("codec", "size"), [("blosc", 300), ("zstd", 12_000)])
+def test_reading_compressed_arrays(tmp_path, codec, size):
+    options = read_options(tmp_path, sizes=(size,), total_bytes=2**19)
+    (table,) = bench_compressed(options, codec, lambda _: None)
+    check_rows(table, {"limit", "headrace", "h5py, a read a sample"})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
@@ -22,10 +22,12 @@ from headrace.errors import UserError
 if TYPE_CHECKING:
     from headrace.bench.peers.peer import Peer
     from headrace.bench.records import Report, Row, Table
+    from headrace.storage.manifest import Codec
 
     Bench = Callable[[tuple[Peer, ...], Callable[[str], None]], tuple[Table, ...]]
 
 _MEMORY = Path("/dev/shm")
+_DECODED = ("jpeg", "lz4", "zstd", "blosc")
 _LAP_S = 0.25
 _READ_ROUNDS, _PACK_ROUNDS, _STAGE_ROUNDS, _S3_ROUNDS = 5, 3, 4, 3
 
@@ -56,7 +58,8 @@ def register(app: typer.Typer) -> None:
 def read(
     sizes: Sizes = "3072,110592,1400000",
     decode: Annotated[
-        str | None, typer.Option(help="Read encoded images instead; valid: jpeg.")
+        str | None,
+        typer.Option(help=f"Read what must be decoded; valid: {', '.join(_DECODED)}."),
     ] = None,
     total: Total = "256MiB",
     folder: Folder = None,
@@ -74,12 +77,15 @@ def read(
         headrace bench read --peers --sizes 110592
 
         headrace bench read --decode jpeg --json
+
+        headrace bench read --decode zstd
     """
-    from headrace.bench.decode import bench_decode  # torch takes two seconds
+    from headrace.bench.compressed import bench_compressed  # torch takes two seconds
+    from headrace.bench.decode import bench_decode
     from headrace.bench.read import ReadOptions, bench_read
 
-    if decode not in (None, "jpeg"):
-        raise UserError(f"--decode '{decode}' is not known", "Valid: jpeg.")
+    if decode not in (None, *_DECODED):
+        raise UserError(f"--decode '{decode}' is not known", f"Valid: {', '.join(_DECODED)}.")
 
     def bench(others: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
         options = ReadOptions(
@@ -90,7 +96,11 @@ def read(
             folder=_folder(folder),
             peers=others,
         )
-        return bench_decode(options, tick) if decode else bench_read(options, tick)
+        if decode is None:
+            return bench_read(options, tick)
+        if decode == "jpeg":
+            return bench_decode(options, tick)
+        return bench_compressed(options, cast("Codec", decode), tick)
 
     _run(bench, peers, as_json=as_json)
 

@@ -8,50 +8,72 @@ import numpy as np
 
 from headrace.packing.convert import Column, Converter
 from headrace.packing.decode import UnreadableError, decode_array, plain_header
-from headrace.packing.samples import Unreadable
+from headrace.packing.samples import Content, Unreadable
 from headrace.shards.streams import Buffer
 
 _VIEWED_BYTES = 16 * 2**10  # copying less is as fast as making a view
 
 
-def alike(converter: Converter, path: str, contents: Sequence[bytes | Unreadable]) -> Column | None:
-    """The bytes of the arrays of `.npy` files, when equal headers say that all are as the first.
+class Alike:
+    """Takes whole files as arrays that are all as one that was looked at.
 
     Args:
         converter: How the field is kept.
-        path: Name of the first file.
-        contents: The files.
-
-    Returns:
-        None when each must be looked at.
-
-    Raises:
-        DataError: They have another shape or dtype than the example.
     """
-    first = contents[0]
-    if len(contents) == 1 or converter.rule.kind != "array" or not isinstance(first, bytes):
-        return None
-    try:
-        header = plain_header(first)
-        array = decode_array(first)
-        column = Column()
-        converter.add(path, array, column)
-    except UnreadableError:
-        return None
-    if header is None or array.dtype != np.dtype(converter.rule.info.dtype):
-        return None
-    size, start = len(first), len(header)
-    rest: Callable[[bytes], Buffer] = _view if size > _VIEWED_BYTES else bytes
-    items = [
-        rest(content)[start:]
-        for content in contents
-        if isinstance(content, bytes) and len(content) == size and content.startswith(header)
-    ]
-    if len(items) < len(contents):
-        return None
-    column.items[:] = items
-    column.shapes *= len(items)
-    return column
+
+    def __init__(self, converter: Converter) -> None:
+        self._converter = converter
+        self._header: bytes | None = None
+        self._num_bytes = 0
+        self._shapes: list[tuple[int, ...]] = []
+
+    def column(self, path: str, contents: Sequence[Content]) -> Column | None:
+        """The bytes of the arrays of `.npy` files, when equal headers say that all are alike.
+
+        Args:
+            path: Name of the first file.
+            contents: The files.
+
+        Returns:
+            None when each must be looked at.
+
+        Raises:
+            DataError: They have another shape or dtype than the example.
+        """
+        first = contents[0]
+        if self._converter.rule.kind != "array" or isinstance(first, Unreadable):
+            return None
+        if not self._is_known(first) and not self._look(path, first):
+            return None
+        header, size = self._header or b"", self._num_bytes
+        start = len(header)
+        rest: Callable[[bytes], Buffer] = _view if size > _VIEWED_BYTES else bytes
+        items = [
+            rest(content)[start:]
+            for content in contents
+            if isinstance(content, bytes) and len(content) == size and content.startswith(header)
+        ]
+        if len(items) < len(contents):
+            return None
+        return Column(items=items, shapes=self._shapes * len(items))
+
+    def _is_known(self, content: bytes) -> bool:
+        header = self._header
+        return header is not None and len(content) == self._num_bytes and content.startswith(header)
+
+    def _look(self, path: str, content: bytes) -> bool:
+        """Learn the header of a file; whether it may speak for others."""
+        self._header, column = None, Column()
+        try:
+            header = plain_header(content)
+            array = decode_array(content)
+            self._converter.add(path, array, column)
+        except UnreadableError:
+            return False
+        if header is None or array.dtype != np.dtype(self._converter.rule.info.dtype):
+            return False
+        self._header, self._num_bytes, self._shapes = header, len(content), column.shapes
+        return True
 
 
 def _view(content: bytes) -> Buffer:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from headrace.errors import DataError, ManifestError, RecipeError
 from headrace.packing.division import Listing
 from headrace.packing.labels import Labels, labels_of, shown
+from headrace.packing.listed import taken
 from headrace.packing.packed import PackedShard
 from headrace.packing.plan import FirstNumbers, PackPlan, PlannedShard
 from headrace.packing.target import Target, packed_dataset
@@ -105,7 +106,7 @@ def check_can_grow(dataset: DatasetSpec, listing: Listing) -> None:
     Raises:
         RecipeError: The dataset has folds or groups.
     """
-    grouped = any(ref.group is not None for ref in listing.refs)
+    grouped = bool(listing.samples.groups)
     if dataset.folds is not None or grouped:
         raise RecipeError(
             f"pack.append is set, but the dataset has {'groups' if grouped else 'folds'}",
@@ -126,7 +127,7 @@ def new_samples(base: Base, listing: Listing) -> Listing:
     }
     changed = [
         ref.path
-        for ref in listing.refs
+        for ref in listing.samples
         if ref.path in known and known[ref.path] != (ref.num_bytes, ref.version)
     ]
     if changed:
@@ -135,8 +136,10 @@ def new_samples(base: Base, listing: Listing) -> Listing:
             f"{shown(changed)}",
             "Shards that are there do not change; pack without pack.append.",
         )
-    refs = [ref for ref in listing.refs if ref.path not in known]
-    return replace(listing, refs=refs, labels=_labels(base.manifest.classes, listing, known))
+    paths = listing.samples.paths
+    fresh = [number for number, path in enumerate(paths) if path not in known]
+    labels = _labels(base.manifest.classes, listing, fresh)
+    return replace(listing, samples=listing.samples.at(fresh), labels=labels)
 
 
 def check_fields(base: Base, plan: PackPlan) -> None:
@@ -176,14 +179,10 @@ def in_plan_order(
     return [by_file[shard.file] for shard in plan.shards]
 
 
-def _labels(classes: Sequence[str], listing: Listing, known: dict[str, tuple[int, str]]) -> Labels:
+def _labels(classes: Sequence[str], listing: Listing, fresh: Sequence[int]) -> Labels:
     """Labels of the new samples; classes that are new come last, so that the old keep theirs."""
     if not listing.labels.classes:
         return listing.labels
-    fresh = [name for name in listing.labels.classes if name not in classes]
-    names = [
-        listing.labels.classes[index]
-        for ref, index in zip(listing.refs, listing.labels.indices, strict=True)
-        if ref.path not in known
-    ]
-    return labels_of(names, (*classes, *fresh))
+    new = [name for name in listing.labels.classes if name not in classes]
+    names = taken(listing.labels.classes, taken(listing.labels.indices, fresh))
+    return labels_of(names, (*classes, *new))

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from headrace.packing.blocks import Gatherer, is_full
-from headrace.packing.samples import FileSource, SampleRef, Source, Unreadable, Values
+from headrace.packing.blocks import Gatherer
+from headrace.packing.samples import (
+    Content,
+    FileSource,
+    SampleRef,
+    Source,
+    SourceField,
+    Unreadable,
+    Values,
+)
 from headrace.packing.sources.contents import values_of
 from headrace.shards.columns import Block
 
@@ -22,14 +30,26 @@ def blocks_of(source: Source, refs: Sequence[SampleRef], gatherer: Gatherer) -> 
     if contents is None:
         yield from _one_by_one(enumerate(source.read(refs)), gatherer)
     else:
-        for first, batch in _batches(contents):
-            if not gatherer.take_alike(first, batch):
-                values = values_of(refs[first : first + len(batch)], iter(batch), source.fields[0])
-                yield from _one_by_one(enumerate(values, first), gatherer)
-            if gatherer.num_waiting:
-                yield gatherer.block()
+        yield from _whole_files(contents, refs, source.fields[0], gatherer)
     if gatherer.num_waiting:
         yield gatherer.block()
+
+
+def _whole_files(
+    contents: Iterator[list[Content]],
+    refs: Sequence[SampleRef],
+    field: SourceField,
+    gatherer: Gatherer,
+) -> Iterator[Block]:
+    """Files of arrays, many at once where they differ in their values only."""
+    first = 0
+    for batch in contents:
+        if not gatherer.take_alike(first, batch):
+            values = values_of(refs[first : first + len(batch)], iter(batch), field)
+            yield from _one_by_one(enumerate(values, first), gatherer)
+        if gatherer.num_waiting:
+            yield gatherer.block()
+        first += len(batch)
 
 
 def _one_by_one(
@@ -40,19 +60,3 @@ def _one_by_one(
             gatherer.leave_out(position, values.reason)
         elif gatherer.add(position, values):
             yield gatherer.block()
-
-
-def _batches(
-    contents: Iterator[bytes | Unreadable],
-) -> Iterator[tuple[int, list[bytes | Unreadable]]]:
-    """As many files as make a block, with the number of the first."""
-    first, num_bytes = 0, 0
-    batch: list[bytes | Unreadable] = []
-    for content in contents:
-        batch.append(content)
-        num_bytes += len(content) if isinstance(content, bytes) else 0
-        if is_full(num_bytes, len(batch)):
-            yield first, batch
-            first, num_bytes, batch = first + len(batch), 0, []
-    if batch:
-        yield first, batch

@@ -8,24 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.packing import statistics
-from headrace.packing.alike import alike
+from headrace.packing.alike import Alike
 from headrace.packing.convert import Column, Converter
 from headrace.packing.decode import UnreadableError
 from headrace.packing.looked import Looked
 from headrace.packing.packed import ShardTask
 from headrace.packing.plan import PlannedShard
-from headrace.packing.samples import Unreadable, Values
+from headrace.packing.samples import Content, Values, is_full
 from headrace.packing.statistics import Moments
 from headrace.shards.columns import Block
 from headrace.storage.manifest import LengthStatistics, Quarantined
-
-_BLOCK_BYTES = 2**20  # what was read is in the processor's cache still when it is written
-_BLOCK_SAMPLES = 512
-
-
-def is_full(num_bytes: int, num_samples: int) -> bool:
-    """Whether a block holds enough."""
-    return num_bytes >= _BLOCK_BYTES or num_samples >= _BLOCK_SAMPLES
 
 
 @dataclass
@@ -59,6 +51,7 @@ class Gatherer:
             for rule in task.rules
             if rule.info.name in plan.every
         }
+        self._alike = Alike(self._converters[0][1])
         self._start_block()
 
     @property
@@ -92,7 +85,7 @@ class Gatherer:
         self._positions.append(position)
         return is_full(self._num_bytes, len(self._positions))
 
-    def take_alike(self, first: int, contents: Sequence[bytes | Unreadable]) -> bool:
+    def take_alike(self, first: int, contents: Sequence[Content]) -> bool:
         """Make whole files the block, when they are arrays that differ in their values only.
 
         Args:
@@ -107,7 +100,7 @@ class Gatherer:
         """
         if len(self._converters) > 1 or self.num_waiting:
             return False
-        column = alike(self._converters[0][1], self._plan.paths[first], contents)
+        column = self._alike.column(self._plan.paths[first], contents)
         if column is None:
             return False
         self._columns = [column]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.labels import Labels
-from headrace.packing.samples import SampleRef
+from headrace.packing.listed import Listed, taken
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order, ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 
@@ -28,7 +28,7 @@ class Listing:
 
     source: str
     """Folder or URL."""
-    refs: Sequence[SampleRef]
+    samples: Listed
     """Its samples, sorted by path."""
     labels: Labels
     """Their labels."""
@@ -50,52 +50,45 @@ def split_samples(
         RecipeError: A split would be empty.
         DataError: The source gives splits to some samples only.
     """
-    refs = listing.refs
-    given = [ref for ref in refs if ref.split is not None]
-    if given:
-        return _given_splits(dataset, refs, len(given))
-    every = np.arange(len(refs))
-    splits = _assign(dataset, listing, every, dataset.splits)
+    samples = listing.samples
+    if samples.splits:
+        return _given_splits(dataset, samples)
+    splits = _assign(dataset, samples, listing.labels.indices, dataset.splits)
     for name, share in dataset.splits.items():
         if share > 0 and not len(splits[name]) and not may_be_empty:
             raise RecipeError(
-                f"Split '{name}' would be empty: {len(refs)} samples at a share of {share:g}",
+                f"Split '{name}' would be empty: {len(samples)} samples at a share of {share:g}",
                 "Raise its share in dataset.splits, or add samples.",
             )
     return splits
 
 
 def _assign(
-    dataset: DatasetSpec, listing: Listing, indices: Indices, shares: dict[str, float]
+    dataset: DatasetSpec, samples: Listed, labels: Sequence[int], shares: dict[str, float]
 ) -> dict[str, Indices]:
-    """Cut some of the samples by shares."""
-    refs = [listing.refs[index] for index in indices]
-    paths = [ref.path for ref in refs]
-    labels: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-    if dataset.stratify and listing.labels.indices:
-        labels = np.array(listing.labels.indices, dtype=np.int64)[indices]
-    if any(ref.group is not None for ref in refs):
-        # a sample without a group is one of its own
-        groups = [f"\0{ref.path}" if ref.group is None else ref.group for ref in refs]
-        found = assign_groups(paths, groups, labels, shares, dataset.split_seed)
-    else:
-        found = assign_splits(paths, labels, shares, dataset.split_seed)
-    return {name: indices[part] for name, part in found.items()}
+    """Cut samples by shares."""
+    paths, seed = samples.paths, dataset.split_seed
+    classes = np.array(labels if dataset.stratify else (), dtype=np.int64)
+    if not samples.groups:
+        return assign_splits(paths, classes, shares, seed)
+    pairs = zip(paths, samples.groups, strict=True)
+    # a sample without a group is one of its own
+    groups = [f"\0{path}" if group is None else group for path, group in pairs]
+    return assign_groups(paths, groups, classes, shares, seed)
 
 
-def _given_splits(
-    dataset: DatasetSpec, refs: Sequence[SampleRef], num_given: int
-) -> dict[str, Indices]:
-    if num_given < len(refs):
-        without = next(ref.path for ref in refs if ref.split is None)
+def _given_splits(dataset: DatasetSpec, samples: Listed) -> dict[str, Indices]:
+    num_without = sum(split is None for split in samples.splits)
+    if num_without:
+        without = samples.paths[list(samples.splits).index(None)]
         raise DataError(
-            f"{len(refs) - num_given:,} of {len(refs):,} samples have no split in the source, as "
+            f"{num_without:,} of {len(samples):,} samples have no split in the source, as "
             f"'{without}'",
             "Give each sample a split, or none.",
         )
-    names = np.array([ref.split for ref in refs], dtype=object)
+    names = np.array(samples.splits, dtype=object)
     found = sorted(set(names))
-    order = ranks([ref.path for ref in refs], dataset.split_seed)
+    order = ranks(samples.paths, dataset.split_seed)
     known = [name for name in _KNOWN_SPLITS if name in found]
     ordered = known + [name for name in found if name not in known]
     return {name: in_order(np.flatnonzero(names == name), order) for name in ordered}
@@ -113,14 +106,17 @@ def folds_of(
         yield None, indices
         return
     shares = {str(fold): 1 / dataset.folds for fold in range(dataset.folds)}
-    for name, part in _assign(dataset, listing, indices, shares).items():
+    places, labels = indices.tolist(), listing.labels.indices
+    samples = listing.samples.at(places)
+    labels = taken(labels, places) if labels else ()
+    for name, part in _assign(dataset, samples, labels, shares).items():
         if not len(part):
             raise RecipeError(
                 f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "
                 f"{len(indices):,} samples",
                 "Lower dataset.folds, or add samples.",
             )
-        yield int(name), part
+        yield int(name), indices[part]
 
 
 def shards_of(

@@ -17,8 +17,7 @@ from headrace.storage.manifest import FieldInfo
 
 _ENCODED_KINDS = ("image", "audio")
 _DECODED_KINDS = (*_ENCODED_KINDS, "array")
-_CHUNK_BYTES = 64 * 2**10
-_MAX_CHUNK_SAMPLES = 1024
+_CHUNK_BYTES = 4 * 2**10
 
 _OPTION_KINDS: Mapping[str, tuple[str, ...]] = {
     "keep": _ENCODED_KINDS,
@@ -119,8 +118,11 @@ def settled(
 
 
 def chunk_samples(sample_bytes: int) -> int:
-    """Samples in a chunk of a compressed field: about 64 KiB, for all of it is read for one."""
-    return max(1, min(_MAX_CHUNK_SAMPLES, _CHUNK_BYTES // max(1, sample_bytes)))
+    """Samples in a chunk of a compressed field, all of which is decompressed for any of them.
+
+    One, so that a shuffled epoch decompresses each once; smaller samples share 4 KiB.
+    """
+    return max(1, _CHUNK_BYTES // max(1, sample_bytes))
 
 
 def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import RecipeError
@@ -41,6 +41,19 @@ def by_folders(spec: DatasetSpec) -> bool:
     if spec.labels == "auto":
         return spec.index is None and spec.label_field is None
     return spec.labels == "folders"
+
+
+def folder_labels(source: str, paths: Iterable[str]) -> list[str]:
+    """Class names out of the paths of samples.
+
+    Raises:
+        RecipeError: One lies in no folder.
+    """
+    every = list(paths)
+    for path in every:
+        if "/" not in path:
+            folder_label(source, path)
+    return [path[: path.index("/")] for path in every]
 
 
 def folder_label(source: str, path: str) -> str:

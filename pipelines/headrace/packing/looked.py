@@ -21,7 +21,7 @@ from headrace.storage.manifest import FieldInfo
 MAX_ELEMENTS = 2**23
 """Elements of a field that are looked at, about, unless all are wanted."""
 
-_COUNTED_BYTES = 2**16  # bytes that moments are taken of at once
+_COUNTED_BYTES = 2**18  # bytes that moments are taken of at once
 
 
 def every_of(info: FieldInfo, num_samples: int) -> int:
@@ -67,9 +67,9 @@ class Looked:
         size = math.ceil(num_rows / self._every)
         window = _drawn(sample_id, math.ceil(num_rows / size))
         start, stop = window * size, min((window + 1) * size, num_rows)
-        for piece in _cut(items, start * self._row_bytes, stop * self._row_bytes):
-            self._waiting.append(piece)
-            self._waiting_bytes += len(piece)
+        pieces = _cut(items, start * self._row_bytes, stop * self._row_bytes)
+        self._waiting.append(b"".join(pieces))  # a copy, for views would keep whole files in memory
+        self._waiting_bytes += len(self._waiting[-1])
         if self._waiting_bytes >= _COUNTED_BYTES:
             self._count()
 

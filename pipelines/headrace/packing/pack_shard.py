@@ -50,12 +50,12 @@ def _is_there(folder: DatasetFolder, task: ShardTask, shard: ShardInfo) -> bool:
 
 
 def _pack(folder: DatasetFolder, task: ShardTask, plan: PlannedShard) -> PackedShard:
-    refs = plan.refs()
+    refs = plan.samples()
     source = open_source(task.dataset, task.access, task.source_fields)
     gatherer = Gatherer(task, plan)
     expected = Expected(
         num_samples=len(refs),
-        source_bytes=sum(len(path.encode()) for path in plan.paths),
+        source_bytes=len("".join(plan.paths).encode()),
         first_bytes=sum(plan.sizes),
     )
     shard: ShardInfo | None = None

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from headrace.packing.division import TRAIN, Listing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
+from headrace.packing.listed import Listed, taken
 from headrace.packing.looked import every_of
-from headrace.packing.samples import SampleRef
 from headrace.packing.splits import Indices, ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 from headrace.shards.format import HEADER_BYTES
@@ -62,11 +62,10 @@ class PlannedShard(Record):
         """Samples to pack."""
         return len(self.paths)
 
-    def refs(self) -> list[SampleRef]:
+    def samples(self) -> Listed:
         """The samples as the source knows them."""
-        places = self.places or ((),) * len(self.paths)
-        columns = zip(self.paths, self.sizes, self.versions, places, strict=True)
-        return [SampleRef(path, size, version, where=at) for path, size, version, at in columns]
+        listed = Listed(self.paths, self.sizes, self.versions)
+        return listed.having(where=self.places) if self.places else listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +128,13 @@ def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: Listing) -> str:
     state = xxhash.xxh3_128(settings_key(dataset, pack).encode())
     for name in listing.labels.classes:
         state.update(f"{name!r}\n".encode())
-    indices = listing.labels.indices or (None,) * len(listing.refs)
-    for start in range(0, len(listing.refs), _HASHED_SAMPLES):
-        refs = listing.refs[start : start + _HASHED_SAMPLES]
-        rows = [(*ref[:3], *ref[4:6]) for ref in refs]
-        state.update(repr((rows, indices[start : start + len(refs)])).encode())
+    samples = listing.samples
+    for texts in (samples.paths, samples.versions):
+        _hash_texts(state, texts)
+    for numbers in (samples.sizes, listing.labels.indices):
+        state.update(np.array((len(numbers), *numbers), dtype="<i8").tobytes())
+    for names in (samples.groups, samples.splits):
+        state.update(repr(tuple(names)).encode())
     return state.hexdigest()
 
 
@@ -159,10 +160,10 @@ def make_plan(
         RecipeError: A split would be empty.
         DataError: The source gives splits to some samples only.
     """
-    sizes = _sizes(listing.refs, rules, bool(listing.labels.classes))
+    sizes = _sizes(listing.samples, rules, bool(listing.labels.classes))
     order = None
     if listing.sequential:
-        order = ranks([ref.path for ref in listing.refs], dataset.split_seed)
+        order = ranks(listing.samples.paths, dataset.split_seed)
     splits = split_samples(dataset, listing, may_be_empty=first is not None)
     every = _every(pack, rules, sum(map(len, _counted(splits).values())), first)
     shards: list[PlannedShard] = []
@@ -208,15 +209,25 @@ def _every(
     return {info.name: known.get(info.name) or every_of(info, num_samples) for info in infos}
 
 
-def _sizes(
-    refs: Sequence[SampleRef], rules: Sequence[FieldRule], labelled: bool
-) -> NDArray[np.int64]:
+def _hash_texts(state: xxhash.xxh3_128, texts: Sequence[str]) -> None:
+    """Add texts to a hash, so that no other texts give the same bytes."""
+    for start in range(0, len(texts), _HASHED_SAMPLES):
+        part = texts[start : start + _HASHED_SAMPLES]
+        state.update(_lengths(part).tobytes())
+        state.update("".join(part).encode(errors="surrogatepass"))
+
+
+def _lengths(texts: Sequence[str]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, texts), dtype="<i8", count=len(texts))
+
+
+def _sizes(samples: Listed, rules: Sequence[FieldRule], labelled: bool) -> NDArray[np.int64]:
     """Bytes of each sample in a shard, estimated, `(num_samples,) int64`."""
     fixed = _FIXED_BYTES + (8 if labelled else 0) + sum(rule.fixed_bytes for rule in rules)
-    paths = np.fromiter((len(ref.path) for ref in refs), dtype=np.int64, count=len(refs))
+    paths = _lengths(samples.paths)
     if all(rule.info.layout == "fixed" for rule in rules):
         return paths + fixed
-    listed = np.fromiter((ref.num_bytes for ref in refs), dtype=np.int64, count=len(refs))
+    listed = np.array(samples.sizes, dtype=np.int64)
     example = sum(rule.example_bytes for rule in rules if rule.info.layout == "ragged")
     growth = max((rule.growth for rule in rules), default=1.0)
     values = np.where(listed > 0, (listed * growth).astype(np.int64), example)
@@ -226,17 +237,16 @@ def _sizes(
 def _shard(
     listing: Listing, indices: Indices, head: tuple[str, str, int | None, int, int]
 ) -> PlannedShard:
-    refs = [listing.refs[index] for index in indices]
-    labels = listing.labels.indices
+    samples, places = listing.samples.at(indices.tolist()), indices.tolist()
     return PlannedShard.model_construct(
         file=head[0],
         split=head[1],
         fold=head[2],
         first_sample_id=head[3],
-        paths=tuple([ref.path for ref in refs]),
-        sizes=tuple([ref.num_bytes for ref in refs]),
-        versions=tuple([ref.version for ref in refs]),
-        places=tuple([ref.where for ref in refs]) if any(ref.where for ref in refs) else (),
-        labels=tuple([labels[index] for index in indices]) if labels else (),
+        paths=tuple(samples.paths),
+        sizes=tuple(samples.sizes),
+        versions=tuple(samples.versions),
+        places=tuple(samples.places),
+        labels=taken(labels, places) if (labels := listing.labels.indices) else (),
         num_bytes=head[4],
     )

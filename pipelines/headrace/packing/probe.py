@@ -14,7 +14,8 @@ from headrace.packing.samples import SampleRef, Source, Unreadable, Value, Value
 from headrace.recipe.dataset import PackSpec
 from headrace.storage.manifest import Quarantined
 
-_NUM_TRIED = 100
+NUM_TRIED = 100
+"""Samples that are looked at for one that can be read."""
 
 
 def field_rules(
@@ -37,7 +38,7 @@ def field_rules(
     """
     rules = sorted(first_rules(source.fields, pack), key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []
-    for ref in refs[:_NUM_TRIED]:
+    for ref in refs[:NUM_TRIED]:
         (values,) = source.read([ref])  # one by one: the first one is mostly all that is needed
         try:
             if isinstance(values, Unreadable):

@@ -64,6 +64,18 @@ class Unreadable:
     """Why, for the reader of the quarantine."""
 
 
+Content: TypeAlias = "bytes | Unreadable"
+"""Bytes of a whole file, or why there are none."""
+
+_BLOCK_BYTES = 2**20  # what was read is in the processor's cache still when it is written
+_BLOCK_SAMPLES = 512
+
+
+def is_full(num_bytes: int, num_samples: int) -> bool:
+    """Whether a block of samples holds enough."""
+    return num_bytes >= _BLOCK_BYTES or num_samples >= _BLOCK_SAMPLES
+
+
 class Source(Protocol):
     """Raw samples of one form.
 
@@ -116,8 +128,8 @@ class Source(Protocol):
 class FileSource(Protocol):
     """A source whose samples may be whole files of one field each."""
 
-    def contents(self, refs: Sequence[SampleRef]) -> Iterator[bytes | Unreadable] | None:
-        """Bytes of the files of a batch of samples, in order; None when a sample is more than that.
+    def contents(self, refs: Sequence[SampleRef]) -> Iterator[list[Content]] | None:
+        """Bytes of the files of samples, in order, in blocks; None when a sample is more than that.
 
         Raises:
             DataError: A source changed or vanished since it was listed.

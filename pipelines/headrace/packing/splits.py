@@ -144,7 +144,12 @@ def assign_splits(
         Every index of `paths` exactly once, by split in the order of `shares`.
     """
     classes = np.asarray(labels, dtype=np.int64)
-    in_class = _by_class(np.argsort(_keys(paths, seed, "split"), kind="stable"), classes, seed)
+    used = [name for name, share in shares.items() if share > 0]
+    if len(used) == 1:  # nothing to decide
+        in_class = [np.arange(len(paths))]
+    else:
+        by_hash = np.argsort(_keys(paths, seed, "split"), kind="stable")
+        in_class = _by_class(by_hash, classes, seed)
     counts = stratified_counts([len(part) for part in in_class], shares)
     parts: dict[str, list[Indices]] = {name: [np.empty(0, dtype=np.int64)] for name in shares}
     for part, row in zip(in_class, counts, strict=True):

@@ -24,24 +24,25 @@ from headrace.packing.append import (
 from headrace.packing.division import Listing
 from headrace.packing.fields import FieldRule
 from headrace.packing.labels import Labels, labels_of
+from headrace.packing.listed import Listed
 from headrace.packing.merge import check_quarantine, merge
 from headrace.packing.pack_shard import pack_shard
 from headrace.packing.packed import PackedShard, ShardTask
 from headrace.packing.plan import PackPlan, make_plan, pack_key, settings_key
-from headrace.packing.probe import field_rules
+from headrace.packing.probe import NUM_TRIED, field_rules
 from headrace.packing.samples import Source
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.striping import set_stripes
 from headrace.packing.target import Target, packed_dataset
+from headrace.packing.tasks import ShardTasks
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
-from headrace.storage.atomic import write_text
 from headrace.storage.layout import LeaseFolder
 from headrace.storage.locks import exclusive_while
 from headrace.storage.manifest import Manifest
-from headrace.storage.room import require_room, told_when_full
+from headrace.storage.room import require_room
 from headrace.storage.store import open_store
 
 logger = logging.getLogger(__name__)
@@ -142,11 +143,11 @@ def _open(context: StepContext) -> OpenedSource:
     access = Access.of(context.recipe, context.site)
     dataset = settled(context.recipe.dataset, access)
     source = open_source(dataset, access)
-    refs = source.list_samples(context.check)
-    names = [ref.label for ref in refs if ref.label is not None]
+    samples = Listed.of(source.list_samples(context.check))
+    names = [label for label in samples.labels if label is not None]
     labels = labels_of(names, source.classes) if names else Labels(classes=(), indices=())
     listing = Listing(
-        source=dataset.source or "", refs=refs, labels=labels, sequential=source.sequential
+        source=dataset.source or "", samples=samples, labels=labels, sequential=source.sequential
     )
     key = pack_key(dataset, context.recipe.pack, listing)
     return OpenedSource(dataset=dataset, access=access, source=source, listing=listing, key=key)
@@ -156,7 +157,7 @@ def _pack(
     context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: Target
 ) -> Manifest:
     recipe, listing = context.recipe, opened.listing
-    rules = field_rules(listing.source, opened.source, listing.refs, recipe.pack)
+    rules = field_rules(listing.source, opened.source, listing.samples, recipe.pack)
     plan = make_plan(opened.dataset, recipe.pack, listing, rules, key=opened.key)
     packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
     return _published(context, target, merge(plan, packed, _provenance(context, opened)))
@@ -176,10 +177,11 @@ def _append(
 ) -> Manifest:
     base = read_base(target)
     listing = new_samples(base, opened.listing)
-    if not listing.refs:
+    if not listing.samples:
         return base.manifest
-    refs = (*(plan.refs()[0] for plan in base.planned[:1]), *listing.refs)
-    rules = field_rules(listing.source, opened.source, refs, context.recipe.pack)
+    old = (sample for plan in base.planned[:1] for sample in plan.samples()[:1])
+    tried = (*old, *listing.samples[:NUM_TRIED])
+    rules = field_rules(listing.source, opened.source, tried, context.recipe.pack)
     first = base.first_numbers()
     plan = make_plan(opened.dataset, context.recipe.pack, listing, rules, first, opened.key)
     check_fields(base, plan)
@@ -200,20 +202,18 @@ def _packed_shards(
 ) -> list[PackedShard]:
     opened, rules, plan = work
     _prepare(plan, target)
-    tasks = [
-        ShardTask(
-            dataset=opened.dataset,
-            access=opened.access,
-            source_fields=tuple(opened.source.fields),
-            rules=rules,
-            fields=plan.fields,
-            target=str(target.folder.path),
-            url=target.url,
-            file=shard.file,
-            pack_key=plan.pack_key,
-        )
-        for shard in plan.shards
-    ]
+    task = ShardTask(
+        dataset=opened.dataset,
+        access=opened.access,
+        source_fields=tuple(opened.source.fields),
+        rules=rules,
+        fields=plan.fields,
+        target=str(target.folder.path),
+        url=target.url,
+        file="",
+        pack_key=plan.pack_key,
+    )
+    tasks = ShardTasks(task, target.folder, plan.shards)
     with open_fleet(context.lease_folder) as fleet:
         return _run_tasks(context, fleet, tasks, plan.num_samples)
 
@@ -235,10 +235,6 @@ def _prepare(plan: PackPlan, target: Target) -> None:
     require_room(folder.path, sum(sizes) if target.url is None else max(sizes, default=0))
     if target.url is None:
         set_stripes(folder.shards, sizes)
-    for shard in plan.shards:
-        text = shard.model_dump_json()
-        with told_when_full(folder.parts, len(text)):
-            write_text(folder.plan_file(shard.file), text)
 
 
 def _run_tasks(

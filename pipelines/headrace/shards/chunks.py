@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
+from headrace.shards.chunk_table import ChunkTable
 
 _MAX_FILES = 64
 
@@ -34,6 +37,7 @@ class OpenFiles:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, h5py.File] = OrderedDict()
+        self._tables: dict[tuple[Path, str], ChunkTable | None] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {"_max_files": self._max_files}
@@ -62,23 +66,45 @@ class OpenFiles:
         Raises:
             ShardError: The shard cannot be read, or a chunk is damaged.
         """
+        with self._array(path, key) as array:
+            return _rows(array, wanted)
+
+    def table(self, path: Path, key: str) -> ChunkTable | None:
+        """Where the chunks of a compressed array lie; None when `rows` must read them.
+
+        Raises:
+            ShardError: The shard cannot be read.
+        """
+        if self._pid != os.getpid():
+            self._start()
+        place = (path, key)
+        if place not in self._tables:
+            with self._array(path, key) as array:
+                self._tables[place] = ChunkTable.of(array, f"'{key}' in {path}")
+        return self._tables[place]
+
+    def close(self, path: Path) -> None:
+        """Forget a file, as one that is to be removed."""
+        with self._lock:
+            for place in [place for place in self._tables if place[0] == path]:
+                del self._tables[place]
+            file = self._files.pop(path, None)
+            if file is not None:
+                file.close()
+
+    @contextmanager
+    def _array(self, path: Path, key: str) -> Iterator[h5py.Dataset]:
+        """An array, for one thread at a time."""
         if self._pid != os.getpid():
             self._start()
         with self._lock:
             try:
-                return _rows(self._opened(path)[key], wanted)
+                yield self._opened(path)[key]
             except (OSError, LookupError, RuntimeError, ValueError) as error:
                 raise ShardError(
                     f"The shard {path} cannot be read at '{key}': {error}",
                     "Run `headrace verify` on the dataset.",
                 ) from error
-
-    def close(self, path: Path) -> None:
-        """Forget a file, as one that is to be removed."""
-        with self._lock:
-            file = self._files.pop(path, None)
-            if file is not None:
-                file.close()
 
     def _opened(self, path: Path) -> h5py.File:
         if path in self._files:

@@ -179,14 +179,14 @@ def checksums(columns: Sequence[Sequence[Buffer]]) -> NDArray[np.uint64]:
         hashes = map(digest, columns[0])
     else:
         first, *others = columns
-        rest = map(b"".join, zip(*others, strict=True))
-        hashes = map(_checksum, first, rest)
+        if max(map(len, first), default=0) < _JOINED_BYTES:
+            hashes = map(digest, map(b"".join, zip(*columns, strict=True)))
+        else:
+            hashes = map(_checksum, first, map(b"".join, zip(*others, strict=True)))
     return np.fromiter(hashes, dtype=np.uint64, count=len(columns[0]))
 
 
 def _checksum(first: Buffer, rest: bytes) -> int:
-    if len(first) < _JOINED_BYTES:
-        return int(xxhash.xxh3_64_intdigest(b"".join((first, rest))))
     state = xxhash.xxh3_64(first)
     state.update(rest)
     return int(state.intdigest())

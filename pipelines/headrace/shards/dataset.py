@@ -16,6 +16,7 @@ from headrace.shards.chunks import OpenFiles
 from headrace.shards.format import Ragged
 from headrace.shards.mapped import MappedShards, Row
 from headrace.shards.places import ShardPlaces, ShardSource
+from headrace.shards.reader import ShardReader
 from headrace.storage.manifest import FieldInfo, read_manifest
 
 _SAMPLE_ID = FieldInfo(name=names.SAMPLE_ID, dtype="int64", layout="fixed")
@@ -148,7 +149,7 @@ class ShardedDataset:
                 place = self._mapped.check(number, _key(field), _row(info))
                 reader = self._mapped.reader(number)
                 if place.chunk_rows:
-                    out[positions] = self._files.rows(reader.path, _key(field), local)
+                    self._decompress(reader, _key(field), local, (out, positions))
                 elif len(positions) == len(indices):
                     np.take(reader.array(_key(field)), local, axis=0, out=out, mode="clip")
                 else:
@@ -238,6 +239,21 @@ class ShardedDataset:
         if self.places.is_whole:
             return nullcontext()
         return self.places.holding(self.shards_with(indices).tolist())
+
+    def _decompress(
+        self,
+        reader: ShardReader,
+        key: str,
+        local: NDArray[np.int64],
+        target: tuple[NDArray[Any], NDArray[np.int64]],
+    ) -> None:
+        """Rows of a compressed array of a shard into an array, at some positions."""
+        out, positions = target
+        table = self._files.table(reader.path, key)
+        if table is None:
+            out[positions] = self._files.rows(reader.path, key, local)
+        else:
+            table.fill(reader.mapped(), local, out, positions)
 
     def _moved(self, number: int, path: Path | None) -> None:
         """Read a shard from another path from now on; nobody reads it at the moment."""

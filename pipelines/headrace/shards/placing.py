@@ -6,6 +6,7 @@ at the offsets given here. Arrays with a codec are fed to HDF5, which compresses
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ class ArraySpec:
 
 Feed = Callable[[int], Iterator[NDArray[Any]]]
 """Gives the rows of a compressed array, so many at a time."""
+
+
+_FED_BYTES = 2**20  # bytes that HDF5 is given at once to compress
 
 
 class _Positioned:
@@ -254,7 +258,8 @@ def _compress(file: h5py.File, spec: ArraySpec, feed: Feed) -> None:
         track_times=False,
         **codec_options(spec.codec),
     )
+    chunk_bytes = chunk * math.prod(spec.shape[1:]) * dataset.dtype.itemsize
     start = 0
-    for rows in feed(chunk):
+    for rows in feed(chunk * max(1, _FED_BYTES // max(1, chunk_bytes))):
         dataset[start : start + len(rows)] = rows
         start += len(rows)

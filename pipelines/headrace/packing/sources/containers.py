@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import lt
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.samples import SampleRef, SourceField
@@ -106,10 +107,23 @@ def sorted_unique(refs: list[SampleRef]) -> list[SampleRef]:
         DataError: Two have the same path.
     """
     refs.sort(key=lambda ref: ref.path)
-    for one, other in pairwise(refs):
-        if one.path == other.path:
-            raise DataError(f"There are two samples '{one.path}'", "Rename or remove one of them.")
+    check_unique([ref.path for ref in refs])
     return refs
+
+
+def check_unique(paths: Sequence[str]) -> None:
+    """Refuse a path that is there twice.
+
+    Args:
+        paths: Paths of all samples, sorted.
+
+    Raises:
+        DataError: There is one.
+    """
+    if all(map(lt, paths, islice(paths, 1, None))):
+        return
+    double = next(one for one, other in pairwise(paths) if one == other)
+    raise DataError(f"There are two samples '{double}'", "Rename or remove one of them.")
 
 
 def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) -> None:

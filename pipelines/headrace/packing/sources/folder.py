@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.decode import decode_arrays
-from headrace.packing.labels import by_folders, folder_label
-from headrace.packing.samples import SampleRef, SourceField, Unreadable, Values
+from headrace.packing.labels import by_folders, folder_labels
+from headrace.packing.listed import Listed
+from headrace.packing.samples import (
+    Content,
+    SampleRef,
+    SourceField,
+    Unreadable,
+    Values,
+    is_full,
+)
 from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import no_second_label, sorted_unique
+from headrace.packing.sources.containers import check_unique, no_second_label
 from headrace.packing.sources.contents import made_of, values_of
 from headrace.packing.sources.globs import matcher
 from headrace.packing.sources.index import Index, index_of
 from headrace.packing.sources.kinds import ARCHIVE, field_of, kind_of, plural, suffix_of
 from headrace.packing.sources.parts import Patterns, grouped, parts_of, patterns_of, values_of_parts
-from headrace.packing.sources.place import Place
+from headrace.packing.sources.place import FileRow, Place
 from headrace.packing.sources.tars import TarPlace
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.store import StoredFile
 
 
 def tar_source(
@@ -55,20 +63,16 @@ class FolderSource:
 
     def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path, from one pass over the names."""
-        refs = self._several(check) if self._patterns else self._single(check)
-        sorted_unique(refs)
+        listed = self._several(check) if self._patterns else self._single(check)
+        check_unique(listed.paths)
         if self._by_folders:
-            name = self._place.name
-            inside = self._place.inside
-            refs = [
-                SampleRef(path, size, version, folder_label(name, inside(path)), where=where)
-                for path, size, version, *_, where in refs
-            ]
+            name, inside = self._place.name, self._place.inside
+            listed = listed.having(label=folder_labels(name, map(inside, listed.paths)))
         elif self._index is not None:
-            refs = self._index.matched(refs)
+            listed = Listed.of(self._index.matched(listed))
             self.fields = with_columns(self.fields, self._index)
-        no_second_label(self.fields, refs)
-        return refs
+        no_second_label(self.fields, listed)
+        return listed
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of a batch of samples, in order."""
@@ -79,12 +83,14 @@ class FolderSource:
             return own
         return joined(own, index.values(fields[num_own:], refs))
 
-    def contents(self, refs: Sequence[SampleRef]) -> Iterator[bytes | Unreadable] | None:
-        """Bytes of whole files, when these are the samples."""
+    def contents(self, refs: Sequence[SampleRef]) -> Iterator[list[Content]] | None:
+        """Bytes of whole files, when these are the samples, in blocks."""
         alone = len(self.fields) == 1 and not self._patterns
         if not alone or (refs and suffix_of(refs[0].path) == ARCHIVE):
             return None
-        return self._place.read([_stored(ref) for ref in refs])
+        files = Listed.of(refs).files()
+        contents = iter(self._place.read(files))
+        return (list(islice(contents, size)) for size in block_sizes(files))
 
     def _num_own(self, refs: Sequence[SampleRef]) -> int:
         if self._patterns:
@@ -98,24 +104,23 @@ class FolderSource:
     ) -> Iterator[Values | Unreadable]:
         if self._patterns:
             return values_of_parts(refs, self._place.read(parts_of(self._patterns, refs)), fields)
-        contents = self._place.read([_stored(ref) for ref in refs])
+        contents = self._place.read(Listed.of(refs).files())
         if refs and suffix_of(refs[0].path) == ARCHIVE:
             return _archives(refs, contents, tuple(field.name for field in fields))
         return values_of(refs, contents, fields[0])
 
-    def _single(self, check: Callable[[], None] | None) -> list[SampleRef]:
-        files = included(self._place, self._include, self._index, check)
-        if not files:
+    def _single(self, check: Callable[[], None] | None) -> Listed:
+        listed = included(self._place, self._include, self._index, check)
+        if not listed:
             raise nothing_found(self._place, self._include)
-        self.fields = self._fields_of(files)
-        return [SampleRef(*file) for file in files]
+        self.fields = self._fields_of(listed)
+        return listed
 
-    def _fields_of(self, files: Sequence[StoredFile]) -> tuple[SourceField, ...]:
-        example = one_kind([file.path for file in files])
+    def _fields_of(self, listed: Listed) -> tuple[SourceField, ...]:
+        example = one_kind(listed.paths)
         if suffix_of(example) != ARCHIVE:
             return (field_of(kind_of(example), example),)
-        archives = [file for file in files if file.path == example]
-        (content,) = self._place.read(archives)
+        (content,) = self._place.read([listed[listed.paths.index(example)][:3]])
         values = made_of(example, content, decode_arrays)
         if isinstance(values, Unreadable):
             raise DataError(
@@ -125,21 +130,33 @@ class FolderSource:
             )
         return tuple(SourceField(name, "array") for name in values)
 
-    def _several(self, check: Callable[[], None] | None) -> list[SampleRef]:
-        found = grouped(self._patterns, self._place, check)
+    def _several(self, check: Callable[[], None] | None) -> Listed:
+        found = sorted(grouped(self._patterns, self._place, check))
         self.fields = pattern_fields(self._patterns)
-        return found
+        return Listed.of(found)
+
+
+def block_sizes(files: Sequence[FileRow]) -> Iterator[int]:
+    """How many of the files make each block."""
+    num_files = num_bytes = 0
+    for _, size, _ in files:
+        num_files, num_bytes = num_files + 1, num_bytes + size
+        if is_full(num_bytes, num_files):
+            yield num_files
+            num_files = num_bytes = 0
+    if num_files:
+        yield num_files
 
 
 def included(
     place: Place, include: Sequence[str], index: Index | None, check: Callable[[], None] | None
-) -> list[StoredFile]:
+) -> Listed:
     """The files that match, sorted by path."""
     matches = matcher(include)
     if index is None:
-        return sorted(place.walk(matches, check))
+        return place.listed(matches, check)
     skipped = index.path
-    return sorted(place.walk(lambda path: path != skipped and matches(path), check))
+    return place.listed(lambda path: path != skipped and matches(path), check)
 
 
 def one_kind(paths: Sequence[str]) -> str:
@@ -148,13 +165,8 @@ def one_kind(paths: Sequence[str]) -> str:
     Raises:
         RecipeError: They are of several kinds.
     """
-    firsts: dict[str, str] = {}
-    endings: set[str] = set()
-    for path in paths:
-        ending = path[path.rfind(".") :]
-        if ending not in endings:
-            endings.add(ending)
-            firsts.setdefault(suffix_of(path), path)
+    endings = {path[path.rfind(".") :]: path for path in reversed(paths)}
+    firsts = {suffix_of(path): path for path in sorted(endings.values())[::-1]}
     first, *others = (firsts[suffix] for suffix in sorted(firsts))
     kind = kind_of(first)
     for other in others:
@@ -216,7 +228,3 @@ def _archives(
 ) -> Iterator[Values | Unreadable]:
     for ref, content in zip(refs, contents, strict=True):
         yield made_of(ref.path, content, lambda archive: decode_arrays(archive, names))
-
-
-def _stored(ref: SampleRef) -> StoredFile:
-    return StoredFile(*ref[:3])

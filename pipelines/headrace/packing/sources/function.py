@@ -13,10 +13,11 @@ from typing import Any, cast
 import numpy as np
 
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
-from headrace.packing.labels import folder_label
+from headrace.packing.labels import folder_labels
+from headrace.packing.listed import Listed
 from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
 from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import no_second_label, sorted_unique
+from headrace.packing.sources.containers import check_unique, no_second_label
 from headrace.packing.sources.folder import included, joined, nothing_found, with_columns
 from headrace.packing.sources.index import index_of
 from headrace.packing.sources.kinds import kind_of_bytes
@@ -64,19 +65,18 @@ class FunctionSource:
 
     def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path; the first file is read to know the fields."""
-        files = included(self._place, self._spec.include, self._index, check)
-        if not files:
+        listed = included(self._place, self._spec.include, self._index, check)
+        if not listed:
             raise nothing_found(self._place, self._spec.include)
-        refs = sorted_unique([SampleRef(*file) for file in files])
-        self.fields = self._fields_of(refs[0])
+        check_unique(listed.paths)
+        self.fields = self._fields_of(listed[0])
         if self._spec.labels == "folders":
-            name = self._place.name
-            refs = [ref._replace(label=folder_label(name, ref.path)) for ref in refs]
+            listed = listed.having(label=folder_labels(self._place.name, listed.paths))
         elif self._index is not None:
-            refs = self._index.matched(refs)
+            listed = Listed.of(self._index.matched(listed))
             self.fields = with_columns(self.fields, self._index)
-        no_second_label(self.fields, refs)
-        return refs
+        no_second_label(self.fields, listed)
+        return listed
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of a batch of samples, in order; a sample the function fails for is set aside."""

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import DataError
+from headrace.packing.listed import Listed
 from headrace.packing.samples import Unreadable
+from headrace.packing.sources.tree import Tree, Wanted
 from headrace.storage.store import StoredFile
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _MAX_OPEN = 64
 
-Wanted = Callable[[str], object]
-"""Tells by its path whether a file counts."""
+
+FileRow = tuple[str, int, str]
+"""Path, bytes and version of a file, as in `StoredFile`."""
 
 
 class Piece(NamedTuple):
@@ -64,12 +67,19 @@ class Place(Protocol):
         """
         ...
 
+    def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
+        """The files of `walk` as samples of one file each, by path."""
+        ...
+
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""
         ...
 
-    def read(self, files: Sequence[StoredFile]) -> Iterator[bytes | Unreadable]:
+    def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
         """Bytes of whole files, in order.
+
+        Args:
+            files: Path, bytes and version of each.
 
         Raises:
             DataError: A file vanished or changed since it was listed.
@@ -103,7 +113,7 @@ class LocalPlace:
 
     def __init__(self, folder: Path, only: str = "") -> None:
         self.folder = folder
-        self._only = only
+        self._tree = Tree(folder, only)
         self._prefix = f"{folder}/"
 
     @property
@@ -117,43 +127,41 @@ class LocalPlace:
 
     def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
         """Paths of all files whose names begin with no dot, in any order."""
-        return (path for path, _ in self._entries(check))
+        return self._tree.names(check)
 
     def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
         """The files of `names` that are wanted."""
-        name = self.name
-        for path, entry in self._entries(check):
-            if wanted(path):
-                if not path.isascii():
-                    check_name(name, path)
-                if entry.is_symlink():
-                    self._check_link(path)
-                yield _stored(path, entry.stat())
+        return map(StoredFile._make, self.listed(wanted, check).files())
+
+    def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
+        """The files of `walk` as samples of one file each, by path."""
+        return self._tree.files(wanted, check)
 
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""
         target = self.folder / path
         if not target.is_file():
             return None
-        self._check_link(path)
+        self._tree.check_link(path)
         return _stored(path, target.stat())
 
-    def read(self, files: Sequence[StoredFile]) -> Iterator[bytes | Unreadable]:
+    def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
         """Bytes of whole files, in order; one open, fstat, read and close a file."""
         prefix, fstat, read = self._prefix, os.fstat, os.read
-        for file in files:
+        for path, num_bytes, version in files:
             try:
-                handle = os.open(prefix + file.path, _FLAGS)
+                handle = os.open(prefix + path, _FLAGS)
             except OSError as error:
-                yield self._not_opened(file.path, error)
+                yield self._not_opened(path, error)
                 continue
             try:
                 status = fstat(handle)
-                if status.st_size != file.num_bytes or str(status.st_mtime_ns) != file.version:
-                    raise changed(prefix + file.path, "was written to")
-                content = read(handle, file.num_bytes)
-                if len(content) != file.num_bytes:
-                    content += self._rest(handle, file, len(content))
+                if status.st_size != num_bytes or str(status.st_mtime_ns) != version:
+                    raise changed(prefix + path, "was written to")
+                content = read(handle, num_bytes)
+                if (done := len(content)) != num_bytes:
+                    rest = Piece(path, version, done, num_bytes - done)
+                    content += self._piece(handle, rest)
             finally:
                 os.close(handle)
             yield content
@@ -186,41 +194,6 @@ class LocalPlace:
             raise changed(name, "was written to")
         return file
 
-    def _entries(self, check: Callable[[], None] | None) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        waiting, only = [""], self._only
-        while waiting:
-            prefix = waiting.pop()
-            if check is not None:
-                check()
-            with os.scandir(self._prefix + prefix) as entries:
-                for entry in entries:
-                    path = prefix + (name := entry.name)
-                    if name[0] == "." or (only and path != only):
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(path + "/")
-                    elif entry.is_symlink() and entry.is_dir():
-                        raise self._link_to_folder(path)
-                    else:
-                        yield path, entry
-
-    def _link_to_folder(self, path: str) -> RecipeError:
-        target = (self.folder / path).resolve()
-        return RecipeError(
-            f"{self.folder / path} is a link to the folder {target}",
-            "Links to folders are not followed; set dataset.source to the real folder.",
-        )
-
-    def _check_link(self, path: str) -> None:
-        target = (self.folder / path).resolve()
-        if not target.is_file():
-            raise RecipeError(f"{self.folder / path} is a link to {target}, which is no file")
-        if not target.is_relative_to(self.folder.resolve()):
-            raise RecipeError(
-                f"{self.folder / path} is a link that leaves the source folder, to {target}",
-                "Copy the file into the source folder, or set dataset.source to the real folder.",
-            )
-
     def _not_opened(self, path: str, error: OSError) -> Unreadable:
         if isinstance(error, PermissionError):
             return Unreadable(path, f"it may not be read: {error.strerror}")
@@ -237,10 +210,6 @@ class LocalPlace:
             content += more
         return content
 
-    def _rest(self, handle: int, file: StoredFile, start: int) -> bytes:
-        piece = Piece(file.path, file.version, start, file.num_bytes - start)
-        return self._piece(handle, piece)
-
 
 def changed(path: str, how: str) -> DataError:
     """The error for a source file that is not as it was listed."""
@@ -248,20 +217,6 @@ def changed(path: str, how: str) -> DataError:
         f"{path} {how} since the source folder was listed",
         "Pack again when nothing writes to the source folder any more.",
     )
-
-
-def check_name(place: str, path: str) -> None:
-    """Refuse a name that is not UTF-8.
-
-    Raises:
-        RecipeError: It is not.
-    """
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise RecipeError(
-            f"The name of {path!r} in {place} is not UTF-8", "Rename the file."
-        ) from None
 
 
 def _stored(path: str, status: os.stat_result) -> StoredFile:

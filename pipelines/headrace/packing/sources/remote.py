@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
+from headrace.packing.listed import Listed, columns_of
 from headrace.packing.samples import Unreadable
-from headrace.packing.sources.place import Piece, Wanted, changed, check_name
+from headrace.packing.sources.place import FileRow, Piece, changed
+from headrace.packing.sources.tree import Wanted, check_name
 from headrace.storage.store import Store, StoredFile
 
 _BATCH_FILES = 256
@@ -55,20 +57,24 @@ class RemotePlace:
                 check_name(self.name, file.path)
                 yield file
 
+    def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
+        """The files of `walk` as samples of one file each, by path."""
+        return columns_of(self.walk(wanted, check))
+
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""
         return self.store.stat(path)
 
-    def read(self, files: Sequence[StoredFile]) -> Iterator[bytes | Unreadable]:
+    def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
         """Bytes of whole files, in order.
 
         The next files are read while these are worked on; at most 64 MiB or two files are held.
         """
         groups = list(batches(files))
         for group, contents in zip(groups, _one_ahead(self._read_many, groups), strict=True):
-            for file, content in zip(group, contents, strict=True):
+            for (path, _, _), content in zip(group, contents, strict=True):
                 if isinstance(content, DataError):
-                    raise self._changed(file.path, content)
+                    raise self._changed(path, content)
                 yield content
 
     def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
@@ -87,8 +93,8 @@ class RemotePlace:
                         start = piece.start - joint.start
                         yield content[start : start + piece.num_bytes]
 
-    def _read_many(self, files: Sequence[StoredFile]) -> list[bytes | DataError]:
-        return self.store.read_many([file.path for file in files], [file.version for file in files])
+    def _read_many(self, files: Sequence[FileRow]) -> list[bytes | DataError]:
+        return self.store.read_many([file[0] for file in files], [file[2] for file in files])
 
     def open(self, path: str, version: str) -> BinaryIO:
         """A file to read and seek in; pieces of 4 MiB are read ahead."""
@@ -209,14 +215,14 @@ def _together(found: Iterable[Joint]) -> Iterator[list[Joint]]:
         yield group
 
 
-def batches(files: Sequence[StoredFile]) -> Iterator[Sequence[StoredFile]]:
+def batches(files: Sequence[FileRow]) -> Iterator[Sequence[FileRow]]:
     """Consecutive files that may be read at once."""
     start = num_bytes = 0
-    for index, file in enumerate(files):
-        full = index - start == _BATCH_FILES or num_bytes + file.num_bytes > _BATCH_BYTES
+    for index, (_, size, _) in enumerate(files):
+        full = index - start == _BATCH_FILES or num_bytes + size > _BATCH_BYTES
         if full and index > start:
             yield files[start:index]
             start, num_bytes = index, 0
-        num_bytes += file.num_bytes
+        num_bytes += size
     if files:
         yield files[start:]

@@ -8,9 +8,15 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from headrace.errors import DataError
+from headrace.packing.listed import Listed, columns_of
 from headrace.packing.samples import Unreadable
 from headrace.packing.sources.containers import containers, damaged
-from headrace.packing.sources.place import Piece, Place, Wanted, check_name
+from headrace.packing.sources.place import (
+    FileRow,
+    Piece,
+    Place,
+)
+from headrace.packing.sources.tree import Wanted, check_name
 from headrace.storage.store import StoredFile
 
 SUFFIXES = (".tar",)
@@ -119,11 +125,15 @@ class TarPlace:
             if check is not None:
                 check()
 
+    def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
+        """The members of `walk` as samples of one file each, by path."""
+        return columns_of(self.walk(wanted, check))
+
     def stat(self, path: str) -> StoredFile | None:
         """A file beside the tar files."""
         return self._place.stat(path)
 
-    def read(self, files: Sequence[StoredFile]) -> Iterator[bytes | Unreadable]:
+    def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
         """Bytes of members, in order."""
         return self._place.read_pieces([_piece(file) for file in files])
 
@@ -136,6 +146,7 @@ class TarPlace:
         return self._place.open(path, version)
 
 
-def _piece(file: StoredFile) -> Piece:
-    version, num_outer, start = file.version.rsplit("@", 2)
-    return Piece(file.path[: int(num_outer)], version, int(start), file.num_bytes)
+def _piece(file: FileRow) -> Piece:
+    path, num_bytes, told = file
+    version, num_outer, start = told.rsplit("@", 2)
+    return Piece(path[: int(num_outer)], version, int(start), num_bytes)

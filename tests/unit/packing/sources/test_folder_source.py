@@ -71,7 +71,7 @@ def test_globs(tmp_path: Path, glob: str, expected: list[str]) -> None:
 def test_size_and_version(tmp_path: Path) -> None:
     touch(tmp_path, "1.png")
     os.utime(tmp_path / "1.png", ns=(5, 7))
-    assert open_source(spec_of(tmp_path)).list_samples() == [SampleRef("1.png", 5, "7")]
+    assert list(open_source(spec_of(tmp_path)).list_samples()) == [SampleRef("1.png", 5, "7")]
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
@@ -108,6 +108,16 @@ def test_links(tmp_path: Path) -> None:
     (touch(source, "a/1.png") / "b").symlink_to(source / "a")
     with pytest.raises(RecipeError, match="Links to folders are not followed"):
         found(source)
+
+
+def test_many_files_are_looked_at_by_threads_and_come_in_order(tmp_path: Path) -> None:
+    names = [f"{a}{b}/{number:04d}.png" for a, b in ("a-", "a.", "ab") for number in range(700)]
+    names += [f"a-/{number:05d}.png" for number in range(2000)]
+    num_open = len(os.listdir("/proc/self/fd"))
+    listed = open_source(spec_of(touch(tmp_path, *names))).list_samples()
+    assert [ref.path for ref in listed] == sorted(names)
+    assert [ref.num_bytes for ref in listed] == [len(name) for name in sorted(names)]
+    assert len(os.listdir("/proc/self/fd")) == num_open
 
 
 def test_check_may_stop_the_listing(tmp_path: Path) -> None:
