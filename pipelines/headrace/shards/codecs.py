@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
+import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -36,13 +38,30 @@ def decompressor(filter_id: int) -> Decompress | None:
 
 
 def _zstd() -> Decompress:
-    function = _library("zstd").ZSTD_decompress
-    function.argtypes, function.restype = (_POINTER, _SIZE, _POINTER, _SIZE), _SIZE
+    library = _library("zstd")
+    function = library.ZSTD_decompressDCtx
+    function.argtypes, function.restype = (_POINTER, _POINTER, _SIZE, _POINTER, _SIZE), _SIZE
+    tables = threading.local()  # making them takes as long as decompressing 4 KiB
 
     def decompress(chunk: int, num_bytes: int, room: int, room_bytes: int) -> bool:
-        return bool(function(room, room_bytes, chunk, num_bytes) == room_bytes)
+        if not hasattr(tables, "own"):
+            tables.own = _ZstdTables(library)
+        done = function(tables.own.address, room, room_bytes, chunk, num_bytes)
+        return bool(done == room_bytes)
 
     return decompress
+
+
+class _ZstdTables:
+    """What Zstandard works with; of one thread, and gone with it."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        library.ZSTD_createDCtx.restype = _POINTER
+        library.ZSTD_freeDCtx.argtypes = (_POINTER,)
+        self.address = library.ZSTD_createDCtx()
+        if not self.address:
+            raise MemoryError("no room for the tables of Zstandard")
+        weakref.finalize(self, library.ZSTD_freeDCtx, self.address)
 
 
 def _lz4() -> Decompress:
