@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import QueueFullError, SubmitLimitError
+from headrace.leases import client
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.jobs import JobSpec
-from headrace.recipe.site import Batch
+from headrace.recipe.site import Batch, Role
+from headrace.states import LeaseState
+from headrace.storage.layout import SiteFolder
+from support.leases import lease_spec
 from support.queue_burst import burst, flaky_sbatch
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
@@ -45,6 +49,37 @@ def test_two_hundred_jobs_asked_for_at_once(slurm: DevSlurm, tmp_path: Path):
     assert calls == NUM_JOBS  # what was lost was found by name
     told = {file.read_text() for file in leases.glob("*/waiting.json")}
     assert f"waiting: site limit of {MOST_QUEUED} queued jobs" in told
+
+
+def test_a_lease_that_waits_for_its_turn_says_so(slurm: DevSlurm, tmp_path: Path):
+    """pains 16: neither lost nor failed, and nothing of it is left when it is given up."""
+    role = Role.model_validate(
+        {"backend": "slurm", "kind": "gang", "batch": {"max_jobs": 1, "poll": 0.3}}
+    )
+    site = SiteFolder(tmp_path)
+    first, second = site.lease("first-1"), site.lease("second-1")
+    blocker = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--exclusive", "--nodes=4",
+                        "--wrap=sleep 60").strip()  # fmt: skip
+    client.start(first, lease_spec(first, role))
+    for _ in range(2):
+        with pytest.raises(QueueFullError, match="site limit of 1 jobs"):
+            client.start(second, lease_spec(second, role))
+    assert client.state(second, 0.0) is LeaseState.STARTING
+    assert client.waiting_for(second) == "waiting: site limit of 1 jobs"
+    client.end(first, reason="not needed")
+
+    def started() -> bool:
+        try:
+            client.start(second, lease_spec(second, role))
+        except QueueFullError:
+            return False
+        return True
+
+    wait_until(started, 30, "the first job to be gone", poll_s=0.2)
+    assert "Slurm job" in client.waiting_for(second)
+    client.end(second, reason="not needed")
+    assert slurm.queue() == [blocker]
+    slurm.run("scancel", blocker)
 
 
 @pytest.fixture

@@ -51,3 +51,34 @@ class FlakySubmits:
         if self.num_submits <= self._after + self._before:
             return no_answer
         return self._commands.run(command, text)
+
+
+class SmallSlurm:
+    """Commands of a Slurm whose jobs are set by the test."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, str] = {}  # states by id
+        self.refuses = ""  # with these words
+        self.association = "physics|physics||normal|\n"
+        self.num_asked = {"squeue": 0, "sbatch": 0, "sacctmgr": 0}
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        """Answer as that command would."""
+        del text
+        name = command[0]
+        self.num_asked[name] = self.num_asked.get(name, 0) + 1
+        if name == "sbatch":
+            return self._submit()
+        if name == "squeue":
+            rows = [f"{job_id}|{state}|N/A||None|x" for job_id, state in self.jobs.items()]
+            return Answer(0, "\n".join(rows), "")
+        if name == "sacctmgr":
+            return Answer(0, self.association if "user" in command else "normal|\n", "")
+        return Answer(0, "me\n", "") if name == "id" else Answer(1, "", "no books")
+
+    def _submit(self) -> Answer:
+        if self.refuses:
+            return Answer(1, "", f"sbatch: error: {self.refuses}")
+        job_id = str(len(self.jobs) + 1)
+        self.jobs[job_id] = "PENDING"
+        return Answer(0, f"{job_id}\n", "")

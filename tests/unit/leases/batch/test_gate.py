@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import JobRefusedError, QueueFullError, SubmitLimitError
-from headrace.leases.batch import board
-from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.limits import Limit, first_reached, limits_of_site
@@ -19,35 +15,7 @@ from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.slurm_limits import parse_association, parse_qos
 from headrace.recipe.site import Batch
 from headrace.storage.atomic import read_record, write_record
-
-
-class SmallSlurm:
-    """Commands of a Slurm whose jobs are set by the test."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, str] = {}
-        self.refuses = ""
-        self.association = "physics|physics||normal|\n"
-        self.num_asked = {"squeue": 0, "sbatch": 0, "sacctmgr": 0}
-
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
-        name = command[0]
-        self.num_asked[name] = self.num_asked.get(name, 0) + 1
-        if name == "sbatch":
-            return self._submit()
-        if name == "squeue":
-            rows = [f"{job_id}|{state}|N/A||None|x" for job_id, state in self.jobs.items()]
-            return Answer(0, "\n".join(rows), "")
-        if name == "sacctmgr":
-            return Answer(0, self.association if "user" in command else "normal|\n", "")
-        return Answer(0, "me\n", "") if name == "id" else Answer(1, "", "no books")
-
-    def _submit(self) -> Answer:
-        if self.refuses:
-            return Answer(1, "", f"sbatch: error: {self.refuses}")
-        job_id = str(len(self.jobs) + 1)
-        self.jobs[job_id] = "PENDING"
-        return Answer(0, f"{job_id}\n", "")
+from support.scripted_commands import SmallSlurm
 
 
 class Site:
@@ -158,29 +126,6 @@ def test_more_submits_than_the_pace_allows_wait(tmp_path: Path):
         site.submit(name)
     with pytest.raises(QueueFullError, match="waiting: site limit of 1 submits a minute"):
         site.submit("e")
-
-
-def test_a_silent_queue_is_asked_less_and_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    silent = Slurm(Silent())
-    clock = [1000.0]
-    monkeypatch.setattr(board.time, "time", lambda: clock[0])
-    asked = []
-    for _ in range(100):
-        if board.renew(silent, tmp_path, 10.0):
-            asked.append(clock[0])
-        clock[0] += 1.0
-    pauses = [later - earlier for earlier, later in pairwise(asked)]
-    assert pauses == sorted(pauses)
-    assert 20 <= pauses[0] <= 26
-    assert pauses[-1] >= 40
-
-
-class Silent:
-    """No command gives an answer."""
-
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
-        del command, text
-        return Answer(None, "", "no answer")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""The one answer of the queue that all processes of a site share."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headrace.leases.batch.board import renew, sight
+from headrace.leases.batch.commands import Answer
+from headrace.leases.batch.jobs import JobState
+from headrace.leases.batch.slurm import Slurm
+from headrace.leases.batch.submitting import JobRecord
+from headrace.storage.atomic import write_record
+from support.scripted_commands import ScriptedCommands, SmallSlurm
+
+
+def test_however_many_ask_the_queue_hears_one_question(tmp_path: Path):
+    """pains 17: one query for all jobs of the site."""
+    slurm = SmallSlurm()
+    records = []
+    for number in range(30):
+        job_id = str(number + 1)
+        slurm.jobs[job_id] = "RUNNING"
+        (tmp_path / f"lease-{number}").mkdir()
+        record = JobRecord(job_id=job_id, name=f"a-{number}", submitted_at=time.time())
+        write_record(tmp_path / f"lease-{number}" / "job.json", record)
+        records.append(record)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda each: sight(Slurm(slurm), tmp_path, each, 60.0), records))
+    seen = [sight(Slurm(slurm), tmp_path, each, 60.0).state for each in records]
+    assert seen == [JobState.RUNNING] * len(records)
+    assert slurm.num_asked["squeue"] == 1
+
+
+def test_a_silent_queue_is_asked_less_and_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    silent = Slurm(ScriptedCommands(Answer(None, "", "no answer")))
+    clock = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    asked = []
+    for _ in range(100):
+        if renew(silent, tmp_path, 10.0):
+            asked.append(clock[0])
+        clock[0] += 1.0
+    pauses = [later - earlier for earlier, later in pairwise(asked)]
+    assert pauses == sorted(pauses)
+    assert 20 <= pauses[0] <= 26
+    assert pauses[-1] >= 40
