@@ -9,11 +9,14 @@ import psutil
 import pytest
 
 from headrace.errors import AmbiguousSubmitError, BatchError, LoginError
+from headrace.leases import client
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.ssh import SshCommands, master_command
-from headrace.recipe.site import Login
+from headrace.recipe.site import Login, Role
+from support.leases import opened
 from support.login_node import LoginNode
+from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
 
@@ -108,6 +111,27 @@ def test_a_submit_over_a_broken_connection_is_unclear_and_one_without_is_not():
         Slurm(Broken(login, {})).submit(job)
     with pytest.raises(LoginError, match="cannot be reached"):
         Slurm(SshCommands(login, {})).submit(job)
+
+
+@pytest.mark.slow
+def test_a_gang_through_a_login_node(slurm: DevSlurm, login_node: LoginNode, tmp_path: Path):
+    """pains 14: submitted, waited for and ended from outside; inside, its commands are local."""
+    batch = {"login": login_node.login.model_dump(), "config": str(slurm.config)}
+    role = Role.model_validate(
+        {
+            "backend": "slurm",
+            "kind": "gang",
+            "lifetime": 600,
+            "batch": batch | {"interface": "lo", "poll": 0.3},
+        }
+    )
+    folder = opened(tmp_path, role)
+    info = client.info(folder)
+    assert info is not None
+    assert list(info.job_ids) == slurm.queue()
+    client.end(folder)
+    assert slurm.queue() == []
+    assert login_node.num_connections == 1
 
 
 def test_the_command_that_connects_asks_nothing_and_passes_nothing_on():
