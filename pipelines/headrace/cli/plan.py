@@ -37,5 +37,6 @@ def plan(
         return
     for each in found:
         typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")
+        typer.echo(f"  {each.time}")
         if each.script:
             typer.echo(f"\n{each.script}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from headrace.control.flow import steps_of
 from headrace.leases.backends import backend
+from headrace.leases.lifetime import leaving_s
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
+from headrace.recipe.site import Role, Site
 from headrace.storage.layout import SiteFolder
 
 RUN_ID = "RUN"
@@ -29,6 +31,8 @@ class LeasePreview(BaseModel):
     """Steps that run on it, in order."""
     machines: str
     """What it consists of, for the user."""
+    time: str
+    """How long it may last, and what that means for the steps."""
     script: str
     """What is submitted; empty where there is no queue."""
 
@@ -65,9 +69,29 @@ def _preview(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...])
     )
     folder = SiteFolder(Path(site.folder).expanduser()).lease(lease_id)
     nodes = f"{role.nodes} node{'s' if role.nodes > 1 else ''}"
+    script = backend(role.backend).preview(folder, spec)
     return LeasePreview(
         role=role_name,
         steps=steps,
         machines=f"{role.kind} of {nodes}, {role.ranks_per_node} ranks each, on {role.backend}",
-        script=backend(role.backend).preview(folder, spec),
+        time=_time(role, steps, script),
+        script=script,
+    )
+
+
+def _time(role: Role, steps: tuple[str, ...], script: str) -> str:
+    limit = timedelta(seconds=role.lifetime)
+    if not script:
+        return f"at most {limit}, the `lifetime` of the role"
+    text = (
+        f"time limit {limit}, the `lifetime` of the role; the lease ends "
+        f"{leaving_s(role.lifetime):.0f} s before it"
+    )
+    if "train" in steps:
+        text += (
+            ", and training that is not done by then stops with a checkpoint and goes on in "
+            "another job"
+        )
+    return (
+        f"{text}. A shorter `lifetime` starts sooner where the queue is filled up with short jobs"
     )

@@ -127,7 +127,7 @@ class Role(Part):
     threads_per_rank: int = Field(default=1, ge=1)
     """Compute threads (OpenMP) of each rank."""
     lifetime: Seconds = 4 * 3600.0
-    """The lease ends after this time, whatever it does."""
+    """The lease ends after this time, whatever it does; of a job, its time limit."""
     idle_stop: Seconds = 300.0
     """The lease ends after this time without a step."""
     start_timeout: Seconds = 120.0
