@@ -47,6 +47,7 @@ class PacedRun:
             owner=process_owner(),
         )
         self.run = create_run(request)
+        self._rank = 0
 
     def go(self, disturb: Waiting) -> None:
         """Run to the end, and disturb meanwhile.
@@ -72,11 +73,17 @@ class PacedRun:
             write_text(self._pace / name, str(value))
 
     def held_at(self, step: int) -> Waiting:
-        """Let training go on until a step, and wait until ranks are held there anew."""
-        seen = set(self._pace.glob("held-*"))
+        """Let training go on until a step, and wait until ranks are held there."""
         self.tell("hold", step)
-        while not set(self._pace.glob(f"held-{step}-*")) - seen:
-            yield
+        yield from until(lambda: self._held(step))
+        self._rank = self._held(step)[-1]
+
+    def begun_anew(self) -> Waiting:
+        """Wait until the ranks that were held last have gone; until then they stay held."""
+        yield from until(lambda: is_gone(self._rank))
+
+    def _held(self, step: int) -> list[int]:
+        return [int(file.name.split("-")[2]) for file in self._pace.glob(f"held-{step}-*")]
 
     def lease(self) -> LeaseFolder:
         """The lease that trains."""
@@ -119,6 +126,14 @@ def until(condition: Callable[[], object]) -> Waiting:
     """Wait for a condition while the run goes on."""
     while not condition():
         yield
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, though nobody may have asked how."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -13,7 +13,7 @@ from headrace.control.books import ledger
 from headrace.control.flow import Outputs, PlannedStep, step_of
 from headrace.control.retrying import KEPT, Decision, decide
 from headrace.control.runs import Run
-from headrace.errors import StepError
+from headrace.errors import LeaseEndsError, StepError
 from headrace.leases import client
 from headrace.ledger.records import AttemptRecord
 from headrace.states import FailureClass, StepState
@@ -22,6 +22,7 @@ from headrace.steps.records import StepResult, StepSpec
 from headrace.storage.layout import LeaseFolder, StepFolder
 from headrace.training import checkpoints
 
+_OVER = "its time is over"
 _NEVER_SUBMITTED = "It was never submitted: its lease, or the process that asked for it, had ended"
 
 
@@ -71,6 +72,9 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
     if result.state is not StepState.SUCCEEDED:
         kept = _kept(run, _kind_of(run, ticket.step), folder)
         result = result.model_copy(update={"outputs": {**result.outputs, KEPT: kept}})
+        if result.failure is not None and result.failure.error == LeaseEndsError.__name__:
+            # the next attempt must not get what is left of it
+            client.request_close(LeaseFolder(Path(ticket.lease_folder)), _OVER)
     record_outcome(run.run_id, ticket.step, ticket.attempt, result)
     return result
 

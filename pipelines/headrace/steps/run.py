@@ -12,8 +12,7 @@ import time
 import traceback
 from pathlib import Path
 
-from headrace.errors import HeadraceError, LeaseEndsError, StepError, UserCodeError
-from headrace.leases import client
+from headrace.errors import HeadraceError, StepError, UserCodeError
 from headrace.processes import die_with_parent
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -26,8 +25,6 @@ from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder, StepFolder
 
 logger = logging.getLogger(__name__)
-
-_OVER = "its time is over"
 
 _STATES = {
     FailureClass.CANCELLED: StepState.CANCELLED,
@@ -49,9 +46,6 @@ def run_step(folder: StepFolder) -> StepResult:
     reporter.write(result.state)
     context.event("finished", state=result.state.value)
     write_record(folder.result, result)
-    if result.failure is not None and result.failure.error == LeaseEndsError.__name__:
-        # nobody may put another attempt into what is left of it
-        client.request_close(context.lease_folder, _OVER)
     return result
 
 
