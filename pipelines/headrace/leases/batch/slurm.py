@@ -117,9 +117,12 @@ class Slurm:
                    f"--format={_SACCT_FORMAT}")  # fmt: skip
         lines = self._ask(command).splitlines()
         found: dict[str, JobSight] = {}
-        for each in (parse_sacct(line) for line in lines if line.strip()):
-            before = found.get(each.job_id)  # of a job that Slurm has started again
-            found[each.job_id] = each.model_copy(update={"earlier": before and before.state})
+        names: dict[str, str] = {}
+        for line in filter(str.strip, lines):
+            each, name = parse_sacct(line), line.split("|", 4)[4]
+            if names.get(each.job_id) == name:  # Slurm has started it again
+                each = each.model_copy(update={"earlier": found[each.job_id].state})
+            found[each.job_id], names[each.job_id] = each, name
         return {job_id: self._with_failed_nodes(each) for job_id, each in found.items()}
 
     def _with_failed_nodes(self, ended: JobSight) -> JobSight:

@@ -8,7 +8,15 @@ import pytest
 
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.leases.batch.commands import Answer
-from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, failure_class, view_of
+from headrace.leases.batch.jobs import (
+    JobSight,
+    JobSpec,
+    JobState,
+    failure_class,
+    put_back,
+    put_back_view,
+    view_of,
+)
 from headrace.leases.batch.slurm import Slurm, parse_sacct, parse_squeue, render
 from headrace.leases.queued import job_name, job_spec
 from headrace.leases.records import LeaseSpec
@@ -212,6 +220,29 @@ def test_what_an_end_in_the_books_means(line: str, expected: FailureClass):
     assert seen.state.is_final
     assert failure_class(seen) is expected
     assert expected.is_retried
+
+
+def test_a_job_that_slurm_has_started_again():
+    """pains 32; numbers of jobs may be used again, names are not."""
+    lines = ["7|PREEMPTED|node1|None|a", "7|PENDING|None assigned|None|a",
+             "8|FAILED|node1|None|of last year", "8|RUNNING|node2|None|b"]  # fmt: skip
+    told = Slurm(ScriptedCommands(Answer(0, "\n".join(lines), ""))).accounting(["7", "8"])
+    assert (told["7"].state, told["7"].earlier) == (JobState.PENDING, JobState.PREEMPTED)
+    assert (told["8"].state, told["8"].earlier) == (JobState.RUNNING, None)
+    assert put_back(told["7"], has_started=False)
+    assert not put_back(told["8"], has_started=True)
+    seen = put_back_view(told["7"], "Slurm")
+    assert seen.failure_class is FailureClass.PREEMPTED
+    assert "was preempted, and Slurm put it back into the queue" in seen.why
+
+
+def test_which_nodes_have_failed():
+    books = Answer(0, "7|NODE_FAIL|node[1-3]|None|a\n", "")
+    nodes = Answer(0, "node1 idle\nnode2 down*\nnode3 drained\n", "")
+    told = Slurm(ScriptedCommands(books, nodes)).accounting(["7"])["7"]
+    assert told.failed_nodes == ("node2", "node3")
+    assert view_of(told, "Slurm").why == "Slurm job 7 ended: node failed (on node2, node3)"
+    assert view_of(told, "Slurm").bad_nodes == ("node2", "node3")
 
 
 def test_words_for_users():
