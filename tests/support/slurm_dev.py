@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from headrace.leases.batch.commands import LocalCommands
 from headrace.leases.batch.nodelist import node_names
 from headrace.leases.batch.slurm import Slurm
 from headrace.processes import die_with_parent
+from support.leftovers import MARK
 from support.waiting import wait_until
 
 LEAVING_S = 60
@@ -69,26 +72,43 @@ class DevSlurm:
         """Do to a node what an administrator does: `down`, `drain`, `resume`."""
         self.run("scontrol", "update", f"nodename={name}", f"state={state}", "reason=test")
 
+    def restart_controller(self) -> None:
+        """Start the controller, unless it runs."""
+        if "slurmctld" not in {each.name for each in self.daemons.all if each.is_alive}:
+            with _unmarked():
+                slurm_dev.start_controller(self.shape, self.daemons)
+
     def heal(self) -> None:
         """Bring all daemons and nodes back."""
-        names = {each.name for each in self.daemons.all if each.is_alive}
-        if "slurmctld" not in names:
-            slurm_dev.start_controller(self.shape, self.daemons)
+        self.restart_controller()
+        alive = {each.name for each in self.daemons.all if each.is_alive}
         for name in self.shape.node_names:
-            if slurm_dev.node_daemon(name) not in names:
-                slurm_dev.start_node(self.shape, self.daemons, name)
+            if slurm_dev.node_daemon(name) not in alive:
+                with _unmarked():
+                    slurm_dev.start_node(self.shape, self.daemons, name)
         wait_until(self._is_whole, LEAVING_S, "all nodes to be idle", poll_s=0.5)
 
     def _is_whole(self) -> bool:
         states = self.states()
         for name, state in states.items():
-            if state.startswith(("down", "drain")):
-                self.set_node(name, "resume")
+            if state.startswith(("down", "drain")):  # it may come back by itself just now
+                self.commands.run(("scontrol", "update", f"nodename={name}", "state=resume"))
         return set(states.values()) == {"idle"}
 
     def queue(self, *options: str) -> list[str]:
         """Ids of the jobs that wait or run."""
         return self.run("squeue", "--noheader", "--format=%i", *options).split()
+
+
+@contextmanager
+def _unmarked() -> Iterator[None]:
+    """What is started here outlives the test."""
+    mark = os.environ.pop(MARK, None)
+    try:
+        yield
+    finally:
+        if mark is not None:
+            os.environ[MARK] = mark
 
 
 @pytest.fixture(scope="session")

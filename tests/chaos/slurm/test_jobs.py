@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headrace.leases import client
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.overview import view
+from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import read_record
@@ -87,7 +89,9 @@ def test_a_second_start_of_a_job_ends_at_once(tmp_path: Path, slurm: DevSlurm):
     """pains 32: also when Slurm is quicker than whoever would cancel it."""
     folder = opened(tmp_path, Role(**_NODE, batch=_BATCH), lease_id="twice-1")
     first = folder.host.read_text()
-    slurm.run("scancel", "--signal=KILL", _job_id(folder))
+    host = read_record(folder.host, HostRecord)
+    assert host is not None
+    psutil.Process(host.process.pid).kill()
     wait_for_state(folder, LeaseState.LOST, 60)
     slurm.run("sbatch", "--nodes=1", f"--output={tmp_path}/second.log", str(_script(folder, slurm)))
     wait_until(folder.closed.exists, 60, "the second start to end")
