@@ -161,8 +161,6 @@ def home_for_paced_runs(home: Path, digits: Path, code: Path) -> None:
         role["batch"].pop("config", None)
     site["limits"] |= {"lost_after": 8}
     _write(home / "sites" / "quick.yaml", _named(site, "quick", home, code))
-    site["roles"]["gpu"] |= {"lifetime": 45}
-    _write(home / "sites" / "hasty.yaml", _named(site, "hasty", home, code))
 
 
 def _named(site: dict[str, Any], name: str, home: Path, code: Path) -> dict[str, Any]:
