@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from headrace.recipe.site import Role
 from headrace.training.records import NodeReady
 
+_NO_QUEUE = "^slurm,tm,lsf,gridengine"
+
 
 def launcher_command(
     nodes: Sequence[NodeReady], role: Role, variables: Iterable[str]
@@ -41,7 +43,10 @@ def _mpirun(nodes: Sequence[NodeReady], role: Role, variables: Sequence[str]) ->
     passed = [name for name in variables if name == "PYTHONPATH" or name.startswith("HEADRACE")]
     return (
         "mpirun", "-np", str(launch.world_size), "--host", hosts, "--map-by", "slot",
-        "--bind-to", "none", *(word for name in passed for word in ("-x", name)),
+        "--bind-to", "none",
+        # inside a batch job too, the hosts named here count, and the lease's workers have all slots
+        "--mca", "ras", _NO_QUEUE, "--mca", "plm", _NO_QUEUE,
+        *(word for name in passed for word in ("-x", name)),
     )  # fmt: skip
 
 

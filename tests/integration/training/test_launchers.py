@@ -135,15 +135,18 @@ def test_a_launcher_that_is_not_there_is_named(dataset, tmp_path, monkeypatch):
     assert error.what == "There is no program 'mpirun' on node-0"
 
 
-def test_ranks_of_srun_end_like_those_of_the_default_launcher(
-    dataset, weights, tmp_path, slurm: DevSlurm
+def test_ranks_of_srun_and_mpirun_in_a_slurm_job_end_like_those_of_the_default_launcher(
+    dataset, weights, tmp_path, slurm: DevSlurm, mpirun
 ):
-    role = Role(**_SRUN)
-    context = start(tmp_path, role=role)
-    folder = opened(tmp_path / "site", role)
+    """Ranks of srun on both nodes of a gang, then those of mpirun on one."""
+    by_srun = Role(**_SRUN)
+    by_mpirun = Role(**_SRUN | {"nodes": 1, "ranks_per_node": 2, "launcher": "mpirun"})
+    folder = opened(tmp_path / "site", by_srun)
     try:
         with Fleet.open(folder) as fleet:
-            outputs = train(context, fleet, str(dataset), read_manifest(dataset))
+            for name, role in (("srun", by_srun), ("mpirun", by_mpirun)):
+                context = start(tmp_path / name, role=role)
+                outputs = train(context, fleet, str(dataset), read_manifest(dataset))
+                assert outputs["weights_xxh3"] == weights
     finally:
         client.end(folder)
-    assert outputs["weights_xxh3"] == weights

@@ -40,11 +40,12 @@ ENVIRONMENT = ["HOME", "HEADRACE_LEASE", "PYTHONPATH"]
 
 
 def test_the_command_of_mpirun():
-    role = Role(launcher="mpirun", launcher_options=("--mca", "plm", "rsh"))
+    role = Role(launcher="mpirun", launcher_options=("--tag-output",))
     assert launcher_command(NODES, role, ENVIRONMENT) == (
         "mpirun", "-np", "4", "--host", "10.0.0.1:2,10.0.0.2:2", "--map-by", "slot",
-        "--bind-to", "none", "-x", "HEADRACE_LEASE", "-x", "PYTHONPATH",
-        "--mca", "plm", "rsh", *_RANK, _FOLDER,
+        "--bind-to", "none", "--mca", "ras", "^slurm,tm,lsf,gridengine",
+        "--mca", "plm", "^slurm,tm,lsf,gridengine", "-x", "HEADRACE_LEASE", "-x", "PYTHONPATH",
+        "--tag-output", *_RANK, _FOLDER,
     )  # fmt: skip
 
 
