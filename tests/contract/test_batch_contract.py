@@ -5,18 +5,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from headrace.errors import BatchError, JobRefusedError
+from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.leases.batch.board import final_sight, sight
+from headrace.leases.batch.commands import Commands
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.lsf import Lsf
+from headrace.leases.batch.pbs import Pbs
+from headrace.leases.batch.scripts import INDEX
+from headrace.leases.batch.sge import Sge
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.batch.submitting import JobRecord, intent_of, submit_once
 from headrace.leases.batch.system import BatchSystem
 from headrace.storage.atomic import write_text
+from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
 from support.scripted_commands import Answer, FlakySubmits, ScriptedCommands
 from support.slurm_dev import DevSlurm
@@ -44,12 +50,21 @@ class BatchContract:
 
     refused: dict[str, Any]
     """Changes that make a job one that is refused at once."""
+    refusal: str
+    """Part of the words with which it is refused."""
     impossible: dict[str, Any]
     """Changes that make a job one that is taken and can never start."""
+    always: ClassVar[dict[str, Any]] = {}
+    """What every job of the system must say."""
+    cancelled_early = JobState.CANCELLED
+    """What the system knows of a job that was cancelled before it started."""
+
+    def job(self, place: Path, **changes: Any) -> JobSpec:
+        return _job(place, **{**self.always, **changes})
 
     def test_a_job_runs_on_each_of_its_nodes(self, system: BatchSystem, tmp_path: Path) -> None:
         """pains 15: one allocation of N nodes."""
-        job = _job(
+        job = self.job(
             tmp_path,
             command=("sh", "-c", 'echo "at:$COLOUR:$STEEL" >> "$1"', "sh", f"{tmp_path}/seen"),
             nodes=2,
@@ -64,12 +79,12 @@ class BatchContract:
     def test_a_failed_job_is_told_from_a_good_one(
         self, system: BatchSystem, tmp_path: Path
     ) -> None:
-        job_id = system.submit(_job(tmp_path, command=("sh", "-c", "echo sorry; exit 3")))
+        job_id = system.submit(self.job(tmp_path, command=("sh", "-c", "echo sorry; exit 3")))
         assert _end_of(system, job_id).state is JobState.FAILED
         assert "sorry" in (tmp_path / "log").read_text()
 
     def test_one_query_for_many_jobs(self, system: BatchSystem, tmp_path: Path) -> None:
-        ids = [system.submit(_job(tmp_path, command=("sleep", "60"))) for _ in range(2)]
+        ids = [system.submit(self.job(tmp_path, command=("sleep", "60"))) for _ in range(2)]
         wait_until(lambda: _states(system, ids) == {JobState.RUNNING}, START_S, "both to run")
         assert set(system.poll([*ids, "999999"])) == set(ids)
         system.cancel(ids)
@@ -78,8 +93,8 @@ class BatchContract:
 
     def test_the_books_know_how_jobs_ended(self, system: BatchSystem, tmp_path: Path) -> None:
         """pains 31: decided by accounting."""
-        good = system.submit(_job(tmp_path, command=("true",)))
-        bad = system.submit(_job(tmp_path, command=("false",)))
+        good = system.submit(self.job(tmp_path, command=("true",)))
+        bad = system.submit(self.job(tmp_path, command=("false",)))
 
         def in_books() -> bool:
             told = system.accounting([good, bad])
@@ -93,14 +108,14 @@ class BatchContract:
     def test_a_bad_job_is_refused_with_the_reason(
         self, system: BatchSystem, tmp_path: Path
     ) -> None:
-        with pytest.raises(JobRefusedError, match=f"refuses the job .*{self.refused['partition']}"):
-            system.submit(_job(tmp_path, **self.refused))
+        with pytest.raises(JobRefusedError, match=f"refuses the job .*{self.refusal}"):
+            system.submit(self.job(tmp_path, **self.refused))
 
     def test_a_job_that_can_never_start_is_told_at_once(
         self, system: BatchSystem, tmp_path: Path
     ) -> None:
         """Not waited for: the reason is one that waiting does not change."""
-        job_id = system.submit(_job(tmp_path, **self.impossible))
+        job_id = system.submit(self.job(tmp_path, **self.impossible))
         try:
             seen = wait_until(
                 lambda: (now := system.poll([job_id])[job_id]).never_starts and now,
@@ -110,14 +125,14 @@ class BatchContract:
             assert seen.reason
         finally:
             system.cancel([job_id])
-        assert _end_of(system, job_id).state is JobState.CANCELLED
+        assert _end_of(system, job_id).state is self.cancelled_early
 
     def test_a_lost_answer_makes_no_second_job(
         self, flaky: Callable[..., tuple[BatchSystem, FlakySubmits]], tmp_path: Path
     ) -> None:
         """pains 17: a submit that times out after it did its work."""
         system, commands = flaky(after=1)
-        job = _job(tmp_path, command=("sleep", "60"))
+        job = self.job(tmp_path, command=("sleep", "60"))
         record = _submit(system, job, tmp_path)
         assert [each.job_id for each in system.find(job.name)] == [record.job_id]
         assert commands.num_submits == 1
@@ -129,7 +144,7 @@ class BatchContract:
         self, flaky: Callable[..., tuple[BatchSystem, FlakySubmits]], tmp_path: Path
     ) -> None:
         system, commands = flaky(before=2)
-        job = _job(tmp_path, command=("true",))
+        job = self.job(tmp_path, command=("true",))
         record = _submit(system, job, tmp_path)
         assert commands.num_submits == 3
         assert len(system.find(job.name)) == 1
@@ -139,7 +154,7 @@ class BatchContract:
         self, system: BatchSystem, tmp_path: Path
     ) -> None:
         """pains 6: between the submit and the record of it."""
-        job = _job(tmp_path, command=("true",))
+        job = self.job(tmp_path, command=("true",))
         write_text(intent_of(tmp_path / "job.json"), job.name)
         job_id = system.submit(job)
         assert _submit(system, job, tmp_path).job_id == job_id
@@ -151,7 +166,7 @@ class BatchContract:
     ) -> None:
         lease = tmp_path / "leases" / "a-1"
         lease.mkdir(parents=True)
-        record = _submit(system, _job(tmp_path, command=("sleep", "60")), lease)
+        record = _submit(system, self.job(tmp_path, command=("sleep", "60")), lease)
         wait_until(
             lambda: sight(system, lease.parent, record, 0.1).state is JobState.RUNNING,
             START_S,
@@ -173,6 +188,7 @@ class BatchContract:
 
 class TestSlurm(BatchContract):
     refused = {"partition": "nope"}
+    refusal = "nope"
     impossible = {"time_limit_s": 99 * 3600.0}
 
     @pytest.fixture
@@ -217,6 +233,7 @@ class TestSlurmOverSsh(BatchContract):
     """pains 14: as on the machine itself, though its commands run on a login node."""
 
     refused = TestSlurm.refused
+    refusal = TestSlurm.refusal
     impossible = TestSlurm.impossible
 
     @pytest.fixture
@@ -245,7 +262,125 @@ class TestSlurmOverSsh(BatchContract):
         assert login_node.num_connections <= 1
 
 
-def _job(folder: Path, **changes: Any) -> JobSpec:
+class FakeQueueContract(BatchContract):
+    """The suite of systems that are driven through fakes of their commands only."""
+
+    kind: ClassVar[str]
+    make: ClassVar[Callable[[Commands], BatchSystem]]
+    no_answer: ClassVar[dict[str, str]]
+    """The submit command, and what it says when nobody knows what it did."""
+
+    @pytest.fixture
+    def queue(self, tmp_path: Path) -> Iterator[FakeQueue]:
+        made = fake_queue(self.kind, tmp_path / "fake")
+        yield made
+        made.end()
+
+    @pytest.fixture
+    def system(self, queue: FakeQueue) -> BatchSystem:
+        return type(self).make(queue.commands)
+
+    @pytest.fixture
+    def flaky(self, queue: FakeQueue) -> Callable[..., tuple[BatchSystem, FlakySubmits]]:
+        def make(**counts: int) -> tuple[BatchSystem, FlakySubmits]:
+            commands = FlakySubmits(queue.commands, **counts, **self.no_answer)
+            return type(self).make(commands), commands
+
+        return make
+
+    @pytest.fixture
+    def silent(self, queue: FakeQueue) -> BatchSystem:
+        return type(self).make(queue.silent_commands)
+
+    def test_a_submit_to_a_server_that_is_down_is_no_refusal(
+        self, silent: BatchSystem, tmp_path: Path
+    ) -> None:
+        """pains 17."""
+        with pytest.raises(AmbiguousSubmitError, match="no clear answer"):
+            silent.submit(self.job(tmp_path))
+        for ask in (silent.accounting, silent.cancel):
+            with pytest.raises(BatchError, match="does not answer"):
+                ask(["1"])
+
+    def test_the_first_node_that_fails_ends_the_job(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        """As with `srun --kill-on-bad-exit`."""
+        text = f'if [ "${INDEX}" = 1 ]; then exit 5; fi; sleep 60'
+        job_id = system.submit(self.job(tmp_path, nodes=2, command=("sh", "-c", text)))
+        assert _end_of(system, job_id).state is JobState.FAILED
+
+    def test_each_node_knows_its_place(self, system: BatchSystem, tmp_path: Path) -> None:
+        text = f'echo "${INDEX}:$(pwd)" >> seen; test -z "$DISPLAY_OF_SUBMITTER"'
+        folder = tmp_path / "a folder"
+        folder.mkdir()
+        changes = {"folder": str(folder), "log": f"{folder}/log", "nodes": 3}
+        job_id = system.submit(self.job(tmp_path, command=("sh", "-c", text), **changes))
+        assert _end_of(system, job_id).state is JobState.COMPLETED, (folder / "log").read_text()
+        seen = (folder / "seen").read_text().splitlines()
+        assert sorted(seen) == [f"{index}:{folder}" for index in range(3)]
+
+
+class TestPbs(FakeQueueContract):
+    kind = "pbs"
+    make = Pbs
+    refused = {"partition": "nope"}
+    refusal = "Unknown queue"
+    impossible = {"nodes": 99}
+    no_answer = {
+        "program": "qsub",
+        "error": "Communication failure.\nqsub: cannot connect to server",
+    }
+
+    def test_an_end_at_the_time_limit_is_told(self, queue: FakeQueue, tmp_path: Path) -> None:
+        _ends_at_limit(Pbs(queue.commands), queue, self.job(tmp_path, command=("sleep", "60")))
+
+
+class TestGridEngine(FakeQueueContract):
+    kind = "sge"
+    make = Sge
+    refused = {"partition": "nope"}
+    refusal = 'unknown queue "nope"'
+    impossible = {"folder": "/nonexistent"}
+    always = {"parallel_environment": "mpi"}
+    cancelled_early = JobState.UNKNOWN
+    no_answer = {"program": "qsub", "error": "error: commlib error: got read error (closing)"}
+
+    def test_a_job_that_no_cluster_can_run_is_refused(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        with pytest.raises(JobRefusedError, match="no suitable queues"):
+            system.submit(self.job(tmp_path, nodes=99))
+
+    def test_an_end_at_the_time_limit_is_told(self, queue: FakeQueue, tmp_path: Path) -> None:
+        _ends_at_limit(Sge(queue.commands), queue, self.job(tmp_path, command=("sleep", "60")))
+
+
+class TestLsf(FakeQueueContract):
+    kind = "lsf"
+    make = Lsf
+    refused = {"partition": "nope"}
+    refusal = "nope: No such queue"
+    impossible = {"options": ('-w "done(12)"',)}
+    no_answer = {"program": "bsub", "error": "Cannot connect to LSF. Please wait ..."}
+
+    def test_an_end_at_the_time_limit_is_told(self, queue: FakeQueue, tmp_path: Path) -> None:
+        job_id = _ends_at_limit(
+            Lsf(queue.commands), queue, self.job(tmp_path, command=("sleep", "60"))
+        )
+        assert Lsf(queue.commands).accounting([job_id])[job_id].state is JobState.TIMED_OUT
+
+
+def _ends_at_limit(system: BatchSystem, queue: FakeQueue, job: JobSpec) -> str:
+    queue.limit_s(0.2)
+    job_id = system.submit(job)
+    ended = _end_of(system, job_id)
+    assert ended.state is JobState.TIMED_OUT
+    assert ended.reason
+    return job_id
+
+
+def _job(place: Path, **changes: Any) -> JobSpec:
     given = {
         "name": f"headrace-{uuid.uuid4().hex[:12]}",
         "command": ("true",),
@@ -253,8 +388,8 @@ def _job(folder: Path, **changes: Any) -> JobSpec:
         "cpus_per_node": 1,
         "memory_bytes": 2**28,
         "time_limit_s": 120.0,
-        "folder": str(folder),
-        "log": str(folder / "log"),
+        "folder": str(place),
+        "log": str(place / "log"),
     }
     return JobSpec(**{**given, **changes})
 

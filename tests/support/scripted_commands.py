@@ -32,19 +32,30 @@ class FlakySubmits:
         commands: The real ones.
         after: How many submits do their work and then give no answer.
         before: How many later submits give no answer and do no work.
+        program: The submit command.
+        error: What it says when it gives no answer.
     """
 
-    def __init__(self, commands: Commands, *, after: int = 0, before: int = 0) -> None:
+    def __init__(
+        self,
+        commands: Commands,
+        *,
+        after: int = 0,
+        before: int = 0,
+        program: str = "sbatch",
+        error: str = "sbatch: error: Socket timed out on send/recv operation",
+    ) -> None:
         self._commands = commands
+        self._program, self._error = program, error
         self._after, self._before = after, before
         self.num_submits = 0
 
     def run(self, command: Sequence[str], text: str = "") -> Answer:
         """Run the command, or not."""
-        if command[0] != "sbatch":
+        if command[0] != self._program:
             return self._commands.run(command, text)
         self.num_submits += 1
-        no_answer = Answer(1, "", "sbatch: error: Socket timed out on send/recv operation")
+        no_answer = Answer(1, "", self._error)
         if self.num_submits <= self._after:
             self._commands.run(command, text)
             return no_answer

@@ -9,7 +9,13 @@ from headrace.errors import SiteError, nearest
 from headrace.leases.records import JobView, LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
-_MODULES = {"local": "headrace.leases.local", "slurm": "headrace.leases.queued"}
+_MODULES = {
+    "local": "headrace.leases.local",
+    "slurm": "headrace.leases.queued",
+    "pbs": "headrace.leases.queued",
+    "sge": "headrace.leases.queued",
+    "lsf": "headrace.leases.queued",
+}
 
 
 class Cluster(Protocol):

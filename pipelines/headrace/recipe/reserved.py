@@ -64,7 +64,7 @@ SRUN = {
 }
 """Options of `srun` that `batch.srun_options` must not hold, and why."""
 
-KEYS = {
+_SBATCH_KEYS = {
     "partition": ("-p", "--partition"),
     "account": ("-A", "--account"),
     "qos": ("-q", "--qos"),
@@ -76,10 +76,87 @@ KEYS = {
     "nodelist": ("-w", "--nodelist"),
     "exclude": ("-x", "--exclude"),
 }
-"""Keys of `batch` and the options of `sbatch` that would overrule them."""
 
-OF_BACKEND = {"slurm": (SBATCH, SRUN)}
+KEYS = {"slurm": _SBATCH_KEYS}
+"""Keys of `batch` and the options of the submit command that would overrule them, by backend."""
+
+_PBS_QSUB = {
+    "-N": _NAMED,
+    "-J": "a lease is one job",
+    "-I": "nobody sits in front of the job",
+    "-W block=true": _AT_ONCE,
+    "-j": _LOG,
+    "-k": _LOG,
+    "-o": _LOG,
+    "-e": _LOG,
+    "-r": _NO_REQUEUE,
+    "-q": "write `batch.partition`",
+    "-A": "write `batch.account`",
+}
+
+_SGE_QSUB = {
+    "-N": _NAMED,
+    "-t": "a lease is one job",
+    "-sync": _AT_ONCE,
+    "-j": _LOG,
+    "-o": _LOG,
+    "-e": _LOG,
+    "-wd": "the job runs in the lease's folder",
+    "-cwd": "the job runs in the lease's folder",
+    "-r": _NO_REQUEUE,
+    "-pe": "write `batch.parallel_environment`",
+    "-q": "write `batch.partition`",
+    "-P": "write `batch.account`",
+}
+
+_BSUB = {
+    "-J": _NAMED,
+    "-I": "nobody sits in front of the job",
+    "-K": _AT_ONCE,
+    "-n": _ONE_TASK,
+    "-o": _LOG,
+    "-e": _LOG,
+    "-oo": _LOG,
+    "-eo": _LOG,
+    "-cwd": "the job runs in the lease's folder",
+    "-r": _NO_REQUEUE,
+    "-W": "write `lifetime` of the role",
+    "-gpu": "write `batch.gpus_per_node`",
+    "-q": "write `batch.partition`",
+    "-P": "write `batch.account`",
+}
+
+OF_BACKEND: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "slurm": (SBATCH, SRUN),
+    "pbs": (_PBS_QSUB, {}),
+    "sge": (_SGE_QSUB, {}),
+    "lsf": (_BSUB, {}),
+}
 """Refused options of the submit command and of the launcher, by backend."""
+
+_OWN = "write what the cluster knows into `batch.options`"
+_OF_SLURM = {"qos": _OWN, "constraint": _OWN, "srun_options": "there is no `srun`"}
+_OF_SGE = {"parallel_environment": "that is Grid Engine's"}
+
+MISSING = {
+    "slurm": _OF_SGE,
+    "pbs": {
+        **_OF_SLURM,
+        **_OF_SGE,
+        "gpu_type": _OWN,
+        "reservation": "a reservation is a queue; write it into `batch.partition`",
+        "nodelist": _OWN,
+        "exclude": _OWN,
+    },
+    "sge": {
+        **_OF_SLURM,
+        "gpu_type": _OWN,
+        "memory_per_node": f"its name for memory differs; {_OWN}, such as `-l h_vmem=4G`",
+        "exclusive": f"its name for it differs; {_OWN}, such as `-l exclusive=true`",
+    },
+    "lsf": {**_OF_SLURM, **_OF_SGE},
+}
+"""Keys of `batch` that a backend cannot fulfil, and what to do instead."""
 
 
 def refuse(key: str, options: Iterable[str], reserved: Mapping[str, str]) -> None:
@@ -97,21 +174,40 @@ def refuse(key: str, options: Iterable[str], reserved: Mapping[str, str]) -> Non
         name = _name(option)
         if not name:
             raise ValueError(f"'{option}' in `{key}` is no option; write it as '--name=value'")
-        if name in reserved:
-            raise ValueError(f"`{key}` must not hold '{option}': {reserved[name]}")
+        for known in (name, option.split()[0]):
+            if known in reserved:
+                raise ValueError(f"`{key}` must not hold '{option}': {reserved[known]}")
 
 
-def refuse_twice(options: Iterable[str], given: Iterable[str]) -> None:
-    """Refuse options of `sbatch` that would silently overrule a key of `batch`.
+def refuse_missing(backend: str, given: Iterable[str]) -> None:
+    """Refuse keys of `batch` that a backend cannot fulfil.
 
     Args:
-        options: As the user wrote them.
+        backend: Name of the backend.
         given: Keys of `batch` that say something.
 
     Raises:
         ValueError: There is one.
     """
-    keys = {option: key for key in given for option in KEYS.get(key, ())}
+    missing = MISSING.get(backend, {})
+    for key in sorted(set(given) & set(missing)):
+        raise ValueError(f"backend '{backend}' has no `batch.{key}`: {missing[key]}")
+
+
+def refuse_twice(
+    options: Iterable[str], given: Iterable[str], known: Mapping[str, Iterable[str]]
+) -> None:
+    """Refuse options that would silently overrule a key of `batch`.
+
+    Args:
+        options: As the user wrote them.
+        given: Keys of `batch` that say something.
+        known: Keys of `batch` and their options.
+
+    Raises:
+        ValueError: There is one.
+    """
+    keys = {option: key for key in given for option in known.get(key, ())}
     for option in options:
         key = keys.get(_name(option))
         if key:

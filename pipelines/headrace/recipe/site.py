@@ -50,9 +50,11 @@ class Batch(Part):
     partition: str | None = None
     """Partition or queue; null for the default one."""
     account: str | None = None
-    """Account that pays; null for the user's default."""
+    """Account that pays (Grid Engine, LSF: project); null for the user's default."""
     qos: str | None = None
-    """Quality of service; null for the default."""
+    """Slurm's quality of service; null for the default."""
+    parallel_environment: str | None = None
+    """Grid Engine's parallel environment that gives each node all its slots; null for one slot."""
     gpus_per_node: int = Field(default=0, ge=0)
     """Accelerators of each node."""
     gpu_type: Name | None = None
@@ -88,7 +90,8 @@ class Batch(Part):
     interface: str | None = None
     """Network interface between the nodes; null for the one of the default route."""
     config: str | None = None
-    """Slurm's configuration file (`SLURM_CONF`); null for the machine's own."""
+    """Which batch system, where there are several (`SLURM_CONF`, `PBS_CONF_FILE`, `SGE_ROOT`,
+    `LSF_ENVDIR`); null for the machine's own."""
     login: Login | None = None
     """Login node where the commands run, over one SSH connection; null for this machine."""
     poll: Annotated[Seconds, Field(gt=0)] = 10.0
@@ -104,16 +107,14 @@ class Batch(Part):
     def _check(self) -> Batch:
         if self.gpu_type and not self.gpus_per_node:
             raise ValueError("`gpu_type` says which, not how many; write `gpus_per_node`, too")
-        given = [key for key in reserved.KEYS if getattr(self, key)]
-        reserved.refuse_twice(self.options, given)
         return self
 
 
 class Role(Part):
     """One kind of lease that this place gives out."""
 
-    backend: Literal["local", "slurm"] = "local"
-    """Which backend gives the machines: this machine, or Slurm (gangs only)."""
+    backend: Literal["local", "slurm", "pbs", "sge", "lsf"] = "local"
+    """What gives the machines: this machine, Slurm, OpenPBS, Grid Engine or LSF."""
     batch: Batch = Batch()
     """What the batch system is asked for; the local backend has none."""
     kind: Literal["pool", "gang"] = "pool"
@@ -148,6 +149,13 @@ class Role(Part):
         refused, of_srun = reserved.OF_BACKEND.get(self.backend, ({}, {}))
         reserved.refuse("batch.options", self.batch.options, refused)
         reserved.refuse("batch.srun_options", self.batch.srun_options, of_srun)
+        given = self.batch.model_fields_set & {key for key, value in self.batch if value}
+        reserved.refuse_missing(self.backend, given)
+        reserved.refuse_twice(self.batch.options, given, reserved.KEYS.get(self.backend, {}))
+        if self.backend == "sge" and self.slots > 1 and not self.batch.parallel_environment:
+            raise ValueError(
+                f"{self.slots} slots need `batch.parallel_environment`; `qconf -spl` lists them"
+            )
         return self
 
     @model_validator(mode="after")
@@ -160,6 +168,16 @@ class Role(Part):
         if self.launcher is not None and container is not None and container.runtime != "none":
             raise ValueError(f"'{self.launcher}' starts no ranks in a container; leave out one")
         return self
+
+    @property
+    def cpus_per_node(self) -> int:
+        """CPUs that a batch system is asked for on each node."""
+        return max(self.threads_per_node, self.ranks_per_node * self.threads_per_rank)
+
+    @property
+    def slots(self) -> int:
+        """CPUs of all nodes together."""
+        return self.nodes * self.cpus_per_node
 
 
 class Tier(Part):

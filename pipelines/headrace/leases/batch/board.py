@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_PATIENCE = 6
 _FORGOTTEN_AFTER_S = 60.0
+_FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
 
@@ -121,7 +122,7 @@ def final_sight(
         BatchError: The batch system does not answer.
     """
     deadline = time.monotonic() + timeout_s
-    pause_s = 1.0
+    pause_s = _FIRST_PAUSE_S
     while True:
         found = look(system, job)
         if found.state.is_final or (or_never and found.never_starts):

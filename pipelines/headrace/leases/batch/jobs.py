@@ -57,6 +57,8 @@ class JobSpec(Record):
     """Nodes that the job must get."""
     exclude: tuple[str, ...] = ()
     """Nodes that the job must not get."""
+    parallel_environment: str | None = None
+    """Grid Engine's parallel environment; null for one slot."""
     options: tuple[str, ...] = ()
     """Further options of the submit command, as they are."""
     srun_options: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.jobs import STARTED, JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.nodelist import node_names
+from headrace.leases.batch.scripts import load
 from headrace.leases.batch.slurm_limits import told_limits
 from headrace.leases.batch.slurm_states import state_of
 
@@ -194,16 +195,8 @@ def render(spec: JobSpec) -> str:
     run = [f"exec {start}"]
     if spec.epilogue:
         run = ["code=0", f"{start} || code=$?", *spec.epilogue, "exit $code"]
-    body = [STARTED, *exports, *_load(spec.modules), *spec.prologue, *run]
+    body = [STARTED, *exports, *load(spec.modules), *spec.prologue, *run]
     return f"#!/bin/bash\n{directives}\nset -e\n" + "\n".join(body) + "\n"
-
-
-def _load(modules: Sequence[str]) -> list[str]:
-    if not modules:
-        return []
-    # jobs are no login shells, where sites define the function
-    defined = "command -v module > /dev/null || . /etc/profile || true"
-    return [defined, f"module load {shlex.join(modules)}"]
 
 
 def parse_squeue(line: str) -> JobSight:

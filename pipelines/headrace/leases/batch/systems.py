@@ -6,12 +6,20 @@ import os
 
 from headrace.errors import SiteError, nearest
 from headrace.leases.batch.commands import Commands, LocalCommands
+from headrace.leases.batch.lsf import Lsf
+from headrace.leases.batch.pbs import Pbs
+from headrace.leases.batch.sge import Sge
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.site import Role
 
-_SYSTEMS = {"slurm": Slurm}
+_SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf]] = {
+    "slurm": Slurm,
+    "pbs": Pbs,
+    "sge": Sge,
+    "lsf": Lsf,
+}
 
 # seconds since the epoch: the commands may run in another time zone than this process
 _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}

@@ -1,0 +1,261 @@
+"""IBM Spectrum LSF: job scripts as text, and its commands' answers as records.
+
+Sources: the reference pages bsub, bjobs (`-o`, `-json`), bacct, bkill and blaunch of LSF 10.1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from headrace.errors import (
+    AmbiguousSubmitError,
+    BatchError,
+    JobRefusedError,
+    SubmitLimitError,
+)
+from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.scripts import (
+    INDEX,
+    clock,
+    mebibytes,
+    script,
+    slots_of,
+    told,
+)
+
+_STATES = {
+    "PEND": JobState.PENDING,
+    "PSUSP": JobState.PENDING,
+    "PROV": JobState.PENDING,
+    "WAIT": JobState.PENDING,
+    "RUN": JobState.RUNNING,
+    "USUSP": JobState.RUNNING,
+    "SSUSP": JobState.RUNNING,
+    "UNKWN": JobState.RUNNING,  # LSF cannot reach the host: no proof of an end
+    "ZOMBI": JobState.NODE_FAILED,
+    "DONE": JobState.COMPLETED,
+    "POST_DONE": JobState.COMPLETED,
+    "EXIT": JobState.FAILED,
+}
+"""Source: bjobs, "STAT"."""
+
+_REASONS = {
+    "TERM_RUNLIMIT": JobState.TIMED_OUT,
+    "TERM_DEADLINE": JobState.TIMED_OUT,
+    "TERM_WINDOW": JobState.TIMED_OUT,
+    "TERM_MEMLIMIT": JobState.OUT_OF_MEMORY,
+    "TERM_SWAP": JobState.OUT_OF_MEMORY,
+    "TERM_PREEMPT": JobState.PREEMPTED,
+    "TERM_OWNER": JobState.CANCELLED,
+    "TERM_FORCE_OWNER": JobState.CANCELLED,
+    "TERM_ADMIN": JobState.CANCELLED,
+    "TERM_FORCE_ADMIN": JobState.CANCELLED,
+    "TERM_REMOVE_HUNG_JOB": JobState.NODE_FAILED,
+}
+"""Source: bacct, "termination reasons displayed by bacct"."""
+
+_NEVER = re.compile(r"invalid or never satisfied", re.IGNORECASE)
+_SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
+_UNCLEAR = re.compile(
+    r"cannot connect to LSF|LSF is down|not responding|still trying|communication|timed? ?out"
+    r"|connection refused|try later",
+    re.IGNORECASE,
+)
+"""Errors of bsub after which the job may be there all the same."""
+
+_FULL = re.compile(r"pending job (slot )?(threshold|limit)|MAX_PEND_JOBS", re.IGNORECASE)
+"""Refusals that go away when other jobs end; MAX_PEND_JOBS of lsb.params."""
+
+_NOTHING = re.compile(r"is not found|no matching job|no (unfinished )?job found|already finished")
+_FIELDS = "jobid stat job_name exit_code exit_reason pend_reason"
+
+
+class Lsf:
+    """LSF through its commands.
+
+    Args:
+        commands: Runs them.
+        queue: Which LSF this is, where a site has several.
+    """
+
+    name = "LSF"
+    config_variable = "LSF_ENVDIR"
+    job_variable = "LSB_JOBID"
+    index_variable = INDEX
+    show = "bjobs -l"
+
+    def __init__(self, commands: Commands, queue: str = "") -> None:
+        self._commands = commands
+        self.queue = queue
+
+    def render(self, spec: JobSpec) -> str:
+        """The script that `bsub` gets; see `BatchSystem.render`."""
+        return render(spec)
+
+    def submit(self, spec: JobSpec) -> str:
+        """Submit a job once; see `BatchSystem.submit`.
+
+        Raises:
+            JobRefusedError: LSF refuses the job.
+            SubmitLimitError: LSF refuses it until others of the user have ended.
+            AmbiguousSubmitError: No clear answer.
+        """
+        answer = self._commands.run(("bsub",), render(spec))
+        submitted = _SUBMITTED.search(answer.output)
+        if answer.code == 0 and submitted:
+            return submitted[1]
+        if answer.code in (0, None) or _UNCLEAR.search(answer.error):
+            raise AmbiguousSubmitError(f"bsub gave no clear answer for {spec.name}: {told(answer)}")
+        if _FULL.search(answer.error):
+            raise SubmitLimitError(f"waiting: LSF takes no further job: {told(answer)}")
+        raise JobRefusedError(
+            f"LSF refuses the job {spec.name}: {told(answer)}",
+            "Correct the role's `batch` settings in the site; `bqueues -l` tells the queues' "
+            "limits.",
+        )
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """How jobs stand; see `BatchSystem.poll`.
+
+        Raises:
+            BatchError: LSF does not answer.
+        """
+        return {each.job_id: each for each in self._bjobs(*job_ids)} if job_ids else {}
+
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """What the books say; see `BatchSystem.accounting`.
+
+        Raises:
+            BatchError: The books do not answer.
+        """
+        if not job_ids:
+            return {}
+        found = parse_bacct(self._ask(("bacct", "-l", "-UF", *job_ids)))
+        return {each.job_id: each for each in found}
+
+    def find(self, name: str) -> tuple[JobSight, ...]:
+        """Jobs of that name; see `BatchSystem.find`.
+
+        Raises:
+            BatchError: LSF does not answer.
+        """
+        return tuple(sorted(self._bjobs("-J", name), key=lambda each: int(each.job_id)))
+
+    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
+        """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
+        return ()
+
+    def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Every other word of `LSB_MCPU_HOSTS`; see `BatchSystem.job_nodes`."""
+        return tuple(environment.get("LSB_MCPU_HOSTS", "").split()[::2])
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs; see `BatchSystem.cancel`.
+
+        Raises:
+            BatchError: LSF does not answer.
+        """
+        if job_ids:
+            self._ask(("bkill", *job_ids))
+
+    def _bjobs(self, *which: str) -> list[JobSight]:
+        return parse_bjobs(self._ask(("bjobs", "-a", "-json", "-o", _FIELDS, *which)))
+
+    def _ask(self, command: Sequence[str]) -> str:
+        answer = self._commands.run(command)
+        if answer.code == 0 or _is_about_nothing(answer):
+            return answer.output
+        raise BatchError(f"LSF does not answer {command[0]}: {told(answer)}")
+
+
+def render(spec: JobSpec) -> str:
+    """The job script of a spec; `blaunch` runs the command on all nodes but the first."""
+    directives = [f"#BSUB {option}" for option in _options(spec)]
+    launch = 'blaunch -n "$host" /bin/bash "$file" $i'
+    return script(directives, spec, hosts='"$LSB_DJOB_HOSTFILE"', launch=launch)
+
+
+def parse_bjobs(text: str) -> list[JobSight]:
+    """The output of `bjobs -json` with the fields that headrace asks for.
+
+    Raises:
+        BatchError: It is not JSON.
+    """
+    _, brace, rest = text.partition("{")  # words about a slow connection may come first
+    if not brace:
+        return []
+    try:
+        records: list[dict[str, str]] = json.loads(brace + rest).get("RECORDS", [])
+    except ValueError as error:
+        raise BatchError(f"LSF does not answer bjobs in JSON: {error}") from error
+    return [_sight(record) for record in records if "ERROR" not in record]
+
+
+def parse_bacct(text: str) -> list[JobSight]:
+    """Jobs of the output of `bacct -l -UF`."""
+    found = []
+    for block in re.split(r"^(?=Job <\d+>)", text, flags=re.MULTILINE):
+        head = re.match(r"Job <(\d+)>.*?Status <(\w+)>", block)
+        if head:
+            reason = re.search(r"Completed <\w+>; (TERM_[^\n]*)", block)
+            found.append(_ended(head[1], head[2], reason[1] if reason else ""))
+    return found
+
+
+def _sight(record: dict[str, str]) -> JobSight:
+    stat = record["STAT"]
+    # a state of a later LSF is no proof of an end
+    state = _STATES.get(stat, JobState.RUNNING)
+    if state.is_final:
+        code = record.get("EXIT_CODE", "")
+        return _ended(record["JOBID"], stat, record.get("EXIT_REASON") or (code and f"exit {code}"))
+    reason = record.get("PEND_REASON", "").rstrip("; ") if state is JobState.PENDING else ""
+    return JobSight(
+        job_id=record["JOBID"],
+        state=state,
+        reason=reason,
+        never_starts=_NEVER.search(reason) is not None,
+    )
+
+
+def _ended(job_id: str, stat: str, reason: str) -> JobSight:
+    state = _STATES.get(stat, JobState.FAILED)
+    if state is JobState.FAILED:
+        state = _REASONS.get(reason.partition(":")[0], state)
+    return JobSight(job_id=job_id, state=state, reason=reason.rstrip("."))
+
+
+def _options(spec: JobSpec) -> list[str]:
+    memory = spec.memory_bytes
+    kind = f":gmodel={spec.gpu_type}" if spec.gpu_type else ""
+    others = " && ".join(f"hname!='{each}'" for each in spec.exclude)
+    options = [
+        f"-J {spec.name}",
+        f"-n {slots_of(spec)}",
+        f'-R "span[ptile={spec.cpus_per_node}]"',
+        *([f'-R "rusage[mem={mebibytes(memory)}MB/host]"'] if memory else []),
+        *([f'-gpu "num={spec.gpus_per_node}{kind}"'] if spec.gpus_per_node else []),  # of each host
+        *([f'-R "select[{others}]"'] if others else []),
+        *([f'-m "{" ".join(spec.nodelist)}"'] if spec.nodelist else []),
+        *(["-x"] if spec.exclusive else []),
+        *([f"-U {spec.reservation}"] if spec.reservation else []),
+        f"-W {clock(spec.time_limit_s)[:-3]}",
+        *([f"-q {spec.partition}"] if spec.partition else []),
+        *([f"-P {spec.account}"] if spec.account else []),
+        f"-cwd {shlex.quote(spec.folder)}",
+        f"-o {shlex.quote(spec.log)}.queue",
+        "-rn",  # the control side decides whether work is tried again
+    ]
+    return [*options, *spec.options]
+
+
+def _is_about_nothing(answer: Answer) -> bool:
+    said = answer.error.splitlines() or [
+        line for line in answer.output.splitlines() if "not found" in line
+    ]
+    return bool(said) and all(_NOTHING.search(line) for line in said if line.strip())

@@ -1,0 +1,237 @@
+"""OpenPBS and PBS Professional: job scripts as text, and their commands' answers as records.
+
+Torque is not supported: it has no `select`, no JSON and no job history.
+
+Sources: the manual pages qsub(1B), qstat(1B), qselect(1B), qdel(1B) and pbsdsh(1B) of OpenPBS 20
+and later; exit codes of jobs from its `job.h`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.errors import (
+    AmbiguousSubmitError,
+    BatchError,
+    JobRefusedError,
+    SubmitLimitError,
+)
+from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.scripts import INDEX, clock, mebibytes, script, told
+
+_STATES = {
+    "B": JobState.RUNNING,
+    "E": JobState.RUNNING,
+    "H": JobState.PENDING,
+    "Q": JobState.PENDING,
+    "R": JobState.RUNNING,
+    "S": JobState.RUNNING,
+    "T": JobState.PENDING,
+    "U": JobState.RUNNING,
+    "W": JobState.PENDING,
+}
+"""Source: qstat(1B), "job state"; F is told by how the job ended."""
+
+_EXITS = {
+    -20: JobState.NODE_FAILED,  # JOB_EXEC_RERUN_MS_FAIL: the first host was lost
+    -26: JobState.OUT_OF_MEMORY,  # JOB_EXEC_KILL_VMEM
+    -27: JobState.OUT_OF_MEMORY,  # JOB_EXEC_KILL_MEM
+    -29: JobState.TIMED_OUT,  # JOB_EXEC_KILL_WALLTIME
+}
+
+_TERMINATED = 91
+"""Substate of a job that was deleted."""
+
+_GONE = re.compile(r"unknown job id|job has finished", re.IGNORECASE)
+_UNCLEAR = re.compile(
+    r"cannot connect|connection refused|connection timed out|communication failure|timed? ?out"
+    r"|end of file|protocol|server_busy|server is busy|no valid response",
+    re.IGNORECASE,
+)
+"""Errors of qsub after which the job may be there all the same."""
+
+_FULL = re.compile(r"would exceed .*limit", re.IGNORECASE)
+"""Refusals that go away when other jobs end, such as "would exceed queue's per-user limit"."""
+
+
+class Pbs:
+    """PBS through its commands.
+
+    Args:
+        commands: Runs them.
+        queue: Which PBS this is, where a site has several.
+    """
+
+    name = "PBS"
+    config_variable = "PBS_CONF_FILE"
+    job_variable = "PBS_JOBID"
+    index_variable = INDEX
+    show = "qstat -x -f"
+
+    def __init__(self, commands: Commands, queue: str = "") -> None:
+        self._commands = commands
+        self.queue = queue
+
+    def render(self, spec: JobSpec) -> str:
+        """The script that `qsub` gets; see `BatchSystem.render`."""
+        return render(spec)
+
+    def submit(self, spec: JobSpec) -> str:
+        """Submit a job once; see `BatchSystem.submit`.
+
+        Raises:
+            JobRefusedError: PBS refuses the job.
+            SubmitLimitError: PBS refuses it until others of the user have ended.
+            AmbiguousSubmitError: No clear answer.
+        """
+        answer = self._commands.run(("qsub",), render(spec))
+        if answer.code == 0 and answer.output.strip():
+            return answer.output.split()[-1]
+        if answer.code in (0, None) or _UNCLEAR.search(answer.error):
+            raise AmbiguousSubmitError(f"qsub gave no clear answer for {spec.name}: {told(answer)}")
+        if _FULL.search(answer.error):
+            raise SubmitLimitError(f"waiting: PBS takes no further job: {told(answer)}")
+        raise JobRefusedError(
+            f"PBS refuses the job {spec.name}: {told(answer)}",
+            "Correct the role's `batch` settings in the site; `qstat -Q` lists the queues.",
+        )
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """How jobs stand; see `BatchSystem.poll`.
+
+        Raises:
+            BatchError: PBS does not answer.
+        """
+        if not job_ids:
+            return {}
+        answer = self._commands.run(("qstat", "-x", "-f", "-F", "json", *job_ids))
+        _refuse_silence("qstat", answer)
+        return {each.job_id: each for each in parse_qstat(answer.output)}
+
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """What the history says, if the server keeps one; see `BatchSystem.accounting`.
+
+        Raises:
+            BatchError: PBS does not answer.
+        """
+        return self.poll(job_ids)  # users cannot read the accounting files
+
+    def find(self, name: str) -> tuple[JobSight, ...]:
+        """Jobs of that name; see `BatchSystem.find`.
+
+        Raises:
+            BatchError: PBS does not answer.
+        """
+        answer = self._commands.run(("qselect", "-x", "-N", name))
+        _refuse_silence("qselect", answer)
+        found = self.poll(answer.output.split()).values()
+        return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
+
+    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
+        """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
+        return ()
+
+    def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """None: PBS cannot leave nodes out; see `BatchSystem.job_nodes`."""
+        return ()
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs; see `BatchSystem.cancel`.
+
+        Raises:
+            BatchError: PBS does not answer.
+        """
+        if job_ids:
+            _refuse_silence("qdel", self._commands.run(("qdel", *job_ids)))
+
+
+def render(spec: JobSpec) -> str:
+    """The job script of a spec; `pbsdsh` runs the command on all nodes but the first."""
+    directives = [f"#PBS {option}" for option in _options(spec)]
+    launch = 'pbsdsh -n $i -- /bin/bash "$file" $i'
+    return script(directives, spec, hosts='"$PBS_NODEFILE"', launch=launch)
+
+
+def parse_qstat(text: str) -> list[JobSight]:
+    """The output of `qstat -x -f -F json`.
+
+    Raises:
+        BatchError: It is not JSON, as that of some versions is when a job has odd variables.
+    """
+    if not text.strip():
+        return []
+    try:
+        jobs: dict[str, dict[str, Any]] = json.loads(text, strict=False).get("Jobs", {})
+    except ValueError as error:
+        raise BatchError(f"PBS does not answer qstat in JSON: {error}") from error
+    return [_sight(job_id, job) for job_id, job in jobs.items()]
+
+
+def _sight(job_id: str, job: dict[str, Any]) -> JobSight:
+    comment = str(job.get("comment", ""))
+    if job.get("job_state") in ("F", "X"):
+        return JobSight(job_id=job_id, state=_end(job), reason=comment)
+    # a state of a later PBS, or a job that moved to another server, is no proof of an end
+    state = _STATES.get(str(job.get("job_state")), JobState.RUNNING)
+    pending = state is JobState.PENDING
+    return JobSight(
+        job_id=job_id,
+        state=state,
+        reason=comment if pending else "",
+        starts_at=_time(job.get("estimated", {}).get("start_time")) if pending else None,
+        never_starts=pending and comment.startswith("Can Never Run"),
+    )
+
+
+def _end(job: dict[str, Any]) -> JobState:
+    code = job.get("Exit_status")
+    if code is not None and int(code) in _EXITS:
+        return _EXITS[int(code)]
+    if code is None or int(job.get("substate", 0)) == _TERMINATED:
+        return JobState.CANCELLED
+    return JobState.COMPLETED if int(code) == 0 else JobState.FAILED
+
+
+def _options(spec: JobSpec) -> list[str]:
+    chunk = [f"{spec.nodes}:ncpus={spec.cpus_per_node}:mpiprocs=1"]
+    if spec.gpus_per_node:
+        chunk.append(f"ngpus={spec.gpus_per_node}")
+    if spec.memory_bytes:
+        chunk.append(f"mem={mebibytes(spec.memory_bytes)}mb")
+    options = [
+        f"-N {spec.name}",
+        f"-l select={':'.join(chunk)}",
+        # each chunk on a host of its own
+        f"-l place=scatter{':excl' if spec.exclusive else ''}",
+        f"-l walltime={clock(spec.time_limit_s)}",
+        *([f"-q {spec.partition}"] if spec.partition else []),
+        *([f"-A {spec.account}"] if spec.account else []),
+        "-j oe",
+        f"-o {shlex.quote(spec.log)}.queue",  # written when the job has ended; the log grows
+        "-r n",  # the control side decides whether work is tried again
+        "-S /bin/bash",
+    ]
+    return [*options, *spec.options]
+
+
+def _time(value: object) -> float | None:
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        return time.mktime(time.strptime(str(value)))
+    except ValueError:
+        return None
+
+
+def _refuse_silence(program: str, answer: Answer) -> None:
+    errors = answer.error.splitlines()
+    if answer.code == 0 or (errors and all(_GONE.search(line) for line in errors if line.strip())):
+        return
+    raise BatchError(f"PBS does not answer {program}: {told(answer)}")

@@ -1,0 +1,270 @@
+"""Grid Engine: job scripts as text, and its commands' answers as records.
+
+Sources: the manual pages qsub(1), qstat(1), qacct(1), qdel(1), qrsh(1) and sge_status(5) of Son of
+Grid Engine 8.1.9, which those of Univa's and Altair's Grid Engine extend.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from headrace.errors import (
+    AmbiguousSubmitError,
+    BatchError,
+    JobRefusedError,
+    SubmitLimitError,
+)
+from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.scripts import (
+    INDEX,
+    clock,
+    lines_of,
+    script,
+    slots_of,
+    told,
+)
+
+_UNCLEAR = re.compile(
+    r"unable to contact|unable to send message|commlib|got (select|read|send|receive) error"
+    r"|connection refused|timed? ?out|no response",
+    re.IGNORECASE,
+)
+"""Errors of qsub after which the job may be there all the same."""
+
+_FULL = re.compile(r"only \d+ jobs are allowed", re.IGNORECASE)
+"""Refusals that go away when other jobs end; max_u_jobs in sge_conf(5)."""
+
+_FORGOTTEN = re.compile(r"does not exist|not found|already in deletion|since startup")
+_IN_BOOKS_FOR_DAYS = "30"
+
+_LIMIT_ENFORCED = "37"
+_KILLED = ("17", "100")
+_NEVER_BEGAN = {*map(str, range(1, 12)), *map(str, range(18, 22)), "26", "27", "28", "36", "38"}
+"""Values of `failed` in the books. Source: sge_status(5)."""
+
+
+class Sge:
+    """Grid Engine through its commands.
+
+    Args:
+        commands: Runs them.
+        queue: Which Grid Engine this is, where a site has several.
+    """
+
+    name = "Grid Engine"
+    config_variable = "SGE_ROOT"
+    job_variable = "JOB_ID"
+    index_variable = INDEX
+    show = "qstat -j"
+
+    def __init__(self, commands: Commands, queue: str = "") -> None:
+        self._commands = commands
+        self.queue = queue
+
+    def render(self, spec: JobSpec) -> str:
+        """The script that `qsub` gets; see `BatchSystem.render`."""
+        return render(spec)
+
+    def submit(self, spec: JobSpec) -> str:
+        """Submit a job once; see `BatchSystem.submit`.
+
+        Raises:
+            JobRefusedError: Grid Engine refuses the job.
+            SubmitLimitError: Grid Engine refuses it until others of the user have ended.
+            AmbiguousSubmitError: No clear answer.
+        """
+        answer = self._commands.run(("qsub", "-terse"), render(spec))
+        words = answer.output.split()
+        if answer.code == 0 and words and words[-1].isdigit():
+            return words[-1]
+        if answer.code in (0, None) or _UNCLEAR.search(answer.error):
+            raise AmbiguousSubmitError(f"qsub gave no clear answer for {spec.name}: {told(answer)}")
+        if _FULL.search(answer.error):
+            raise SubmitLimitError(f"waiting: Grid Engine takes no further job: {told(answer)}")
+        raise JobRefusedError(
+            f"Grid Engine refuses the job {spec.name}: {told(answer)}",
+            "Correct the role's `batch` settings in the site; `qconf -sql` lists the queues, "
+            "`qconf -spl` the parallel environments.",
+        )
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """How jobs stand that wait or run; see `BatchSystem.poll`.
+
+        Raises:
+            BatchError: Grid Engine does not answer.
+        """
+        wanted = set(job_ids)
+        # all jobs of the user: qstat has no list of jobs
+        found = [each for _, each in self._qstat() if each.job_id in wanted]
+        return {each.job_id: self._with_reason(each) for each in found}
+
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+        """What the books say; they may be some seconds late. See `BatchSystem.accounting`.
+
+        Raises:
+            BatchError: There are no books, or they do not answer.
+        """
+        wanted = set(job_ids)
+        if not wanted:
+            return {}
+        command = ("qacct", "-o", self._user(), "-d", _IN_BOOKS_FOR_DAYS, "-j")
+        return {each.job_id: each for each in self._books(command) if each.job_id in wanted}
+
+    def find(self, name: str) -> tuple[JobSight, ...]:
+        """Jobs of that name; see `BatchSystem.find`.
+
+        Raises:
+            BatchError: Grid Engine does not answer.
+        """
+        living = [each for its_name, each in self._qstat() if its_name == name]
+        ids = {each.job_id for each in living}
+        ended = [each for each in self._books(("qacct", "-j", name)) if each.job_id not in ids]
+        return tuple(sorted((*ended, *living), key=lambda each: int(each.job_id)))
+
+    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
+        """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
+        return ()
+
+    def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """First words of the lines of its host file; see `BatchSystem.job_nodes`."""
+        try:
+            lines = Path(environment["PE_HOSTFILE"]).read_text().splitlines()
+        except (KeyError, OSError):  # one slot, or not this node's
+            return ()
+        return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs; see `BatchSystem.cancel`.
+
+        Raises:
+            BatchError: Grid Engine does not answer.
+        """
+        if job_ids:
+            self._ask(("qdel", *job_ids))
+
+    def _qstat(self) -> list[tuple[str, JobSight]]:
+        return parse_qstat(self._ask(("qstat", "-u", self._user(), "-xml")))
+
+    def _user(self) -> str:
+        """Who we are where the commands run."""
+        return self._ask(("id", "-un")).strip()
+
+    def _books(self, command: Sequence[str]) -> list[JobSight]:
+        return parse_qacct(self._ask(command))
+
+    def _with_reason(self, sight: JobSight) -> JobSight:
+        if not sight.never_starts:
+            return sight
+        lines = self._ask(("qstat", "-j", sight.job_id)).splitlines()
+        why = [line.partition(":")[2].strip() for line in lines if line.startswith("error reason")]
+        return sight.model_copy(update={"reason": "; ".join(why) or sight.reason})
+
+    def _ask(self, command: Sequence[str]) -> str:
+        answer = self._commands.run(command)
+        if answer.code == 0 or _is_about_forgotten(answer):
+            return answer.output
+        raise BatchError(f"Grid Engine does not answer {command[0]}: {told(answer)}")
+
+
+def render(spec: JobSpec) -> str:
+    """The job script of a spec; `qrsh -inherit` runs the command on all nodes but the first."""
+    directives = [f"#$ {option}" for option in _options(spec)]
+    # a shell on the other host reads the words once more
+    qrsh = 'PATH="$PATH:$SGE_BINARY_PATH" qrsh -inherit -nostdin "$host"'
+    launch = f'{qrsh} /bin/bash "$(printf %q "$file")" $i'
+    return script(directives, spec, hosts='"$PE_HOSTFILE"', launch=launch)
+
+
+def parse_qstat(text: str) -> list[tuple[str, JobSight]]:
+    """Names and jobs of the output of `qstat -xml`.
+
+    Raises:
+        BatchError: It is no XML.
+    """
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise BatchError(f"Grid Engine does not answer qstat in XML: {error}") from error
+    found = []
+    for job in root.iter("job_list"):
+        job_id, letters = job.findtext("JB_job_number", ""), job.findtext("state", "")
+        found.append((job.findtext("JB_name", ""), _sight(job_id, letters)))
+    return found
+
+
+def parse_qacct(text: str) -> list[JobSight]:
+    """Jobs of the output of `qacct -j`, in its order; tasks on further nodes are left out."""
+    found = []
+    for block in re.split(r"^=+\s*$", text, flags=re.MULTILINE):
+        pairs = [line.split(None, 1) for line in block.splitlines()]
+        fields = {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+        if "jobnumber" in fields and fields.get("pe_taskid", "NONE") in ("NONE", "undefined"):
+            found.append(_ended(fields))
+    return found
+
+
+def _sight(job_id: str, letters: str) -> JobSight:
+    """Source of the letters: sge_status(5)."""
+    pending = "w" in letters or "q" in letters
+    failed = pending and "E" in letters
+    return JobSight(
+        job_id=job_id,
+        state=JobState.PENDING if pending else JobState.RUNNING,
+        reason=f"in error state {letters}" if failed else "held" if "h" in letters else "",
+        never_starts=failed,
+    )
+
+
+def _ended(fields: dict[str, str]) -> JobSight:
+    code, _, words = fields.get("failed", "0").partition(":")
+    exit_status = fields.get("exit_status", "0").split()[0]
+    return JobSight(
+        job_id=fields["jobnumber"],
+        state=_end(code.strip(), exit_status),
+        reason=words.strip() or (f"exit status {exit_status}" if exit_status != "0" else ""),
+    )
+
+
+def _end(failed: str, exit_status: str) -> JobState:
+    if failed == _LIMIT_ENFORCED:
+        return JobState.TIMED_OUT
+    if failed in _KILLED:  # the books do not tell qdel from other signals
+        return JobState.CANCELLED
+    if failed in _NEVER_BEGAN:
+        return JobState.NODE_FAILED
+    return JobState.COMPLETED if exit_status == "0" else JobState.FAILED
+
+
+def _options(spec: JobSpec) -> list[str]:
+    slots = f"-pe {spec.parallel_environment} {slots_of(spec)}"
+    nodes = [f"-l h={'|'.join(spec.nodelist)}"] if spec.nodelist else []
+    if spec.exclude:
+        nodes.append(f"-l h=!({'|'.join(spec.exclude)})")
+    options = [
+        f"-N {spec.name}",
+        "-S /bin/bash",
+        f"-wd {shlex.quote(spec.folder)}",
+        *([slots] if spec.parallel_environment else []),
+        f"-l h_rt={clock(spec.time_limit_s)}",
+        *([f"-l gpu={spec.gpus_per_node}"] if spec.gpus_per_node else []),
+        *([f"-q {spec.partition}"] if spec.partition else []),
+        *([f"-P {spec.account}"] if spec.account else []),
+        *([f"-ar {spec.reservation}"] if spec.reservation else []),
+        *nodes,
+        "-j y",
+        f"-o {shlex.quote(spec.log)}.queue",
+        "-r n",  # the control side decides whether work is tried again
+        "-w e",  # a job that cannot run even on the empty cluster is refused, not kept waiting
+    ]
+    return [*options, *spec.options]
+
+
+def _is_about_forgotten(answer: Answer) -> bool:
+    failures = [line for line in lines_of(answer) if re.match(r"error|denied|no jobs", line)]
+    return bool(failures) and all(_FORGOTTEN.search(line) for line in failures)

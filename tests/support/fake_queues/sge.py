@@ -1,0 +1,171 @@
+"""Fake commands of Grid Engine; answers as those of Son of Grid Engine 8.1.9."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+from xml.sax.saxutils import escape
+
+from support.fake_queues import queue
+
+OPTIONS = {"-N", "-S", "-wd", "-pe", "-l", "-q", "-P", "-j", "-o", "-r", "-w"}
+SLOTS_PER_HOST = {"mpi": 1, "mpi4": 4}
+COMMANDS = ("qsub", "qstat", "qacct", "qdel", "qrsh")
+
+
+def fail(code: int, *words: str) -> int:
+    print("\n".join(words), file=sys.stderr)
+    return code
+
+
+def silent(program: str) -> int:
+    return fail(
+        1,
+        "error: commlib error: got select error (Connection refused)",
+        'error: unable to send message to qmaster using port 6444 on host "master": got send error',
+    )
+
+
+def refused(why: str) -> int:
+    return fail(1, f"Unable to run job: {why}", "Exiting.")
+
+
+def qsub(arguments: list[str]) -> int:
+    assert arguments == ["-terse"], arguments
+    script = sys.stdin.read()
+    given: dict[str, str] = {}
+    for line in re.findall(r"^#\$ (.*)$", script, re.MULTILINE):
+        option, *values = shlex.split(line)
+        value = " ".join(values)
+        if option not in OPTIONS:
+            return fail(1, f'qsub: Unknown option "{option}"')
+        key, _, amount = value.partition("=")
+        given[key if option == "-l" else option] = amount if option == "-l" else value
+    if given.get("-q", "all.q") not in ("all.q", "gpu.q"):
+        return refused(f'Job was rejected because job requests unknown queue "{given["-q"]}"')
+    environment, slots = given.get("-pe", "mpi 1").split()
+    if environment not in SLOTS_PER_HOST:
+        why = f'the requested parallel environment "{environment}" does not exist'
+        return refused(f"job rejected: {why}")
+    per_host = SLOTS_PER_HOST[environment]
+    nodes = -(-int(slots) // per_host)
+    if nodes > queue.NODES:
+        return refused("error: no suitable queues")
+    hours, minutes, seconds = map(int, given["h_rt"].split(":"))
+    missing = not Path(given["-wd"]).is_dir()
+    job = queue.add(queue.here(), {
+        "name": given["-N"], "nodes": nodes, "limit_s": hours * 3600 + minutes * 60 + seconds,
+        "script": script, "output": given["-o"], "slots": int(slots),
+        "stuck": f"can't chdir to {given['-wd']}: No such file or directory" if missing else "",
+        "host_line": f"{{host}} {per_host} all.q@{{host}} UNDEFINED\n",
+        "variables": {"JOB_ID": "{number}", "PE_HOSTFILE": "{host_file}"},
+    })  # fmt: skip
+    print(job["number"])
+    return 0
+
+
+def qstat(arguments: list[str]) -> int:
+    if arguments[0] == "-j":
+        job = queue.find(queue.here(), arguments[1])
+        if job is None or job["state"] == "ended":
+            return fail(1, "Following jobs do not exist or permissions are not sufficient: ",
+                        arguments[1])  # fmt: skip
+        print("=" * 62, f"job_number:                 {job['number']}", sep="\n")
+        if job["stuck"]:
+            print(f"error reason          1:      11/21/2026 14:00:00 [0:1]: error: {job['stuck']}")
+        return 0
+    assert arguments == ["-u", getpass.getuser(), "-xml"], arguments
+    print("<?xml version='1.0'?>\n<job_info  xmlns:xsd=\"http://example.org/qstat.xsd\">")
+    everything = queue.jobs(queue.here())
+    print("  <queue_info>")
+    print("".join(_listed(each) for each in everything if each["state"] == "running"), end="")
+    print("  </queue_info>\n  <job_info>")
+    print("".join(_listed(each) for each in everything if each["state"] == "pending"), end="")
+    print("  </job_info>\n</job_info>")
+    return 0
+
+
+def qacct(arguments: list[str]) -> int:
+    ended = [job for job in queue.jobs(queue.here()) if job["state"] == "ended" and job["hosts"]]
+    if arguments[0] == "-j":
+        ended = [job for job in ended if job["name"] == arguments[1]]
+        if not ended:
+            return fail(1, f"error: job name {arguments[1]} not found")
+    else:
+        assert arguments == ["-o", getpass.getuser(), "-d", "30", "-j"], arguments
+    for job in ended:
+        print(_in_books(job))
+    if not ended:
+        fail(1, "/var/lib/gridengine/default/common/accounting: No such file or directory")
+        print("no jobs running since startup")
+    return 0 if ended else 1
+
+
+def qdel(arguments: list[str]) -> int:
+    code = 0
+    for number in arguments:
+        job = queue.find(queue.here(), number)
+        if job is None or job["state"] == "ended":
+            print(f'denied: job "{number}" does not exist')
+            code = 1
+            continue
+        queue.cancel(queue.here(), job)
+        done = "has deleted job" if job["state"] == "pending" else "has registered the job"
+        print(f"{getpass.getuser()} {done} {number}" + (" for deletion" if job["hosts"] else ""))
+    return code
+
+
+def qrsh(arguments: list[str]) -> NoReturn:
+    """Starts the command as the daemon of that host would: by a shell, in a bare environment."""
+    assert arguments[:2] == ["-inherit", "-nostdin"], arguments
+    job = queue.find(queue.here(), os.environ["JOB_ID"])
+    assert job is not None
+    if arguments[2] not in job["hosts"]:
+        sys.exit(f"error: executing task of job {job['number']} failed: no such host")
+    os.chdir(os.environ.get("HOME", "/"))
+    command = ["sh", "-c", " ".join(arguments[3:])]
+    os.execvpe("sh", command, queue.bare_environment(job))
+
+
+def _listed(job: queue.Job) -> str:
+    letters = {"pending": "Eqw" if job["stuck"] else "qw", "running": "r"}[job["state"]]
+    if job["state"] == "running" and job["end"] == "cancelled":
+        letters = "dr"
+    return (
+        f'    <job_list state="{job["state"]}">\n'
+        f"      <JB_job_number>{job['number']}</JB_job_number>\n"
+        "      <JAT_prio>0.55500</JAT_prio>\n"
+        f"      <JB_name>{escape(job['name'])}</JB_name>\n"
+        f"      <JB_owner>{getpass.getuser()}</JB_owner>\n"
+        f"      <state>{letters}</state>\n"
+        f"      <JB_submission_time>{_iso(job['submitted_at'])}</JB_submission_time>\n"
+        f"      <queue_name>{'all.q@' + job['hosts'][0] if job['hosts'] else ''}</queue_name>\n"
+        f"      <slots>{job['slots']}</slots>\n"
+        "    </job_list>\n"
+    )
+
+
+def _in_books(job: queue.Job) -> str:
+    failed, status = {
+        "exit": ("0   ", job["code"]),
+        "cancelled": ("100 : assumedly after job", 137),
+        "limit": ("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", 137),
+    }[job["end"]]
+    fields = {
+        "qname": "all.q", "hostname": job["hosts"][0], "owner": getpass.getuser(),
+        "jobname": job["name"], "jobnumber": job["number"], "taskid": "undefined",
+        "pe_taskid": "NONE", "qsub_time": time.ctime(job["submitted_at"]),
+        "end_time": time.ctime(job["ended_at"]), "slots": job["slots"], "failed": failed,
+        "exit_status": f"{status}                  ",
+    }  # fmt: skip
+    return "\n".join(["=" * 62, *(f"{key:<12} {value}" for key, value in fields.items())])
+
+
+def _iso(at_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
