@@ -1,0 +1,97 @@
+"""Whole gangs through fakes of PBS, Grid Engine and LSF that really run the jobs' scripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.leases import client
+from headrace.leases.fleet import Fleet
+from headrace.leases.marks import marked
+from headrace.leases.records import HostRecord
+from headrace.recipe.site import Role
+from headrace.states import FailureClass, LeaseState
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder
+from support.fake_queues.commands import FakeQueue, fake_queue
+from support.leases import START_TIMEOUT_S, opened, wait_for_state
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+JOB_VARIABLES = {"pbs": "PBS_JOBID", "sge": "JOB_ID", "lsf": "LSB_JOBID"}
+EXTRA: dict[str, dict[str, Any]] = {"sge": {"parallel_environment": "mpi"}}
+GONE_WITHIN_S = 30.0
+
+
+@pytest.fixture
+def queue(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeQueue]:
+    made = fake_queue(request.param, tmp_path / "fake")
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize(
+    ("queue", "backend"), [(name, name) for name in JOB_VARIABLES], indirect=["queue"]
+)
+def test_a_gang_opens_works_and_leaves_nothing(
+    queue: FakeQueue, backend: str, tmp_path: Path, headrace_home: Path
+):
+    """pains 15, 22: one allocation of N nodes, which leaves the queue with its lease."""
+    folder = opened(tmp_path / "site", _role(backend))
+    info = client.info(folder)
+    assert info is not None
+    (job,) = queue.jobs()
+    assert [each.partition(".")[0] for each in info.job_ids] == [job["number"]]
+    with Fleet.open(folder) as fleet:
+        nodes = fleet.nodes(2, timeout_s=1)
+        assert [node.name for node in nodes] == ["node-0", "node-1"]
+        assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
+        ids = {fleet.call(node, os.getenv, JOB_VARIABLES[backend]) for node in nodes}
+        assert ids == set(info.job_ids)
+    client.end(folder, grace_s=20, reason="the test is over")
+    assert client.state(folder, 15) is LeaseState.CLOSED
+    _nothing_is_left(folder, queue)
+    assert len(queue.jobs()) == 1
+
+
+@pytest.mark.parametrize("queue", ["pbs"], indirect=True)
+def test_a_gang_whose_job_is_deleted_by_hand_is_lost_and_says_why(
+    queue: FakeQueue, tmp_path: Path, headrace_home: Path
+):
+    """pains 31: told from the history of the batch system."""
+    folder = opened(tmp_path / "site", _role("pbs"))
+    host = read_record(folder.host, HostRecord)
+    assert host is not None
+    (job,) = queue.jobs()
+    psutil.Process(host.process.pid).suspend()  # it cannot say goodbye
+    assert queue.commands.run(("qdel", f"{job['number']}.fakepbs")).code == 0
+    wait_for_state(folder, LeaseState.LOST, START_TIMEOUT_S)
+    cause = client.cause(folder)
+    assert cause is not None
+    assert f"PBS job {job['number']}.fakepbs ended: cancelled" in cause.why
+    assert cause.failure_class is FailureClass.LOST
+    client.end(folder)
+    _nothing_is_left(folder, queue)
+
+
+def _role(backend: str) -> Role:
+    batch = {"interface": "lo", "poll": 0.2, **EXTRA.get(backend, {})}
+    return Role(backend=backend, kind="gang", nodes=2, lifetime=600, batch=batch)
+
+
+def _nothing_is_left(folder: LeaseFolder, queue: FakeQueue) -> None:
+    wait_until(
+        lambda: {job["state"] for job in queue.jobs()} == {"ended"}, GONE_WITHIN_S, "the job to end"
+    )
+    place = str(folder.path.resolve())
+    wait_until(lambda: not marked([folder])[place], GONE_WITHIN_S, "the lease's processes to end")
