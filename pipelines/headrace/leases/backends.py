@@ -15,6 +15,7 @@ _MODULES = {
     "pbs": "headrace.leases.queued",
     "sge": "headrace.leases.queued",
     "lsf": "headrace.leases.queued",
+    "ssh": "headrace.leases.queued",
 }
 
 

@@ -155,6 +155,14 @@ MISSING = {
         "exclusive": f"its name for it differs; {_OWN}, such as `-l exclusive=true`",
     },
     "lsf": {**_OF_SLURM, **_OF_SGE},
+    "ssh": dict.fromkeys(
+        (
+            *("partition", "account", "qos", "gpu_type", "memory_per_node", "constraint"),
+            *("exclusive", "reservation", "nodelist", "exclude", "options", "srun_options"),
+            *("parallel_environment", "login", "config"),
+        ),
+        "there is no queue",
+    ),
 }
 """Keys of `batch` that a backend cannot fulfil, and what to do instead."""
 

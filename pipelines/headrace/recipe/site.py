@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.recipe import reserved
 from headrace.recipe.base import Bytes, Name, Part, Seconds, no_credentials
@@ -42,6 +42,10 @@ class Login(Part):
     """Further options of OpenSSH, such as `ProxyJump=gate.example.org`."""
     path: str = ""
     """Folders of the batch system's commands there, when a plain `ssh` does not find them."""
+
+
+def _as_login(value: object) -> object:
+    return {"host": value} if isinstance(value, str) else value
 
 
 class Batch(Part):
@@ -92,6 +96,8 @@ class Batch(Part):
     config: str | None = None
     """Which batch system, where there are several (`SLURM_CONF`, `PBS_CONF_FILE`, `SGE_ROOT`,
     `LSF_ENVDIR`); null for the machine's own."""
+    hosts: tuple[Annotated[Login, BeforeValidator(_as_login)], ...] = ()
+    """Machines of backend `ssh`; a gang takes the first ones, and the very first holds its host."""
     login: Login | None = None
     """Login node where the commands run, over one SSH connection; null for this machine."""
     poll: Annotated[Seconds, Field(gt=0)] = 10.0
@@ -113,8 +119,8 @@ class Batch(Part):
 class Role(Part):
     """One kind of lease that this place gives out."""
 
-    backend: Literal["local", "slurm", "pbs", "sge", "lsf"] = "local"
-    """What gives the machines: this machine, Slurm, OpenPBS, Grid Engine or LSF."""
+    backend: Literal["local", "slurm", "pbs", "sge", "lsf", "ssh"] = "local"
+    """What gives the machines: this one, Slurm, OpenPBS, Grid Engine, LSF, or `batch.hosts`."""
     batch: Batch = Batch()
     """What the batch system is asked for; the local backend has none."""
     kind: Literal["pool", "gang"] = "pool"
@@ -155,6 +161,19 @@ class Role(Part):
         if self.backend == "sge" and self.slots > 1 and not self.batch.parallel_environment:
             raise ValueError(
                 f"{self.slots} slots need `batch.parallel_environment`; `qconf -spl` lists them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_hosts(self) -> Role:
+        names = {each.host for each in self.batch.hosts}
+        if self.backend != "ssh" and names:
+            raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{self.backend}'")
+        if self.backend == "ssh" and self.kind != "gang":
+            raise ValueError("backend 'ssh' gives gangs only; write `kind: gang`")
+        if self.backend == "ssh" and len(names) < self.nodes:
+            raise ValueError(
+                f"{self.nodes} nodes need as many different `batch.hosts`; there are {len(names)}"
             )
         return self
 

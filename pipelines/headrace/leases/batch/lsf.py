@@ -86,6 +86,7 @@ class Lsf:
     name = "LSF"
     config_variable = "LSF_ENVDIR"
     job_variable = "LSB_JOBID"
+    job_variables: tuple[str, ...] = ("LSB_", "LS_")
     index_variable = INDEX
     show = "bjobs -l"
 

@@ -72,6 +72,7 @@ class Pbs:
     name = "PBS"
     config_variable = "PBS_CONF_FILE"
     job_variable = "PBS_JOBID"
+    job_variables: tuple[str, ...] = ("PBS_JOB", "PBS_NODE", "PBS_TASK", "PBS_O_")
     index_variable = INDEX
     show = "qstat -x -f"
 

@@ -18,7 +18,14 @@ _END = "END_OF_NODE_SCRIPT"
 _PROGRAM = re.compile(r"^(q(sub|stat|del|select|acct)|b(sub|jobs|kill|acct)): ")
 
 
-def script(directives: list[str], spec: JobSpec, *, hosts: str, launch: str) -> str:
+def script(
+    directives: Sequence[str],
+    spec: JobSpec,
+    *,
+    hosts: str,
+    launch: str,
+    first: Sequence[str] = (),
+) -> str:
     """A job script that runs the spec's command once on each node.
 
     The script writes what a node does into the job's folder, which all nodes see: the
@@ -31,16 +38,18 @@ def script(directives: list[str], spec: JobSpec, *, hosts: str, launch: str) -> 
         spec: The job.
         hosts: Shell word: file whose lines begin with the names of the job's hosts.
         launch: Shell line that runs `/bin/bash "$file" $i` on host `$host`, the `$i`-th from 0.
+        first: Lines that each node runs before all else; `$0` is the file, `$1` the node's place.
     """
     if spec.nodes == 1:
-        lines = ["#!/bin/bash", *directives, STARTED, *_on_node(spec, "0", *_alone(spec))]
-        return "\n".join(lines) + "\n"
+        place = ["set -- 0"] if first else []
+        lines = ["#!/bin/bash", *directives, STARTED, *place]
+        return "\n".join([*lines, *_on_node(spec, "0", first, _alone(spec))]) + "\n"
     file = f"file={shlex.quote(f'{spec.folder}/{spec.name}.sh')}"
     write = [
         file,
         f"cat > \"$file\" << '{_END}'",
         "#!/bin/bash",
-        *_on_node(spec, "$1", f"exec {shlex.join(spec.command)}"),
+        *_on_node(spec, "$1", first, [f"exec {shlex.join(spec.command)}"]),
         _END,
     ]
     look = [
@@ -115,10 +124,11 @@ def _alone(spec: JobSpec) -> list[str]:
     return ["code=0", f"{start} || code=$?", *spec.epilogue, "exit $code"]
 
 
-def _on_node(spec: JobSpec, index: str, *run: str) -> list[str]:
+def _on_node(spec: JobSpec, index: str, first: Sequence[str], run: Sequence[str]) -> list[str]:
     exports = [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
     return [
         *_log_to(spec),
+        *first,
         f"cd {shlex.quote(spec.folder)}",
         *exports,
         f"export {INDEX}={index}",

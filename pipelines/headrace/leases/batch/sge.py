@@ -60,6 +60,7 @@ class Sge:
     name = "Grid Engine"
     config_variable = "SGE_ROOT"
     job_variable = "JOB_ID"
+    job_variables: tuple[str, ...] = ("JOB_", "PE_", "SGE_TASK_", "SGE_JOB_")
     index_variable = INDEX
     show = "qstat -j"
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from headrace.errors import SiteError, nearest
 from headrace.leases.batch.commands import Commands, LocalCommands
+from headrace.leases.batch.hosts import SshHosts
 from headrace.leases.batch.lsf import Lsf
 from headrace.leases.batch.pbs import Pbs
 from headrace.leases.batch.sge import Sge
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.batch.system import BatchSystem
-from headrace.recipe.site import Role
+from headrace.recipe.site import Login, Role
 
 _SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf]] = {
     "slurm": Slurm,
@@ -34,6 +36,8 @@ def system_of(role: Role) -> BatchSystem:
     Raises:
         SiteError: There is none of that name.
     """
+    if role.batch.hosts:
+        return _hosts(role.batch.hosts)
     if role.backend not in _SYSTEMS:
         raise SiteError(
             f"There is no batch system '{role.backend}'", nearest(role.backend, _SYSTEMS)
@@ -51,3 +55,7 @@ def commands_of(role: Role) -> Commands:
     if login is None or system.job_variable in os.environ:
         return LocalCommands(environment)
     return SshCommands(login, environment)
+
+
+def _hosts(hosts: Sequence[Login]) -> SshHosts:
+    return SshHosts(hosts, {each.host: SshCommands(each, {}) for each in hosts})

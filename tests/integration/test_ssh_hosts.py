@@ -1,0 +1,109 @@
+"""A gang on hosts without a queue: two names of one real sshd on loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.leases import client
+from headrace.leases.batch.hosts import JOB, SshHosts
+from headrace.leases.batch.jobs import JobSpec, JobState
+from headrace.leases.batch.ssh import SshCommands
+from headrace.leases.fleet import Fleet
+from headrace.leases.marks import marked
+from headrace.leases.queued import job_name
+from headrace.leases.records import HostRecord
+from headrace.recipe.site import Login, Role
+from headrace.states import LeaseState
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder
+from support.leases import START_TIMEOUT_S, opened, wait_for_state
+from support.login_node import LoginNode
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+GONE_WITHIN_S = 45.0
+JOBS = Path.home() / ".headrace" / "ssh-jobs"
+
+
+@pytest.fixture
+def hosts(login_node: LoginNode) -> Iterator[tuple[Login, ...]]:
+    known = login_node.folder / "known_hosts"
+    known.write_text(known.read_text() + known.read_text().replace("127.0.0.1", "localhost"))
+    before = set(JOBS.glob("*"))
+    first = login_node.login
+    other = first.model_copy(update={"host": first.host.replace("127.0.0.1", "localhost")})
+    yield (first, other)
+    for job in set(JOBS.glob("*")) - before:
+        shutil.rmtree(job)
+
+
+def test_a_gang_on_two_hosts_opens_works_and_leaves_nothing(
+    hosts: tuple[Login, ...], tmp_path: Path, headrace_home: Path
+):
+    """pains 22: the processes on all hosts end with the lease."""
+    folder = opened(tmp_path / "site", _role(hosts))
+    info = client.info(folder)
+    assert info is not None
+    assert info.job_ids == (job_name(folder),)
+    with Fleet.open(folder) as fleet:
+        nodes = fleet.nodes(2, timeout_s=1)
+        assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
+        assert {fleet.call(node, os.getenv, JOB) for node in nodes} == set(info.job_ids)
+    client.end(folder, grace_s=20, reason="the test is over")
+    assert client.state(folder, 15) is LeaseState.CLOSED
+    _nothing_is_left(folder)
+
+
+def test_a_gang_whose_host_process_is_killed_is_lost(
+    hosts: tuple[Login, ...], tmp_path: Path, headrace_home: Path
+):
+    """pains 22, 31."""
+    folder = opened(tmp_path / "site", _role(hosts))
+    record = read_record(folder.host, HostRecord)
+    assert record is not None
+    psutil.Process(record.process.pid).kill()
+    wait_for_state(folder, LeaseState.LOST, START_TIMEOUT_S)
+    cause = client.cause(folder)
+    assert cause is not None
+    assert f"SSH job {job_name(folder)} ended: failed: exit code 137" in cause.why
+    client.end(folder)
+    _nothing_is_left(folder)
+
+
+def test_a_job_is_started_once_and_cancelled_on_all_hosts(
+    hosts: tuple[Login, ...], login_node: LoginNode, tmp_path: Path
+):
+    """pains 17: an answer that was lost makes no second job."""
+    sockets = login_node.folder / "ssh"
+    system = SshHosts(hosts, {each.host: SshCommands(each, {}, folder=sockets) for each in hosts})
+    pids = tmp_path / "pids"
+    text = f"echo $$ >> {pids}; exec sleep 600"
+    spec = JobSpec(
+        name=f"headrace-{tmp_path.name}", command=("sh", "-c", text), nodes=2, cpus_per_node=1,
+        time_limit_s=600.0, folder=str(tmp_path), log=str(tmp_path / "log"),
+    )  # fmt: skip
+    assert [system.submit(spec) for _ in range(3)] == [spec.name] * 3
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 30, "both to run")
+    assert [each.state for each in system.find(spec.name)] == [JobState.RUNNING]
+    system.cancel([spec.name])
+    left = [int(pid) for pid in pids.read_text().split()]
+    wait_until(lambda: not any(map(psutil.pid_exists, left)), 20, "both to be cleared away")
+    assert system.poll([spec.name, "nobody"])[spec.name].state is JobState.CANCELLED
+
+
+def _role(hosts: tuple[Login, ...]) -> Role:
+    batch = {"interface": "lo", "poll": 0.2, "hosts": hosts, "python": sys.executable}
+    return Role(backend="ssh", kind="gang", nodes=2, lifetime=600, batch=batch)
+
+
+def _nothing_is_left(folder: LeaseFolder) -> None:
+    place = str(folder.path.resolve())
+    wait_until(lambda: not marked([folder])[place], GONE_WITHIN_S, "the lease's processes to end")
