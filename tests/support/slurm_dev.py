@@ -69,7 +69,7 @@ class DevSlurm:
         return dict(line.split() for line in lines.splitlines())
 
     def set_node(self, name: str, state: str) -> None:
-        """Do to a node what an administrator does: `down`, `drain`, `resume`."""
+        """Do to a node what an administrator does: `down`, `drain`."""
         self.run("scontrol", "update", f"nodename={name}", f"state={state}", "reason=test")
 
     def restart_controller(self) -> None:
@@ -88,12 +88,15 @@ class DevSlurm:
                     slurm_dev.start_node(self.shape, self.daemons, name)
         wait_until(self._is_whole, LEAVING_S, "all nodes to be idle", poll_s=0.5)
 
-    def _is_whole(self) -> bool:
-        states = self.states()
-        for name, state in states.items():
-            if state.startswith(("down", "drain")):  # it may come back by itself just now
+    def resume_nodes(self) -> None:
+        """Undo what was done to nodes; one that is down may come back by itself just now."""
+        for name, state in self.states().items():
+            if state.startswith(("down", "drain")):
                 self.commands.run(("scontrol", "update", f"nodename={name}", "state=resume"))
-        return set(states.values()) == {"idle"}
+
+    def _is_whole(self) -> bool:
+        self.resume_nodes()
+        return set(self.states().values()) == {"idle"}
 
     def queue(self, *options: str) -> list[str]:
         """Ids of the jobs that wait or run."""

@@ -45,8 +45,8 @@ _FULL = re.compile(r"(Assoc|QOS)(Max|Grp)Submit\w*")
 _SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
 _SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
-_BROKEN = re.compile(r"down|drain|fail|no_respond|.*\*$")
-"""States of nodes that no job gets. Source: sinfo.html, "node state codes"."""
+_BROKEN = re.compile(r"down|fail|no_respond|.*\*$")
+"""States of nodes that have failed. Source: sinfo.html, "node state codes"."""
 
 _NO_REASON = ("", "None", "(null)")
 

@@ -238,7 +238,7 @@ def test_a_job_that_slurm_has_started_again():
 
 def test_which_nodes_have_failed():
     books = Answer(0, "7|NODE_FAIL|node[1-3]|None|a\n", "")
-    nodes = Answer(0, "node1 idle\nnode2 down*\nnode3 drained\n", "")
+    nodes = Answer(0, "node1 drained\nnode2 down*\nnode3 drained*\n", "")
     told = Slurm(ScriptedCommands(books, nodes)).accounting(["7"])["7"]
     assert told.failed_nodes == ("node2", "node3")
     assert view_of(told, "Slurm").why == "Slurm job 7 ended: node failed (on node2, node3)"
