@@ -1,4 +1,4 @@
-"""User code of the chaos tests on Slurm: training that waits, idles or eats memory on request."""
+"""User code of the chaos tests on Slurm: training that waits or idles on request."""
 
 import os
 import time
@@ -12,7 +12,6 @@ class PacedDigits(DigitsClassifier):
 
     `hold`: it waits at that step and after it, and leaves `held-<hold>-<pid>`, by rank 0.
     `pause`: seconds that it sleeps before each step.
-    `eat`: MiB that rank 0 takes for itself while it waits, once.
 
     Args:
         folder: Folder of these files.
@@ -21,21 +20,13 @@ class PacedDigits(DigitsClassifier):
     def __init__(self, folder):
         super().__init__()
         self.folder = Path(folder)
-        self.eaten = []
 
     def on_train_batch_start(self, batch, batch_idx):
         time.sleep(self.told("pause") or 0.0)
         while (hold := self.told("hold")) is not None and self.global_step >= hold:
             if self.global_rank == 0:
                 (self.folder / f"held-{hold:g}-{os.getpid()}").touch()
-                self.eat()
             time.sleep(0.05)
-
-    def eat(self):
-        amount = self.told("eat")
-        if amount is not None:
-            (self.folder / "eat").unlink()
-            self.eaten.append(b"x" * int(amount * 2**20))
 
     def told(self, name):
         try:
