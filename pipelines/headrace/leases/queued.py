@@ -7,11 +7,13 @@ import importlib
 import logging
 import os
 import sys
+from pathlib import Path
 
 from headrace.errors import BatchError, JobRefusedError
 from headrace.leases.backends import Cluster
 from headrace.leases.batch.board import final_sight, look, sight
 from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.job_log import with_log
 from headrace.leases.batch.jobs import (
     JobSight,
     JobSpec,
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 _LEAVING_S = 5.0
 _CANCEL_TIMEOUT_S = 30.0
 _ENDING_S = 10.0
+_LOG_BYTES = 65_536
 
 
 class BatchBackend:
@@ -106,7 +109,7 @@ class BatchBackend:
             seen = _with_books(system, ended)
         if seen.state in (JobState.COMPLETED, JobState.UNKNOWN):
             return None
-        return view_of(seen, system.name)
+        return view_of(with_log(seen, _end_of(folder.log)), system.name)
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """The lease's job, also one that was submitted and never recorded.
@@ -184,6 +187,14 @@ def _overdue(seen: JobSight, folder: LeaseFolder, spec: LeaseSpec, system: str) 
     if folder.host.exists() or since is None or seen.seen_at - since < timeout_s:
         return None
     return overdue_view(seen, system, timeout_s)
+
+
+def _end_of(log: Path) -> str:
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(log.stat().st_size - _LOG_BYTES, 0))
+        return file.read().decode(errors="replace")
 
 
 def _with_books(system: BatchSystem, seen: JobSight) -> JobSight:
