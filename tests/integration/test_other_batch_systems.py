@@ -40,24 +40,13 @@ def queue(
     made.end()
 
 
-@pytest.mark.parametrize(
-    ("queue", "backend"), [(name, name) for name in JOB_VARIABLES], indirect=["queue"]
-)
+@pytest.mark.parametrize(("queue", "backend"), [("sge", "sge"), ("lsf", "lsf")], indirect=["queue"])
 def test_a_gang_opens_works_and_leaves_nothing(
     queue: FakeQueue, backend: str, tmp_path: Path, headrace_home: Path
 ):
     """pains 15, 22: one allocation of N nodes, which leaves the queue with its lease."""
     folder = opened(tmp_path / "site", _role(backend))
-    info = client.info(folder)
-    assert info is not None
-    (job,) = queue.jobs()
-    assert [each.partition(".")[0] for each in info.job_ids] == [job["number"]]
-    with Fleet.open(folder) as fleet:
-        nodes = fleet.nodes(2, timeout_s=1)
-        assert [node.name for node in nodes] == ["node-0", "node-1"]
-        assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
-        ids = {fleet.call(node, os.getenv, JOB_VARIABLES[backend]) for node in nodes}
-        assert ids == set(info.job_ids)
+    _works(folder, queue, backend)
     client.end(folder, grace_s=20, reason="the test is over")
     assert client.state(folder, 15) is LeaseState.CLOSED
     _nothing_is_left(folder, queue)
@@ -68,8 +57,9 @@ def test_a_gang_opens_works_and_leaves_nothing(
 def test_a_gang_whose_job_is_deleted_by_hand_is_lost_and_says_why(
     queue: FakeQueue, tmp_path: Path, headrace_home: Path
 ):
-    """pains 31: told from the history of the batch system."""
+    """pains 15, 31: told from the history of the batch system."""
     folder = opened(tmp_path / "site", _role("pbs"))
+    _works(folder, queue, "pbs")
     host = read_record(folder.host, HostRecord)
     assert host is not None
     (job,) = queue.jobs()
@@ -87,6 +77,19 @@ def test_a_gang_whose_job_is_deleted_by_hand_is_lost_and_says_why(
 def _role(backend: str) -> Role:
     batch = {"interface": "lo", "poll": 0.2, **EXTRA.get(backend, {})}
     return Role(backend=backend, kind="gang", nodes=2, lifetime=600, batch=batch)
+
+
+def _works(folder: LeaseFolder, queue: FakeQueue, backend: str) -> None:
+    info = client.info(folder)
+    assert info is not None
+    (job,) = queue.jobs()
+    assert [each.partition(".")[0] for each in info.job_ids] == [job["number"]]
+    with Fleet.open(folder) as fleet:
+        nodes = fleet.nodes(2, timeout_s=1)
+        assert [node.name for node in nodes] == ["node-0", "node-1"]
+        assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
+        ids = {fleet.call(node, os.getenv, JOB_VARIABLES[backend]) for node in nodes}
+        assert ids == set(info.job_ids)
 
 
 def _nothing_is_left(folder: LeaseFolder, queue: FakeQueue) -> None:

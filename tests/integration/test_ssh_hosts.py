@@ -45,10 +45,10 @@ def hosts(login_node: LoginNode) -> Iterator[tuple[Login, ...]]:
         shutil.rmtree(job)
 
 
-def test_a_gang_on_two_hosts_opens_works_and_leaves_nothing(
+def test_a_gang_on_two_hosts_works_is_lost_with_its_host_process_and_leaves_nothing(
     hosts: tuple[Login, ...], tmp_path: Path, headrace_home: Path
 ):
-    """pains 22: the processes on all hosts end with the lease."""
+    """pains 22, 31: the processes on all hosts end with the lease."""
     folder = opened(tmp_path / "site", _role(hosts))
     info = client.info(folder)
     assert info is not None
@@ -57,16 +57,6 @@ def test_a_gang_on_two_hosts_opens_works_and_leaves_nothing(
         nodes = fleet.nodes(2, timeout_s=1)
         assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
         assert {fleet.call(node, os.getenv, JOB) for node in nodes} == set(info.job_ids)
-    client.end(folder, grace_s=20, reason="the test is over")
-    assert client.state(folder, 15) is LeaseState.CLOSED
-    _nothing_is_left(folder)
-
-
-def test_a_gang_whose_host_process_is_killed_is_lost(
-    hosts: tuple[Login, ...], tmp_path: Path, headrace_home: Path
-):
-    """pains 22, 31."""
-    folder = opened(tmp_path / "site", _role(hosts))
     record = read_record(folder.host, HostRecord)
     assert record is not None
     psutil.Process(record.process.pid).kill()
