@@ -48,7 +48,9 @@ def test_a_bad_node_is_named_with_the_reason(tmp_path: Path, slurm: DevSlurm):
 
 
 @pytest.mark.skipif(bool(container_image.why_not()), reason=container_image.why_not())
-def test_workers_run_in_the_container_and_the_host_outside(tmp_path: Path, slurm: DevSlurm):
+def test_workers_run_in_the_container_and_the_host_outside(
+    tmp_path: Path, slurm: DevSlurm, no_leftover_processes: None
+):
     """pains 38: the control plane is outside, where Slurm's commands are."""
     image = container_image.make_image(tmp_path / "image")
     if reason := container_image.starts(image):

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _TIMEOUT_S = 30.0
@@ -22,11 +23,10 @@ def missing_gpus(wanted: int) -> str:
     given = given_gpus(os.environ)
     if given is not None and given < wanted:
         return f"the job was given {given} of {wanted}"
-    if shutil.which("nvidia-smi") is None:
-        return (
-            "" if given is not None else f"none of {wanted} was given, and there is no nvidia-smi"
-        )
-    return _asked(wanted)
+    if shutil.which("nvidia-smi") is not None:
+        return _asked(wanted)
+    seen = wanted if given is not None else _devices()
+    return "" if seen >= wanted else f"{seen} of {wanted} have a device file"
 
 
 def given_gpus(environment: Mapping[str, str]) -> int | None:
@@ -39,6 +39,11 @@ def given_gpus(environment: Mapping[str, str]) -> int | None:
         if name in environment:
             return len([part for part in environment[name].split(",") if part.strip()])
     return None
+
+
+def _devices() -> int:
+    """Accelerators of any make whose device files this job may see."""
+    return len(list(Path("/dev").glob("nvidia[0-9]*")) or list(Path("/dev/dri").glob("renderD*")))
 
 
 def listed_gpus(text: str) -> int:

@@ -87,6 +87,14 @@ def test_gpus_that_the_job_was_given(environment: dict[str, str], count: int | N
     assert gpus.given_gpus(environment) == count
 
 
+def test_gpus_that_nobody_gave_and_no_device_shows(monkeypatch: pytest.MonkeyPatch):
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert gpus.missing_gpus(0) == ""
+    assert "of 99 have a device file" in gpus.missing_gpus(99)
+
+
 def test_gpus_that_nvidia_smi_lists():
     assert gpus.listed_gpus("GPU 0: A (UUID: x)\n  MIG 1g\nGPU 1: A (UUID: y)\n") == 2
 
