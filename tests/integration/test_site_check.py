@@ -36,7 +36,7 @@ def test_a_good_site_has_nothing_to_fix(headrace_home: Path, slurm: DevSlurm):
         ({"batch": {"partition": "mian"}}, "partition", "Did you mean 'main'?"),
         ({"nodes": 5}, "nodes", "4 of 5 with"),
         ({"batch": {"gpus_per_node": 3}}, "nodes", "others have 2 GPUs (node[1-4])"),
-        ({"batch": {"memory_per_node": "8GiB"}}, "nodes", "others have 4 GiB (node[1-4])"),
+        ({"batch": {"memory_per_node": "1TiB"}}, "nodes", "GiB (node[1-4])"),
         ({"lifetime": "99h"}, "time", "main gives 48 h"),
         ({"batch": {"qos": "gold"}}, "qos", "Valid: normal."),
         ({"batch": {"constraint": "ib"}}, "sbatch --test-only", "Invalid feature specification"),
