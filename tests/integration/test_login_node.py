@@ -29,6 +29,18 @@ def test_text_goes_there_and_back_as_it_is(login_node: LoginNode):
     assert commands.run(script).output == "it's $HOME|"
 
 
+def test_what_a_shell_says_by_itself_is_no_output(login_node: LoginNode):
+    """A `.bashrc` that greets must not be taken for the id of a job."""
+    login_node.restart_with('ForceCommand echo "Welcome to login1"; eval "$SSH_ORIGINAL_COMMAND"')
+    assert login_node.commands().run(("echo", "17")).output == "17\n"
+
+
+def test_a_login_node_that_runs_nothing_is_named(login_node: LoginNode):
+    login_node.restart_with('ForceCommand echo "This account has expired"; exit 1')
+    with pytest.raises(LoginError, match=r"runs no commands for this user: .* has expired"):
+        login_node.commands().run(("true",))
+
+
 def test_one_connection_carries_all_commands(login_node: LoginNode):
     """pains 14: a burst of connections is what an sshd drops (MaxStartups)."""
     with ThreadPoolExecutor(12) as pool:

@@ -79,6 +79,13 @@ class LoginNode:
         file = self.folder / "sshd.log"
         return file.read_text() if file.exists() else ""
 
+    def restart_with(self, setting: str) -> None:
+        """Start it anew with one more line of configuration."""
+        self.stop()
+        with (self.folder / "config").open("a") as file:
+            file.write(f"{setting}\n")
+        self.start()
+
     def start(self) -> None:
         """Start it and wait until it listens."""
         _make_run_folder()

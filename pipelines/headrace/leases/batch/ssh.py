@@ -32,11 +32,14 @@ _KEPT_FOR = "10m"
 _CONNECT_TIMEOUT_S = 15
 _SLOT_PAUSE_S = 0.05
 
+_BEGUN = "headrace: begun\n"
+
 _SCRIPT = (
+    f"echo '{_BEGUN.strip()}'; "
     'PATH="${1:+$1:}$PATH"; export PATH; shift; "$@"; code=$?; '
     f'if [ "$code" -eq {LOST} ]; then exit 254; fi; exit "$code"'
 )
-"""Runs the command; 255 is left to ssh."""
+"""Runs the command; what a shell says before is told from its output, and 255 is left to ssh."""
 
 _HINTS = (
     ("host key verification failed", "Log in once by hand with `{by_hand}` and compare the host "
@@ -86,15 +89,22 @@ class SshCommands:
         if answer.code == LOST:  # it may have done its work before
             why = _last_line(answer.error) or "no reason given"
             return Answer(None, "", f"the connection to {self._login.host} was lost: {why}")
+        if answer.code is None:
+            waited = f"{command[0]} on {self._login.host} gave no answer in {self._timeout_s:g} s"
+            return Answer(None, "", waited)
+        _, begun, output = answer.output.partition(_BEGUN)
+        if not begun:
+            told = _last_line(answer.error) or _last_line(answer.output) or "nothing"
+            raise LoginError(
+                f"The login node {self._login.host} runs no commands for this user: {told}",
+                _HINT.format(by_hand=_by_hand(self._login)),
+            )
         if answer.code == 127:
             raise BatchError(
                 f"{command[0]} cannot be run on {self._login.host}: {_last_line(answer.error)}",
                 "Name the folder of the batch system's commands as `login.path` in the site.",
             )
-        if answer.code is None:
-            waited = f"{command[0]} on {self._login.host} gave no answer in {self._timeout_s:g} s"
-            return Answer(None, "", waited)
-        return answer
+        return Answer(answer.code, output, answer.error)
 
     def close(self) -> None:
         """End the connection; the next command makes another."""
@@ -204,14 +214,17 @@ def _address(login: Login) -> tuple[str, ...]:
     return (*port, *key, login.host)
 
 
-def _no_login(login: Login, told: str) -> LoginError:
+def _by_hand(login: Login) -> str:
     given = [part for option in login.options for part in ("-o", option)]
-    by_hand = shlex.join(("ssh", *given, *_address(login), "true"))
+    return shlex.join(("ssh", *given, *_address(login), "true"))
+
+
+def _no_login(login: Login, told: str) -> LoginError:
     hint = next((text for words, text in _HINTS if words in told.lower()), _HINT)
     why = _last_line(told) or "no reason given"
     return LoginError(
         f"The login node {login.host} cannot be reached by ssh: {why}",
-        hint.format(by_hand=by_hand),
+        hint.format(by_hand=_by_hand(login)),
     )
 
 
