@@ -29,18 +29,22 @@ from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import fleet_functions
 from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_probe, wait_for_state
+from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
 GONE_WITHIN_S = 20.0
 
 
 class BackendContract:
-    """The suite; every test opens a real lease."""
+    """What gangs and pools of every backend must do; every test opens a real lease."""
 
-    backend: ClassVar[Literal["local"]]
+    backend: ClassVar[Literal["local", "slurm"]]
+    kind: ClassVar[Literal["gang", "pool"]]
+    batch: ClassVar[dict[str, Any]] = {}
 
     def role(self, **changes: Any) -> Role:
-        return Role(backend=self.backend, **{"kind": "gang", "nodes": 1, **changes})
+        given = {"kind": self.kind, "nodes": 1, "batch": self.batch}
+        return Role(backend=self.backend, **given | changes)
 
     @pytest.fixture
     def site(self, tmp_path: Path, headrace_home: Path) -> Iterator[Path]:
@@ -49,33 +53,6 @@ class BackendContract:
         for folder in sorted((tmp_path / "site" / "leases").glob("*")):
             client.end(LeaseFolder(folder), grace_s=10)
             assert processes_of(LeaseFolder(folder)) == []
-
-    def test_a_gang_is_open_with_all_its_nodes(self, site: Path) -> None:
-        """pains 15: one allocation of N nodes."""
-        role = self.role(nodes=2, threads_per_rank=3, env={"HEADRACE_COLOUR": "blue"})
-        folder = opened(site, role)
-        info = client.info(folder)
-        assert info is not None
-        assert info.backend == self.backend
-        assert info.nodes == 2
-        assert info.host.is_alive
-        assert folder.scheduler_file.exists()
-        assert folder.path.stat().st_mode & 0o077 == 0
-        with urllib.request.urlopen(info.dashboard_url, timeout=30) as page:
-            assert page.status == 200
-        with Fleet.open(folder) as fleet:
-            nodes = fleet.nodes(2, timeout_s=1)
-            assert [(node.name, node.index) for node in nodes] == [("node-0", 0), ("node-1", 1)]
-            assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
-            assert fleet.call(nodes[0], os.getenv, "OMP_NUM_THREADS") == "3"
-            assert fleet.call(nodes[1], os.getenv, "HEADRACE_COLOUR") == "blue"
-
-    def test_a_gang_is_all_or_nothing(self, site: Path) -> None:
-        folder = start(site, self.role(nodes=2, start_timeout=0.05))
-        wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-        assert "of 2 nodes were there after 0.05 s" in client.why_ended(folder)
-        assert "start_timeout" in client.why_ended(folder)
-        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_a_pool_grows_to_what_is_asked(self, site: Path) -> None:
         """pains 19, 20: it keeps its nodes as long as a driver asks for them."""
@@ -98,12 +75,6 @@ class BackendContract:
             assert set(node["tiers"]) == {"shm", "disk"}
         (view,) = views(SiteFolder(site))
         assert (view.num_steps, view.state) == (2, LeaseState.READY)
-
-    def test_steps_submitted_early_wait_for_the_machines(self, site: Path) -> None:
-        folder = start(site, self.role())
-        step = submit_probe(folder)
-        result = wait_until(lambda: mailbox.outcome(step), START_TIMEOUT_S, "the step to end")
-        assert result.state is StepState.SUCCEEDED, result.failure
 
     def test_closes_on_request(self, site: Path) -> None:
         folder = opened(site, self.role())
@@ -185,25 +156,6 @@ class BackendContract:
         assert host_of(folder) == first
         assert client.state(folder, 15) is LeaseState.READY
 
-    def test_kill_of_the_host_takes_everything_along(self, site: Path) -> None:
-        """pains 22: workers, drivers and even processes that care for nobody."""
-        folder = opened(site, self.role(nodes=2))
-        with Fleet.open(folder) as fleet:
-            for node in fleet.nodes(2, 1):
-                fleet.call(node, fleet_functions.leave_orphan, 600)
-            submit_probe(folder)
-            assert len(processes_of(folder)) >= 6
-            host_of(folder).kill()
-            wait_until(
-                lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end"
-            )
-        assert client.state(folder, 15) is LeaseState.LOST
-        (leftover,) = leftovers(SiteFolder(site))
-        assert "died" in leftover.why
-        assert [each.folder for each in reap(SiteFolder(site))] == [folder]
-        assert folder.closed.exists()
-        assert leftovers(SiteFolder(site)) == ()
-
     def test_a_hung_host_is_ended_by_the_reaper(self, site: Path) -> None:
         folder = opened(site, self.role())
         host_of(folder).suspend()
@@ -214,12 +166,57 @@ class BackendContract:
     def test_a_killed_worker_is_replaced(self, site: Path) -> None:
         folder = opened(site, self.role(nodes=1))
         with Fleet.open(folder) as fleet:
-            (before,) = fleet.nodes(1, 1)
+            (before,) = fleet.nodes(1, START_TIMEOUT_S)
             os.kill(fleet.call(before, os.getpid), signal.SIGKILL)
             wait_until(lambda: fleet.nodes(1, 60)[0].address != before.address, 60, "a new worker")
             (after,) = fleet.nodes(1, 60)
             assert after.name == before.name
             assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
+
+    def test_a_host_that_breaks_says_why_in_words(self, site: Path) -> None:
+        folder = SiteFolder(site).lease("demo-1")
+        folder.path.mkdir(parents=True)
+        folder.info.mkdir()  # nothing can be published
+        (folder.info / "in-the-way").touch()
+        client.start(folder, lease_spec(folder, self.role()))
+        wait_until(folder.closed.exists, START_TIMEOUT_S, "the host to give up")
+        assert client.state(folder, 15) is LeaseState.FAILED
+        why = client.why_ended(folder)
+        assert "lease.json" in why
+        assert "Traceback" not in why
+
+
+class GangContract(BackendContract):
+    """What gangs must do besides."""
+
+    kind = "gang"
+
+    def test_a_gang_is_open_with_all_its_nodes(self, site: Path) -> None:
+        """pains 15: one allocation of N nodes."""
+        role = self.role(nodes=2, threads_per_rank=3, env={"HEADRACE_COLOUR": "blue"})
+        folder = opened(site, role)
+        info = client.info(folder)
+        assert info is not None
+        assert info.backend == self.backend
+        assert info.nodes == 2
+        assert info.host.is_alive
+        assert folder.scheduler_file.exists()
+        assert folder.path.stat().st_mode & 0o077 == 0
+        with urllib.request.urlopen(info.dashboard_url, timeout=30) as page:
+            assert page.status == 200
+        with Fleet.open(folder) as fleet:
+            nodes = fleet.nodes(2, timeout_s=1)
+            assert [(node.name, node.index) for node in nodes] == [("node-0", 0), ("node-1", 1)]
+            assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
+            assert fleet.call(nodes[0], os.getenv, "OMP_NUM_THREADS") == "3"
+            assert fleet.call(nodes[1], os.getenv, "HEADRACE_COLOUR") == "blue"
+
+    def test_a_gang_is_all_or_nothing(self, site: Path) -> None:
+        folder = start(site, self.role(nodes=2, start_timeout=0.05))
+        wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
+        assert "of 2 nodes were there after 0.05 s" in client.why_ended(folder)
+        assert "start_timeout" in client.why_ended(folder)
+        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_a_worker_that_does_not_come_back_is_replaced(self, site: Path) -> None:
         """pains 18: on a busy machine Dask alone gives up and stays one worker short."""
@@ -238,6 +235,31 @@ class BackendContract:
             assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
             assert after.name == "node-0"
 
+    def test_steps_submitted_early_wait_for_the_machines(self, site: Path) -> None:
+        folder = start(site, self.role())
+        step = submit_probe(folder)
+        result = wait_until(lambda: mailbox.outcome(step), START_TIMEOUT_S, "the step to end")
+        assert result.state is StepState.SUCCEEDED, result.failure
+
+    def test_kill_of_the_host_takes_everything_along(self, site: Path) -> None:
+        """pains 22: workers, drivers and even processes that care for nobody."""
+        folder = opened(site, self.role(nodes=2))
+        with Fleet.open(folder) as fleet:
+            for node in fleet.nodes(2, START_TIMEOUT_S):
+                fleet.call(node, fleet_functions.leave_orphan, 600)
+            submit_probe(folder)
+            assert len(processes_of(folder)) >= 6
+            host_of(folder).kill()
+            wait_until(
+                lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end"
+            )
+        assert client.state(folder, 15) is LeaseState.LOST
+        (leftover,) = leftovers(SiteFolder(site))
+        assert "died" in leftover.why
+        assert [each.folder for each in reap(SiteFolder(site))] == [folder]
+        assert folder.closed.exists()
+        assert leftovers(SiteFolder(site)) == ()
+
     def test_a_killed_driver_is_recorded_as_lost(self, site: Path) -> None:
         folder = opened(site, self.role())
         step = submit_probe(folder)
@@ -250,21 +272,21 @@ class BackendContract:
         result = wait_until(lambda: mailbox.outcome(again), 60, "the next step to end")
         assert result.state is StepState.SUCCEEDED
 
-    def test_a_host_that_breaks_says_why_in_words(self, site: Path) -> None:
-        folder = SiteFolder(site).lease("demo-1")
-        folder.path.mkdir(parents=True)
-        folder.info.mkdir()  # nothing can be published
-        (folder.info / "in-the-way").touch()
-        client.start(folder, lease_spec(folder, self.role()))
-        wait_until(folder.closed.exists, START_TIMEOUT_S, "the host to give up")
-        assert client.state(folder, 15) is LeaseState.FAILED
-        why = client.why_ended(folder)
-        assert "lease.json" in why
-        assert "Traceback" not in why
 
-
-class TestLocalBackend(BackendContract):
+class TestLocalBackend(GangContract):
     backend = "local"
+
+
+@pytest.mark.slow
+class TestSlurmPool(BackendContract):
+    backend = "slurm"
+    kind = "pool"
+    batch: ClassVar[dict[str, Any]] = {"interface": "lo", "poll": 0.2}
+
+    @pytest.fixture(autouse=True)
+    def queue(self, slurm: DevSlurm) -> DevSlurm:
+        """The queue, empty again afterwards."""
+        return slurm
 
 
 def processes_of(folder: LeaseFolder) -> list[psutil.Process]:

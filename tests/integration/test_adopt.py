@@ -33,6 +33,7 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HEADRACE_DIGITS", str(digits_folder))
     site = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text()
     site = site.replace("poll: 2s", "poll: 0.2s").replace("name: slurm-dev", "name: quick")
+    site = site.replace("kind: pool\n    nodes: 4", "kind: gang\n    nodes: 1")
     (headrace_home / "sites").mkdir()
     (headrace_home / "sites" / "quick.yaml").write_text(site)
     monkeypatch.setenv("HEADRACE_LEDGER", f"sqlite:///{headrace_home}/ledger.db")

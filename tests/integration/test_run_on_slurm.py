@@ -61,7 +61,8 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
     )
     site = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
     site["roles"]["gpu"] |= {"ranks_per_node": 4}
-    _write(headrace_home / "sites" / "workstation.yaml", site | {"name": "workstation"})
+    elsewhere = {"name": "workstation", "folder": str(headrace_home / "workstation")}
+    _write(headrace_home / "sites" / "workstation.yaml", site | elsewhere)
     slurm_dev = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text()
     slurm_dev = slurm_dev.replace("poll: 2s", "poll: 0.2s")
     (headrace_home / "sites" / "quick.yaml").write_text(
@@ -106,7 +107,9 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert evaluated.state is StepState.SUCCEEDED
     leases = ledger().leases(run_id=run.run_id)
     assert not any(lease.state.is_active for lease in leases)
-    assert {len(lease.job_ids) for lease in leases} == {1}
+    assert {(lease.role, len(lease.job_ids)) for lease in leases} == {("cpu", 0), ("gpu", 1)}
+    (pool,) = [run.lease_folder(lease.lease_id) for lease in leases if lease.role == "cpu"]
+    assert len(list(pool.jobs.glob("*.log"))) == 4
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
 def test_a_job_that_slurm_refuses_ends_the_run_with_slurms_reason(
     home: Path, slurm: DevSlurm, batch: dict[str, Any], reason: str
 ):
-    run = _run(_changed(home, batch=batch))
+    run = _run(_changed(home, kind="gang", batch=batch))
     with pytest.raises(JobRefusedError, match=reason):
         execute(run, lambda: None)
     (lease,) = ledger().leases(run_id=run.run_id)
@@ -127,8 +130,9 @@ def test_a_job_that_slurm_refuses_ends_the_run_with_slurms_reason(
     assert reason in str(lease.why_ended)
 
 
-def test_a_job_that_can_never_start_is_not_waited_for(home: Path, slurm: DevSlurm):
-    run = _run(_changed(home, lifetime="99h"))
+@pytest.mark.parametrize("kind", ["gang", "pool"])
+def test_a_job_that_can_never_start_is_not_waited_for(home: Path, slurm: DevSlurm, kind: str):
+    run = _run(_changed(home, kind=kind, lifetime="99h"))
     result = execute(run, lambda: None)
     assert result is not None
     assert result.failure is not None

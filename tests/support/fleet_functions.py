@@ -44,6 +44,12 @@ def pid_of_slot(_argument: object) -> int:
     return os.getpid()
 
 
+def node_of_slot(seconds: float) -> str:
+    """Work for a while; which node of Slurm that was."""
+    time.sleep(seconds)
+    return os.environ["SLURMD_NODENAME"]
+
+
 def hold_until_unwanted(started: str, ended: str) -> None:
     """Behaves: looks whether it is wanted."""
     Path(started).write_text(str(os.getpid()))

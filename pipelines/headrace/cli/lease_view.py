@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headrace.cli.view import duration
 from headrace.leases.overview import LeaseView
-from headrace.leases.records import LeaseInfo, LeaseSpec
+from headrace.leases.records import LeaseInfo, LeaseSpec, NodeJob
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
@@ -60,9 +60,11 @@ def details(
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(view, spec, info):
         facts.add_row(Text(name, style="bold"), value)
-    if not steps:
-        return Group(facts, Text("no steps yet", style="dim"))
-    return Group(facts, _steps(steps))
+    parts: list[RenderableType] = [facts]
+    if view.jobs:
+        parts.append(_jobs(view.jobs))
+    parts.append(_steps(steps) if steps else Text("no steps yet", style="dim"))
+    return Group(*parts)
 
 
 def _facts(
@@ -94,6 +96,13 @@ def _facts(
         yield "dashboard", view.dashboard_url
     yield "folder", view.folder
     yield "log", f"{view.folder}/host.log"
+
+
+def _jobs(jobs: Sequence[NodeJob]) -> Table:
+    table = Table("node", "job", "state", "why", box=None, pad_edge=False)
+    for job in jobs:
+        table.add_row(job.node, job.job_id, job.stage, Text(job.why))
+    return table
 
 
 def _steps(steps: Sequence[StepFolder]) -> Table:

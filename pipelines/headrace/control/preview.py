@@ -69,11 +69,13 @@ def _preview(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...])
     )
     folder = SiteFolder(Path(site.folder).expanduser()).lease(lease_id)
     nodes = f"{role.nodes} node{'s' if role.nodes > 1 else ''}"
+    pool, gang = f"pool of up to {nodes}", f"gang of {nodes}, {role.ranks_per_node} ranks each"
+    machines = pool if role.kind == "pool" else gang
     script = backend(role.backend).preview(folder, spec)
     return LeasePreview(
         role=role_name,
         steps=steps,
-        machines=f"{role.kind} of {nodes}, {role.ranks_per_node} ranks each, on {role.backend}",
+        machines=f"{machines}, on {role.backend}",
         time=_time(role, steps, script),
         script=script,
     )

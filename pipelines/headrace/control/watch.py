@@ -45,7 +45,7 @@ def look_lease(lease_folder: Path, lost_after_s: float) -> LeaseLook:
         state=state,
         dashboard_url=info.dashboard_url if info else "",
         why="" if state.is_active else client.why_ended(folder),
-        waits_for=client.waiting_for(folder) if state is LeaseState.STARTING else "",
+        waits_for=client.waiting_for(folder) if state.is_active else "",
         is_refused=state is LeaseState.FAILED and client.is_refused(folder),
     )
 

@@ -37,6 +37,13 @@ class Cluster(Protocol):
     def write_scheduler_file(self) -> None:
         """Write Dask's scheduler file into the lease folder."""
 
+    def check(self) -> None:
+        """Look whether it can still have nodes; called a few times a second.
+
+        Raises:
+            HeadraceError: It cannot, and why.
+        """
+
     async def close(self) -> None:
         """End all workers and the scheduler."""
 

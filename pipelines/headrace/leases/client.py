@@ -17,6 +17,7 @@ from headrace.leases.records import (
     JobView,
     LeaseInfo,
     LeaseSpec,
+    PoolRecord,
     Waiting,
 )
 from headrace.states import FailureClass, LeaseState
@@ -216,12 +217,16 @@ def why_ended(folder: LeaseFolder) -> str:
 
 def is_refused(folder: LeaseFolder) -> bool:
     """Whether the batch system will never start the lease's job, so that asking again is vain."""
-    job = _look(folder).job
+    pool = read_record(folder.pool, PoolRecord)
+    job = _look(folder).job if pool is None else pool.failure
     return job is not None and job.is_ended and not job.failure_class.is_retried
 
 
 def waiting_for(folder: LeaseFolder) -> str:
-    """What a lease waits for that is still starting, in words for the user; empty when unknown."""
+    """What a lease without any node waits for in a queue, for the user; empty when for nothing."""
+    pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
+    if pool is not None:
+        return "" if pool.has_nodes else pool.waits_for
     if folder.info.exists() or folder.host.exists():
         return ""
     if not folder.job.exists() and not folder.waiting.exists():

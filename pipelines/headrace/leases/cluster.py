@@ -27,8 +27,7 @@ logger = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
 _POLL_S = 0.1
-_ADAPT_EVERY = "500 ms"
-_KEEP_ALIVE_ROUNDS = 60
+_ADAPT_EVERY_S = 0.5
 _KEEP_EVERY_S = 1.0
 _CLOSE_TIMEOUT_S = 15.0
 
@@ -100,6 +99,9 @@ class OpenCluster:
         """Write Dask's scheduler file into the lease folder."""
         write_json(self._folder.scheduler_file, self._cluster.scheduler.identity())
 
+    def check(self) -> None:
+        """Nothing: this machine always has room for another process."""
+
     async def close(self) -> None:
         """End all workers and the scheduler."""
         self._keeping.cancel()
@@ -130,8 +132,8 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
                 Adaptive=DemandAdaptive,
                 minimum=0,
                 maximum=role.nodes,
-                interval=_ADAPT_EVERY,
-                wait_count=_KEEP_ALIVE_ROUNDS,
+                interval=_ADAPT_EVERY_S,
+                wait_count=max(1, round(role.keep_nodes / _ADAPT_EVERY_S)),
             )
     except BaseException:
         await cluster.close()

@@ -15,7 +15,7 @@ from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.leases import client as lease_client
 from headrace.leases import held
 from headrace.leases.encryption import security
-from headrace.leases.nodes import Node, present
+from headrace.leases.nodes import Node, present, waits_for
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
 from headrace.leases.waiting import CHECK_EVERY_S, first_done, loss, lost_item, no_check
@@ -92,7 +92,7 @@ class Fleet:
 
         Args:
             count: Nodes wanted.
-            timeout_s: Longest wait.
+            timeout_s: Longest wait, not counting what jobs spend in a queue.
             check: Called about twice a second; raises to give up.
 
         Returns:
@@ -207,13 +207,17 @@ class Fleet:
             self._demand(count)
             self._arrived(1, role.start_timeout, check)
             with suppress(LeaseError):  # work starts with fewer nodes, those to come join in
-                self._arrived(count, _GROW_TIMEOUT_S, check)
+                self._arrived(count, _GROW_TIMEOUT_S, check, queue_counts=True)
         return role.nodes * role.threads_per_node
 
-    def _arrived(self, count: int, timeout_s: float, check: Callable[[], None]) -> tuple[Node, ...]:
+    def _arrived(
+        self, count: int, timeout_s: float, check: Callable[[], None], queue_counts: bool = False
+    ) -> tuple[Node, ...]:
         deadline = time.monotonic() + timeout_s
         while len(found := present(self._client)) < count:
             check()
+            if not queue_counts and waits_for(self._client):
+                deadline = time.monotonic() + timeout_s
             if time.monotonic() > deadline:
                 raise LeaseError(
                     f"{len(found)} of {count} nodes of lease {self._spec.lease_id} were there "

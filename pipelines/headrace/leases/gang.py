@@ -12,19 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import dask
 from distributed import Nanny, Scheduler
-from distributed.utils import get_ip, get_ip_interface
 
 from headrace.errors import LeaseError
 from headrace.leases import preflight
 from headrace.leases.batch.systems import system_of
 from headrace.leases.client import GAVE_UP, request_close
-from headrace.leases.cluster import CONFIG, worker_environment
 from headrace.leases.contained import ContainedNode
-from headrace.leases.encryption import make_keys, security
+from headrace.leases.encryption import security
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.leases.resources import NODE, SLOT
+from headrace.leases.scheduler import address, open_scheduler, prepare
 from headrace.recipe.site import Role
 from headrace.storage.atomic import write_json, write_record
 from headrace.storage.layout import LeaseFolder
@@ -122,6 +120,9 @@ class GangCluster:
         late = [each.node for each in found if name_of(each.index) not in here]
         return f"; {', '.join(late)} reported and did not join" if late else ""
 
+    def check(self) -> None:
+        """Nothing: Slurm ends the whole job when a node is lost."""
+
     def _note_missing(self, role: Role) -> None:
         """Name the nodes whose workers have not come, for the next lease to do without them."""
         here = {str(worker.name) for worker in self._scheduler.workers.values()}
@@ -195,6 +196,11 @@ class NodeWorker:
             logger.warning("The worker of this node did not come back; starting another")
             await self._start()
 
+    async def finished(self) -> None:
+        """Wait until the worker has ended for good: it was sent away, or its host has gone."""
+        if self._nanny is not None:
+            await self._nanny.finished()
+
     async def close(self) -> None:
         """End the worker."""
         try:
@@ -233,13 +239,7 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
         LeaseError: Not all nodes were there within the role's `start_timeout`.
     """
     prepare(spec)
-    scheduler = await Scheduler(
-        host=address(spec.role.batch.interface),
-        port=0,
-        protocol="tls",
-        security=make_keys(folder),
-        dashboard_address=f"{_LOOPBACK}:0",
-    )
+    scheduler = await open_scheduler(folder, spec)
     cluster = GangCluster(folder, job_id, scheduler)
     try:
         if spec.role.batch.preflight == "full":
@@ -252,33 +252,6 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
         await cluster.close()
         raise
     return cluster
-
-
-def prepare(spec: LeaseSpec) -> None:
-    """Set Dask's configuration and the environment that the worker takes over."""
-    dask.config.set(CONFIG)
-    logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
-    os.environ.update(worker_environment(spec.role))
-
-
-def address(interface: str | None) -> str:
-    """Address by which other nodes reach this one.
-
-    Args:
-        interface: Network interface; None for the one of the default route.
-
-    Raises:
-        LeaseError: This node has no such interface.
-    """
-    if interface is None:
-        return str(get_ip())
-    try:
-        return str(get_ip_interface(interface))
-    except ValueError as error:
-        raise LeaseError(
-            f"The node has no network interface '{interface}': {error}",
-            "Correct `batch.interface` of the role in the site.",
-        ) from error
 
 
 def _options(folder: LeaseFolder, spec: LeaseSpec, index: int, scratch: Path) -> dict[str, Any]:

@@ -11,7 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from headrace.leases.backends import backend
 from headrace.leases.marks import end_marked
+from headrace.leases.records import LeaseSpec
+from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
@@ -44,8 +47,12 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s guard: %(message)s")
     if sys.stdin.buffer.read() == _DONE:
         return 0
-    num_ended = end_marked(LeaseFolder(Path(arguments[0])))
+    folder = LeaseFolder(Path(arguments[0]))
+    num_ended = end_marked(folder)
     logger.warning("The host was killed; ended %d processes that it left", num_ended)
+    spec = read_record(folder.spec, LeaseSpec)
+    if spec is not None:
+        backend(spec.role.backend).kill_leftovers(folder)
     return 0
 
 

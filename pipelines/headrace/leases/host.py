@@ -86,6 +86,7 @@ class Host:
                 self._publish(opening.result())
                 is_ready = True
             if is_ready:
+                self._check(opening.result())
                 self._drivers.tick()
                 self._note_idle()
             reason = why_close(self._life())
@@ -95,6 +96,14 @@ class Host:
                     client.request_close(self._folder, reason)
                 return reason
             await asyncio.sleep(_TICK_S)
+
+    def _check(self, cluster: Cluster) -> None:
+        try:
+            cluster.check()
+        except HeadraceError as error:
+            if self._folder.spec.exists():  # whoever looks must not take it for alive
+                client.request_close(self._folder, str(error))
+            raise
 
     def _publish(self, cluster: Cluster) -> None:
         cluster.write_scheduler_file()

@@ -29,23 +29,7 @@ class LocalBackend:
         Raises:
             LeaseError: It did not start.
         """
-        command = [sys.executable, "-m", "headrace.leases.host", str(folder.path), "--detach"]
-        with folder.log.open("ab") as log:
-            ended = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=host_environment(folder, spec),
-                timeout=_LAUNCH_TIMEOUT_S,
-                check=False,
-            )
-        if ended.returncode != 0:
-            raise LeaseError(
-                f"The host of lease {folder.lease_id} did not start (exit code {ended.returncode})",
-                f"See {folder.log}.",
-            )
-        _wait_for_host(folder)
+        start_host(folder, spec)
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """Empty: nothing is submitted."""
@@ -78,6 +62,31 @@ class LocalBackend:
     def kill_leftovers(self, folder: LeaseFolder) -> int:
         """End every process of this machine that carries the lease's mark."""
         return end_marked(folder)
+
+
+def start_host(folder: LeaseFolder, spec: LeaseSpec) -> None:
+    """Start the host process on this machine; it detaches itself and outlives the caller.
+
+    Raises:
+        LeaseError: It did not start.
+    """
+    command = [sys.executable, "-m", "headrace.leases.host", str(folder.path), "--detach"]
+    with folder.log.open("ab") as log:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=host_environment(folder, spec),
+            timeout=_LAUNCH_TIMEOUT_S,
+            check=False,
+        )
+    if ended.returncode != 0:
+        raise LeaseError(
+            f"The host of lease {folder.lease_id} did not start (exit code {ended.returncode})",
+            f"See {folder.log}.",
+        )
+    _wait_for_host(folder)
 
 
 def _wait_for_host(folder: LeaseFolder) -> None:

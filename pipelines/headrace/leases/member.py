@@ -37,7 +37,7 @@ async def serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         index: Place of this node in the gang, from 1.
     """
     gang = importlib.import_module("headrace.leases.gang")
-    gang.prepare(spec)
+    importlib.import_module("headrace.leases.scheduler").prepare(spec)
     scheduler_address = await _scheduler_of(folder)
     if scheduler_address is None:
         return
@@ -63,7 +63,7 @@ async def serve_inside(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None
     """
     die_with_parent()
     gang = importlib.import_module("headrace.leases.gang")
-    gang.prepare(spec)
+    importlib.import_module("headrace.leases.scheduler").prepare(spec)
     scheduler_address = await _scheduler_of(folder)
     if scheduler_address is not None:
         await _keep(await gang.NodeWorker.open(folder, spec, index, scheduler_address), index)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from headrace.leases.resources import WAITS
+
 
 @dataclass(frozen=True)
 class Node:
@@ -33,6 +35,19 @@ def present(client: Any) -> tuple[Node, ...]:
         Node(name=name, address=address, host=urlsplit(address).hostname or "", index=index)
         for index, (name, address) in enumerate(ordered)
     )
+
+
+def waits_for(client: Any) -> str:
+    """What the nodes of a pool wait for in a queue; empty when they do not.
+
+    Args:
+        client: Connected Dask client.
+    """
+    return str(client.run_on_scheduler(_waits))
+
+
+def _waits(dask_scheduler: Any) -> str:
+    return str(dask_scheduler.task_metadata.get(WAITS, ""))
 
 
 def _workers(dask_scheduler: Any) -> list[tuple[str, str]]:

@@ -7,8 +7,9 @@ import time
 from headrace.errors import UnknownNameError, nearest
 from headrace.leases import client
 from headrace.leases.reap import folders
-from headrace.leases.records import LeaseInfo, Record
+from headrace.leases.records import LeaseInfo, NodeJob, PoolRecord, Record
 from headrace.states import LeaseState
+from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
 
 
@@ -45,6 +46,8 @@ class LeaseView(Record):
     """Nodes that it was not to get, since earlier leases of its run failed on them."""
     bad_nodes: tuple[str, ...] = ()
     """Nodes that are to blame for its failure."""
+    jobs: tuple[NodeJob, ...] = ()
+    """Jobs that are, or will be, nodes of a pool; empty for a gang and without a queue."""
     why_ended: str
     """Why it ended; empty while it lives."""
 
@@ -82,6 +85,7 @@ def view(folder: LeaseFolder) -> LeaseView:
         UnknownNameError: There is no such lease.
     """
     spec, info = client.spec(folder), client.info(folder)
+    pool = read_record(folder.pool, PoolRecord)
     now = time.time()
     steps = steps_of(folder)
     num_running = sum(1 for step in steps if not _has_ended(step))
@@ -100,11 +104,16 @@ def view(folder: LeaseFolder) -> LeaseView:
         num_running=num_running,
         dashboard_url=info.dashboard_url if info and state is LeaseState.READY else "",
         folder=str(folder.path),
-        waits_for=client.waiting_for(folder) if state is LeaseState.STARTING else "",
         excludes=spec.exclude,
         bad_nodes=bad.nodes if (bad := client.bad_nodes(folder)) is not None else (),
+        waits_for=_waits_for(folder, pool) if state.is_active else "",
+        jobs=pool.jobs if pool is not None and state.is_active else (),
         why_ended=client.why_ended(folder),
     )
+
+
+def _waits_for(folder: LeaseFolder, pool: PoolRecord | None) -> str:
+    return client.waiting_for(folder) if pool is None else pool.waits_for
 
 
 def steps_of(folder: LeaseFolder) -> tuple[StepFolder, ...]:

@@ -1,4 +1,4 @@
-"""The backend of batch systems: a gang is one job of N nodes; its first task is the host."""
+"""The backend of batch systems: a gang is one job of N nodes, a pool one job for each node."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from headrace.errors import BatchError, JobRefusedError
@@ -26,8 +27,10 @@ from headrace.leases.batch.jobs import (
 from headrace.leases.batch.submitting import JobRecord, intent_of, recovered
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.batch.systems import system_of
+from headrace.leases.local import start_host
 from headrace.leases.marks import end_marked, mark
-from headrace.leases.records import JobView, LeaseSpec
+from headrace.leases.pool_jobs import PoolJobs, end_jobs, host_job, node_job
+from headrace.leases.records import JobView, LeaseSpec, PoolRecord
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
 
@@ -45,12 +48,18 @@ class BatchBackend:
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         """Submit the job, once; its host reports when the batch system has started it.
 
+        The host of a pool may run here instead: then no job is submitted before there is work.
+
         Raises:
             JobRefusedError: The batch system refuses the job.
             QueueFullError: It is not the job's turn; nothing was submitted.
             BatchError: The batch system does not answer.
+            LeaseError: The host of a pool did not start.
         """
-        gate = Gate(system_of(spec.role), folder.path.parent, spec.role.batch)
+        if _has_host_here(spec):
+            start_host(folder, spec)
+            return
+        gate = _gate(folder, spec)
         try:
             gate.submit(_job(folder, spec), folder.job)
         except JobRefusedError as error:
@@ -60,19 +69,30 @@ class BatchBackend:
             gate.submit(_job(folder, spec.model_copy(update={"exclude": ()})), folder.job)
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """The script that `launch` would submit; nothing is asked of the batch system."""
-        return system_of(spec.role).render(_job(folder, spec))
+        """The scripts of the lease's job and of a pool's nodes; nothing is asked of the queue."""
+        jobs = [] if _has_host_here(spec) else [_job(folder, spec)]
+        if spec.role.kind == "pool":
+            life_s = spec.role.node_lifetime or spec.role.lifetime
+            jobs.append(_node_job(folder, spec, 1, 0, life_s))
+        return "\n".join(system_of(spec.role).render(job) for job in jobs)
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
-        """Open the cluster; called inside the host process, the job's first task.
+        """Open the cluster; called inside the host process, the first task of a gang's job.
 
         Raises:
             LeaseError: Not all nodes of the gang were there in time.
         """
         # the control side uses this module too, and must not load Dask
-        cluster: Cluster = await importlib.import_module("headrace.leases.gang").open_gang(
-            folder, spec, job_id=os.environ.get(system_of(spec.role).job_variable, "")
-        )
+        own_id = os.environ.get(system_of(spec.role).job_variable, "")
+        cluster: Cluster
+        if spec.role.kind == "gang":
+            gang = importlib.import_module("headrace.leases.gang")
+            cluster = await gang.open_gang(folder, spec, job_id=own_id)
+            return cluster
+        jobs = PoolJobs(folder, _gate(folder, spec), partial(_node_job, folder, spec))
+        job_ids = () if _has_host_here(spec) else (own_id,)
+        pool = importlib.import_module("headrace.leases.pool")
+        cluster = await pool.open_pool(folder, spec, jobs, job_ids)
         return cluster
 
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
@@ -90,6 +110,9 @@ class BatchBackend:
         Raises:
             BatchError: The batch system does not answer.
         """
+        pool = read_record(folder.pool, PoolRecord)
+        if pool is not None and pool.failure is not None:
+            return pool.failure
         record = read_record(folder.job, JobRecord)
         if record is None:
             return None
@@ -122,26 +145,28 @@ class BatchBackend:
         return "" if record is None else f"{system.name} job {record.job_id}"
 
     def kill_leftovers(self, folder: LeaseFolder) -> int:
-        """Cancel the lease's job, unless this is its own host, and wait until it has gone.
+        """Cancel the lease's jobs, except the one this runs in, and wait until they have gone.
 
         Raises:
-            BatchError: The batch system does not answer, or the job does not end.
+            BatchError: The batch system does not answer, or a job does not end.
         """
         spec = read_record(folder.spec, LeaseSpec)
         if spec is None:
             return end_marked(folder)
         system = system_of(spec.role)
-        if system.job_variable in os.environ and mark(folder).items() <= os.environ.items():
-            return 0  # the job ends with its host
+        num_ended = end_jobs(system, folder, _LEAVING_S if folder.close.exists() else 0.0)
+        is_marked = mark(folder).items() <= os.environ.items()
+        if system.job_variable in os.environ and is_marked and not _has_host_here(spec):
+            return num_ended  # the host's own job ends with it
         job_ids = _job_ids(folder, system)
-        num_ended = sum(1 for job_id in job_ids if _end(system, _record(job_id), folder))
+        num_ended += sum(1 for job_id in job_ids if _end(system, _record(job_id), folder))
         return num_ended + end_marked(folder)
 
 
 def job_spec(
     folder: LeaseFolder, spec: LeaseSpec, python_path: str = "", python: str = sys.executable
 ) -> JobSpec:
-    """The job of a lease; pure.
+    """The job of a gang; pure.
 
     Args:
         folder: The lease; all nodes see it under the same path.
@@ -150,7 +175,8 @@ def job_spec(
         python: Interpreter of the nodes, where the site names none.
     """
     role, batch = spec.role, spec.role.batch
-    path = os.pathsep.join(part for part in (*spec.code, python_path) if part)
+    parts = (*spec.code, *python_path.split(os.pathsep))
+    path = os.pathsep.join(dict.fromkeys(part for part in parts if part))
     return JobSpec(
         name=job_name(folder),
         command=(batch.python or python, "-m", "headrace.leases.member", str(folder.path)),
@@ -210,7 +236,23 @@ def _with_books(system: BatchSystem, seen: JobSight) -> JobSight:
 
 
 def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
-    return job_spec(folder, spec, os.environ.get("PYTHONPATH", ""))
+    gang = job_spec(folder, spec, os.environ.get("PYTHONPATH", ""))
+    return host_job(gang, spec.role) if spec.role.kind == "pool" else gang
+
+
+def _node_job(
+    folder: LeaseFolder, spec: LeaseSpec, serial: int, number: int, time_limit_s: float
+) -> JobSpec:
+    gang = job_spec(folder, spec, os.environ.get("PYTHONPATH", ""))
+    return node_job(gang, folder, serial, number, time_limit_s)
+
+
+def _has_host_here(spec: LeaseSpec) -> bool:
+    return spec.role.kind == "pool" and spec.role.host == "control"
+
+
+def _gate(folder: LeaseFolder, spec: LeaseSpec) -> Gate:
+    return Gate(system_of(spec.role), folder.path.parent, spec.role.batch)
 
 
 def job_name(folder: LeaseFolder) -> str:

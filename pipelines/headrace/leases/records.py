@@ -107,6 +107,35 @@ class BadNodes(Record):
     """What was wrong with them, for the user."""
 
 
+class NodeJob(Record):
+    """A job that is, or will be, a node of a pool."""
+
+    node: str
+    """Name of the node, as in `node-0`."""
+    job_id: str
+    """Id of the job."""
+    stage: str
+    """How far the node has come: queued, starting, idle, busy or leaving."""
+    why: str
+    """How the job stands, for the user: why it waits."""
+
+
+class PoolRecord(Record):
+    """How the jobs of a pool stand (`pool.json`); written by the host when something changes."""
+
+    jobs: tuple[NodeJob, ...] = ()
+    """Jobs that have not ended, in order of their nodes."""
+    waits_for: str = ""
+    """Why the pool has fewer nodes than it has work for; empty when it has not."""
+    failure: JobView | None = None
+    """Why it can have no nodes at all; null as long as it can."""
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether any node is there."""
+        return any(job.stage in ("idle", "busy") for job in self.jobs)
+
+
 class Ending(Record):
     """How a lease ended (`closed`)."""
 

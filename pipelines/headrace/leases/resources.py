@@ -10,3 +10,6 @@ SLOT = "SLOT"
 
 DEMAND = "headrace-demand"
 """Key of the scheduler's metadata: nodes that each client asks a pool for."""
+
+WAITS = "headrace-waits"
+"""Key of the scheduler's metadata: what a pool's nodes wait for in a queue; empty or missing."""

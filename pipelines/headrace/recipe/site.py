@@ -125,6 +125,10 @@ class Role(Part):
     """What the batch system is asked for; the local backend has none."""
     kind: Literal["pool", "gang"] = "pool"
     """A pool grows and shrinks between 0 and `nodes`; a gang is exactly `nodes`, all or nothing."""
+    host: Literal["control", "job"] = "control"
+    """Where the host of a pool on a batch system runs: detached on this machine, or in a job."""
+    host_options: tuple[str, ...] = ()
+    """Options of the submit command for the host's job, which has one CPU: `--mem=4G`."""
     nodes: int = Field(default=1, ge=1)
     """Nodes of a gang, most nodes of a pool."""
     ranks_per_node: int = Field(default=1, ge=1)
@@ -138,7 +142,11 @@ class Role(Part):
     idle_stop: Seconds = 300.0
     """The lease ends after this time without a step."""
     start_timeout: Seconds = 120.0
-    """The lease fails when its nodes are not there after this time."""
+    """The lease fails when its nodes are not there after this time; waiting in a queue is free."""
+    keep_nodes: Seconds = 30.0
+    """A pool gives back a node that had no work for this time."""
+    node_lifetime: Annotated[Seconds, Field(gt=0)] | None = None
+    """A pool on a batch system replaces its nodes by then; null for the lease's own lifetime."""
     env: dict[str, str] = {}
     """Environment variables of workers and ranks."""
     launcher: Literal["mpirun", "srun"] | None = None
@@ -150,10 +158,9 @@ class Role(Part):
     def _check(self) -> Role:
         if self.backend == "local" and self.batch != Batch():
             raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
-        if self.backend != "local" and self.kind != "gang":
-            raise ValueError(f"backend '{self.backend}' gives gangs only; write `kind: gang`")
         refused, of_srun = reserved.OF_BACKEND.get(self.backend, ({}, {}))
         reserved.refuse("batch.options", self.batch.options, refused)
+        reserved.refuse("host_options", self.host_options, refused)
         reserved.refuse("batch.srun_options", self.batch.srun_options, of_srun)
         given = self.batch.model_fields_set & {key for key, value in self.batch if value}
         reserved.refuse_missing(self.backend, given)
@@ -165,12 +172,16 @@ class Role(Part):
         return self
 
     @model_validator(mode="after")
-    def _check_hosts(self) -> Role:
+    def _check_host(self) -> Role:
+        if self.host == "job" and (self.backend == "local" or self.kind == "gang"):
+            raise ValueError("`host: job` is for pools on a batch system; leave it out")
+        if self.host_options and self.host != "job":
+            raise ValueError("`host_options` are for `host: job`; leave them out or write that too")
         names = {each.host for each in self.batch.hosts}
         if self.backend != "ssh" and names:
             raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{self.backend}'")
-        if self.backend == "ssh" and self.kind != "gang":
-            raise ValueError("backend 'ssh' gives gangs only; write `kind: gang`")
+        if self.backend not in ("local", "slurm") and self.kind != "gang":
+            raise ValueError(f"backend '{self.backend}' gives gangs only; write `kind: gang`")
         if self.backend == "ssh" and len(names) < self.nodes:
             raise ValueError(
                 f"{self.nodes} nodes need as many different `batch.hosts`; there are {len(names)}"

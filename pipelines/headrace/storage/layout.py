@@ -105,6 +105,16 @@ class LeaseFolder:
         return self.path / "waiting.json"
 
     @property
+    def jobs(self) -> Path:
+        """Records and logs of the jobs that are the nodes of a pool, by number."""
+        return self.path / "jobs"
+
+    @property
+    def pool(self) -> Path:
+        """How those jobs stand, and why there can be no more; written by the host."""
+        return self.path / "pool.json"
+
+    @property
     def tls(self) -> Path:
         """Folder of the key and certificate of the Dask cluster; absent on one machine alone."""
         return self.path / "tls"

@@ -44,6 +44,7 @@ class Site:
         for role in content["roles"].values():
             role["batch"] |= {"config": str(config), "poll": 0.5}
         content["roles"]["gpu"]["ranks_per_node"] = 1
+        content["roles"]["cpu"]["host"] = "job"  # as where Airflow's workers live for a short time
         self._content: dict[str, Any] = content
 
     def write(self, batch: dict[str, Any] | None = None, **changes: Any) -> None:

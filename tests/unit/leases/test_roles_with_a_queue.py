@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -17,15 +19,28 @@ def test_a_local_role_has_no_queue():
         Role(batch={"partition": "gpu"})
 
 
-def test_slurm_gives_gangs_only():
-    with pytest.raises(ValidationError, match="write `kind: gang`"):
-        Role(backend="slurm", kind="pool")
+@pytest.mark.parametrize(
+    ("role", "told"),
+    [
+        ({"host": "job"}, "for pools on a batch system"),
+        ({"backend": "slurm", "kind": "gang", "host": "job"}, "for pools on a batch system"),
+        ({"backend": "slurm", "host_options": ["--mem=2G"]}, "`host_options` are for `host: job`"),
+        (
+            {"backend": "slurm", "host": "job", "host_options": ["--time=1"]},
+            "`host_options` must not hold",
+        ),
+    ],
+)
+def test_where_the_host_of_a_pool_runs(role: dict[str, Any], told: str):
+    with pytest.raises(ValidationError, match=told):
+        Role(**role)
 
 
 def test_the_site_of_the_small_slurm(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURM_CONF", "/somewhere/slurm.conf")
     site = load_site("slurm-dev")
     assert {role.batch.config for role in site.roles.values()} == {"/somewhere/slurm.conf"}
+    assert (site.roles["cpu"].kind, site.roles["cpu"].nodes) == ("pool", 4)
     assert (site.roles["gpu"].nodes, site.roles["gpu"].ranks_per_node) == (2, 2)
 
 

@@ -195,7 +195,9 @@ def _look(system: BatchSystem, job_ids: Sequence[str]) -> dict[str, JobSight]:
 
 def _watched(leases: Path, queue: str) -> dict[str, JobRecord]:
     """Jobs by id: those of leases that are not recorded as ended, and those with a place."""
-    files = [each for each in leases.glob("*/job.json") if not (each.parent / "closed").exists()]
+    files = [*leases.glob("*/job.json"), *leases.glob("*/jobs/*.json")]
+    ended = {each.parent for each in leases.glob("*/closed")}
+    files = [each for each in files if ended.isdisjoint(each.parents)]
     found = [read_record(each, JobRecord) for each in sorted(files)]
     held = [each for each in found if each is not None and each.queue == queue]
     return {each.job_id: each for each in (*jobs_with_places(places_file(leases, queue)), *held)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,11 +44,18 @@ class LocalCommands:
     Args:
         environment: Added to this process's environment.
         timeout_s: A command without an answer is given up after this time.
+        without: Names of this process's variables that the commands do not see.
     """
 
-    def __init__(self, environment: Mapping[str, str], timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        timeout_s: float = 60.0,
+        without: Collection[str] = (),
+    ) -> None:
         self._environment = dict(environment)
         self._timeout_s = timeout_s
+        self._without = frozenset(without)
 
     def run(self, command: Sequence[str], text: str = "") -> Answer:
         """Run a command to its end; see `Commands.run`.
@@ -56,11 +63,12 @@ class LocalCommands:
         Raises:
             BatchError: There is no such program.
         """
+        kept = {key: value for key, value in os.environ.items() if key not in self._without}
         try:
             ended = subprocess.run(
                 list(command),
                 input=text,
-                env={**os.environ, **self._environment},
+                env={**kept, **self._environment},
                 capture_output=True,
                 text=True,
                 timeout=self._timeout_s,

@@ -62,6 +62,7 @@ class Slurm:
     name = "Slurm"
     config_variable = "SLURM_CONF"
     job_variable = "SLURM_JOB_ID"
+    job_variables: tuple[str, ...] = ("SLURM_",)
     index_variable = "SLURM_PROCID"
     show = "scontrol show job"
 

@@ -20,6 +20,8 @@ class BatchSystem(Protocol):
     """Environment variable of its commands that tells one such queue from another."""
     job_variable: str
     """Environment variable of a job's first task that holds the job's id."""
+    job_variables: tuple[str, ...]
+    """How the variables begin that a job has; they must not reach jobs submitted from it."""
     index_variable: str
     """Environment variable of a job's tasks that holds the place of the node, from 0."""
     show: str

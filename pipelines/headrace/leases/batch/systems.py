@@ -53,7 +53,10 @@ def commands_of(role: Role) -> Commands:
     system, config, login = _SYSTEMS[role.backend], role.batch.config, role.batch.login
     environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
     if login is None or system.job_variable in os.environ:
-        return LocalCommands(environment)
+        # a host that is a job itself must not give its own job's limits to those it submits
+        own = {name for name in os.environ if name.startswith(system.job_variables)}
+        own.discard(system.config_variable)
+        return LocalCommands(environment, without=own)
     return SshCommands(login, environment)
 
 

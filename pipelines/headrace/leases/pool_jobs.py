@@ -1,0 +1,233 @@
+"""The jobs of a pool on a batch system: one node each, submitted and ended by its host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import BatchError, LeaseError
+from headrace.leases.batch.board import sights
+from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.jobs import JobSight, JobSpec
+from headrace.leases.batch.submitting import JobRecord
+from headrace.leases.batch.system import BatchSystem
+from headrace.recipe.site import Role
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder
+
+_CANCEL_TIMEOUT_S = 60.0
+_LOOK_EVERY_S = 1.0
+_TAIL_BYTES = 8192
+_TAIL_LINES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolJob:
+    """The job of one node."""
+
+    serial: int
+    """Jobs of the pool are counted from 1; no two have the same."""
+    number: int
+    """Place of its node, from 0."""
+    record: JobRecord
+    """What the batch system knows it by."""
+
+
+class PoolJobs:
+    """The jobs of one pool; its methods ask the batch system and block.
+
+    Args:
+        folder: The lease.
+        gate: The way into the queue.
+        spec: The job of a node, from its serial number, the node's number and the time limit in
+            seconds.
+    """
+
+    def __init__(
+        self, folder: LeaseFolder, gate: Gate, spec: Callable[[int, int, float], JobSpec]
+    ) -> None:
+        self._folder = folder
+        self._gate = gate
+        self._spec = spec
+        self._is_stopped = False
+        self._serial = 1
+        self._unclear: int | None = None
+
+    @property
+    def system(self) -> BatchSystem:
+        """The batch system."""
+        return self._gate.system
+
+    def submit(self, number: int, time_limit_s: float) -> PoolJob:
+        """Submit the job of a node, once.
+
+        After a `BatchError` nobody knows whether there is a job: the next call is about the same
+        one, whatever node it asks for.
+
+        Args:
+            number: Place of the node.
+            time_limit_s: Time limit of the job.
+
+        Raises:
+            JobRefusedError: The batch system refuses the job.
+            QueueFullError: It is not the job's turn; nothing was submitted.
+            BatchError: It does not answer.
+            LeaseError: `stop` was called.
+        """
+        if self._is_stopped:
+            raise LeaseError("The pool is closing")
+        number = number if self._unclear is None else self._unclear
+        job = self._spec(self._serial, number, time_limit_s)
+        file = _record_file(self._folder, self._serial)
+        try:
+            record = self._gate.submit(job, file)
+        except BatchError:
+            self._unclear = number
+            raise
+        made = PoolJob(serial=self._serial, number=number, record=record)
+        self._serial += 1
+        self._unclear = None
+        return made
+
+    def sights(self, jobs: Sequence[PoolJob]) -> dict[str, JobSight]:
+        """How jobs stand, by id; the queue is asked every `poll_s` for all leases together."""
+        if not jobs:
+            return {}
+        leases = self._folder.path.parent
+        poll_s = self._gate.batch.poll
+        return sights(self.system, leases, [job.record for job in jobs], poll_s)
+
+    def cancel(self, jobs: Sequence[PoolJob]) -> None:
+        """End jobs.
+
+        Raises:
+            BatchError: The batch system does not answer.
+        """
+        self.system.cancel([job.record.job_id for job in jobs])
+
+    def forget(self, job: PoolJob) -> None:
+        """Remove the record of a job that has ended; its log stays."""
+        _record_file(self._folder, job.serial).unlink(missing_ok=True)
+
+    def log_of(self, job: PoolJob) -> Path:
+        """The log of a job."""
+        return log_file(self._folder, job.serial)
+
+    def last_words(self, job: PoolJob) -> str:
+        """The last lines of the log of a job; empty when it wrote none."""
+        try:
+            with self.log_of(job).open("rb") as file:
+                file.seek(max(file.seek(0, 2) - _TAIL_BYTES, 0))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-_TAIL_LINES:])
+
+    def stop(self) -> None:
+        """Let no further job be submitted."""
+        self._is_stopped = True
+
+
+def host_job(gang: JobSpec, role: Role) -> JobSpec:
+    """The job of a pool's host: one CPU of one node, and no more."""
+    program, *_, folder = gang.command
+    return gang.model_copy(
+        update={
+            "command": (program, "-m", "headrace.leases.host", folder),
+            "nodes": 1,
+            "cpus_per_node": 1,
+            "gpus_per_node": 0,
+            "gpu_type": None,
+            "memory_bytes": None,
+            "constraint": None,
+            "exclusive": False,
+            "nodelist": (),
+            "options": role.host_options,
+        }
+    )
+
+
+def node_job(
+    gang: JobSpec, folder: LeaseFolder, serial: int, number: int, time_limit_s: float
+) -> JobSpec:
+    """The job of one node of a pool.
+
+    Args:
+        gang: The job that would have all nodes.
+        folder: The lease.
+        serial: Jobs of the pool are counted from 1.
+        number: Place of the node, from 0.
+        time_limit_s: Time limit.
+    """
+    return gang.model_copy(
+        update={
+            "name": f"{gang.name}-{serial}",
+            "command": (gang.command[0], "-m", "headrace.leases.worker", str(folder.path),
+                        str(number)),
+            "nodes": 1,
+            "time_limit_s": time_limit_s,
+            "log": str(log_file(folder, serial)),
+        }
+    )  # fmt: skip
+
+
+def log_file(folder: LeaseFolder, serial: int) -> Path:
+    """Log of the job with this serial number."""
+    return folder.jobs / f"{serial:06d}.log"
+
+
+def end_jobs(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:
+    """Cancel all jobs of a pool and wait until they have gone; then their records go too.
+
+    Args:
+        system: The batch system.
+        folder: The lease.
+        grace_s: Seconds that they have to end by themselves.
+
+    Returns:
+        How many were cancelled.
+
+    Raises:
+        BatchError: The batch system does not answer, or a job does not end.
+    """
+    job_ids = _job_ids(system, folder)
+    if not job_ids:
+        return 0
+    left = _left(system, job_ids, grace_s)
+    if left:
+        system.cancel(left)
+    stuck = _left(system, left, _CANCEL_TIMEOUT_S)
+    if stuck:
+        raise BatchError(
+            f"{system.name} jobs {', '.join(stuck)} were cancelled and have not ended "
+            f"after {_CANCEL_TIMEOUT_S:g} s",
+            "`headrace lease reap` tries again.",
+        )
+    for file in (*folder.jobs.glob("*.json"), *folder.jobs.glob("*.submitting")):
+        file.unlink(missing_ok=True)
+    return len(left)
+
+
+def _job_ids(system: BatchSystem, folder: LeaseFolder) -> list[str]:
+    """Jobs on record, and those that were being submitted when the host was killed."""
+    records = [read_record(file, JobRecord) for file in folder.jobs.glob("*.json")]
+    found = {record.job_id for record in records if record is not None}
+    for intent in folder.jobs.glob("*.submitting"):
+        found.update(sight.job_id for sight in system.find(intent.read_text()))
+    return sorted(found)
+
+
+def _left(system: BatchSystem, job_ids: Sequence[str], timeout_s: float) -> list[str]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        told = system.poll(job_ids) if job_ids else {}
+        left = [job_id for job_id in told if not told[job_id].state.is_final]
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _record_file(folder: LeaseFolder, serial: int) -> Path:
+    return folder.jobs / f"{serial:06d}.json"

@@ -1,0 +1,115 @@
+"""The nodes of a pool as its host follows them: a job first, a worker later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.leases.batch.jobs import JobSight, JobState, view_of
+from headrace.leases.pool_jobs import PoolJob
+from headrace.leases.records import NodeJob
+from headrace.leases.scaling import PoolNode, Stage
+from headrace.recipe.site import Role
+
+_REJOIN_S = 20.0
+_LEAVE_S = 30.0
+
+
+@dataclass
+class Member:
+    """A node's job, and its worker as the scheduler knows it; times on one clock, in seconds."""
+
+    job: PoolJob
+    """Its job."""
+    sight: JobSight
+    """What the batch system told last."""
+    asked_s: float
+    """When the job was submitted."""
+    retire_s: float
+    """It is sent away when it has been there for so long."""
+    since_s: float
+    """When it came to its stage."""
+    stage: Stage = Stage.QUEUED
+    """How far it has come."""
+    joined_s: float | None = None
+    """When its worker joined; None until then."""
+    leaving_s: float | None = None
+    """When it was sent away; None when it was not."""
+    is_bound: bool = False
+    """Whether it does work that only this node can do."""
+
+    @property
+    def name(self) -> str:
+        """Name of its worker."""
+        return f"node-{self.job.number}"
+
+    def see(self, worker: Any, now_s: float) -> None:
+        """Take up what scheduler and batch system tell."""
+        stage = Stage.STARTING
+        if worker is not None:
+            stage = Stage.BUSY if worker.processing else Stage.IDLE
+            self.joined_s = self.joined_s or now_s
+            self.is_bound = any(task.worker_restrictions for task in worker.processing)
+        elif self.joined_s is None and self.sight.state is JobState.PENDING:
+            stage = Stage.QUEUED
+        if stage is not self.stage:
+            self.stage, self.since_s = stage, now_s
+
+    def node(self, now_s: float) -> PoolNode:
+        """What decisions need to know."""
+        return PoolNode(
+            number=self.job.number,
+            stage=self.stage,
+            since_s=self.since_s,
+            is_leaving=self.leaving_s is not None,
+            is_old=self.joined_s is not None and now_s - self.joined_s > self.retire_s,
+            is_bound=self.is_bound,
+        )
+
+    def overdue(self, role: Role, now_s: float) -> str:
+        """What it should have done by now and has not; empty when nothing is wrong."""
+        waited_s = now_s - self.since_s
+        if self.leaving_s is not None:
+            return "did not leave" if now_s - self.leaving_s > _LEAVE_S else ""
+        if self.stage is not Stage.STARTING:
+            return ""
+        if self.joined_s is None:
+            late = waited_s > role.start_timeout
+            return f"started no worker within {role.start_timeout:g} s" if late else ""
+        return f"lost its worker for {waited_s:.0f} s" if waited_s > _REJOIN_S else ""
+
+
+def node_jobs(members: Sequence[Member], system: str) -> tuple[NodeJob, ...]:
+    """The jobs of a pool for the user, in order of their nodes.
+
+    Args:
+        members: Nodes whose jobs have not ended.
+        system: Name of the batch system.
+    """
+    return tuple(
+        NodeJob(
+            node=member.name,
+            job_id=member.job.record.job_id,
+            stage="leaving" if member.leaving_s is not None else member.stage.value,
+            why=view_of(member.sight, system).why,
+        )
+        for member in sorted(members, key=lambda each: each.job.number)
+    )
+
+
+def lack(members: Sequence[Member], wanted: int, system: str, trouble: str) -> str:
+    """Why a pool has fewer nodes than it has work for; empty when it has not.
+
+    Args:
+        members: Nodes whose jobs have not ended.
+        wanted: Nodes it has work for.
+        system: Name of the batch system.
+        trouble: Why no job waits in the queue; empty when nothing is wrong.
+    """
+    num_here = sum(1 for member in members if member.stage.is_here)
+    queued = [member for member in members if member.stage is Stage.QUEUED]
+    why = view_of(queued[0].sight, system).why if queued else trouble
+    if num_here >= wanted or not why:
+        return ""
+    return f"{wanted - num_here} of {wanted} nodes are not there: {why}"

@@ -1,0 +1,176 @@
+"""When a pool asks for nodes, gives them back and gives up: pure decisions of its host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+MOST_STRIKES = 3
+"""A pool without a node is given up when so many jobs in a row ended before they were of use."""
+
+MOST_UNUSED = 10
+"""A pool without a node is given up when so many jobs in a row were cancelled unused."""
+
+SETTLED_S = 20.0
+"""A node that was there for so long, in seconds, shows that nodes can be of use."""
+
+_LONGEST_PAUSE_S = 300.0
+
+
+class Stage(str, Enum):
+    """How far a node of a pool has come."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its worker has joined."""
+        return self in (Stage.IDLE, Stage.BUSY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolNode:
+    """One node of a pool at one moment."""
+
+    number: int
+    """Its place, from 0; nobody else has it until its job has ended."""
+    stage: Stage
+    """How far it has come."""
+    since_s: float
+    """When it came there."""
+    is_leaving: bool = False
+    """Whether it was sent away."""
+    is_old: bool = False
+    """Whether its time is over."""
+    is_bound: bool = False
+    """Whether it does work that only this node can do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a pool shall be; times on the clock of its nodes, in seconds."""
+
+    now_s: float
+    """Now."""
+    nodes: int
+    """Nodes that its clients have work for."""
+    most: int
+    """Nodes that it may have."""
+    keep_s: float
+    """A node without work is given back after this time."""
+    surplus_since_s: float | None
+    """Since when it has more nodes than that; None when it has not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """What is done now."""
+
+    submit: int = 0
+    """Jobs to submit."""
+    cancel: tuple[int, ...] = ()
+    """Nodes that wait in the queue and are not wanted any more."""
+    retire: tuple[int, ...] = ()
+    """Nodes to send away: their work, if any, goes to others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """Jobs that came to nothing, since a node was of use."""
+
+    strikes: int = 0
+    """Jobs in a row that ended by themselves; those asked for at once count once."""
+    struck_s: float = -math.inf
+    """When the last of them was seen."""
+    unused: int = 0
+    """Jobs in a row that were cancelled before they started."""
+
+    @property
+    def submit_after_s(self) -> float:
+        """No job is submitted before: the pauses double."""
+        if not self.strikes:
+            return -math.inf
+        return self.struck_s + min(2.0 ** (self.strikes - 1), _LONGEST_PAUSE_S)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether a pool without any node is given up."""
+        return self.strikes >= MOST_STRIKES or self.unused >= MOST_UNUSED
+
+    def struck(self, asked_s: float, now_s: float) -> Faults:
+        """After a job that ended by itself.
+
+        Args:
+            asked_s: When it was submitted.
+            now_s: Now.
+        """
+        if asked_s <= self.struck_s:  # it was on its way when the last strike was seen
+            return self
+        return replace(self, strikes=self.strikes + 1, struck_s=now_s)
+
+    def wasted(self) -> Faults:
+        """After a job that was cancelled before it started."""
+        return replace(self, unused=self.unused + 1)
+
+    def seen(self, asked_s: float, joined_s: float, now_s: float) -> Faults:
+        """After a look at a node that is there.
+
+        Args:
+            asked_s: When its job was submitted.
+            joined_s: When its worker joined.
+            now_s: Now.
+        """
+        if asked_s > self.struck_s and now_s - joined_s >= SETTLED_S:
+            return Faults()
+        return replace(self, unused=0) if self.unused else self
+
+
+def moves(nodes: Sequence[PoolNode], wish: Wish, faults: Faults) -> Moves:
+    """What to do now.
+
+    Args:
+        nodes: All nodes whose jobs have not ended.
+        wish: What the pool shall be.
+        faults: What went wrong lately.
+    """
+    old = [node.number for node in nodes if _is_over(node)]
+    staying = staying_nodes(nodes)
+    wanted = min(wish.nodes, wish.most)
+    lacking = min(wanted - len(staying), wish.most - len(nodes))
+    if faults.strikes > 1:  # one job at a time shows whether it is better now
+        on_trial = any(not node.stage.is_here for node in staying)
+        lacking = min(lacking, 0 if on_trial else 1)
+    if wish.now_s < faults.submit_after_s:
+        lacking = 0
+    cancel, idle = _unwanted(staying, len(staying) - wanted, wish)
+    return Moves(submit=max(lacking, 0), cancel=cancel, retire=(*old, *idle))
+
+
+def staying_nodes(nodes: Sequence[PoolNode]) -> list[PoolNode]:
+    """Those that nothing sends away."""
+    return [node for node in nodes if not node.is_leaving and not _is_over(node)]
+
+
+def _is_over(node: PoolNode) -> bool:
+    return node.is_old and node.stage.is_here and not node.is_leaving and not node.is_bound
+
+
+def _unwanted(
+    staying: Sequence[PoolNode], surplus: int, wish: Wish
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Nodes too many: those in the queue to cancel, and the idle ones to send away."""
+    if surplus <= 0 or wish.surplus_since_s is None:
+        return (), ()
+    if wish.now_s - wish.surplus_since_s < wish.keep_s:
+        return (), ()
+    queued = [node for node in staying if node.stage is Stage.QUEUED]
+    queued = sorted(queued, key=lambda node: -node.since_s)[:surplus]
+    idle = [node for node in staying if node.stage is Stage.IDLE]
+    idle = [node for node in idle if wish.now_s - node.since_s >= wish.keep_s]
+    idle = sorted(idle, key=lambda node: node.since_s)[: surplus - len(queued)]
+    return tuple(node.number for node in queued), tuple(node.number for node in idle)

@@ -1,0 +1,140 @@
+"""Pools on a real Slurm: they grow, lose nodes, shrink, and tell why when they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.leases import client
+from headrace.leases.fleet import Fleet
+from headrace.leases.overview import view
+from headrace.leases.records import HostRecord
+from headrace.recipe.site import Role
+from headrace.states import FailureClass, LeaseState
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder
+from support import fleet_functions
+from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
+from support.slurm_dev import DevSlurm
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+GONE_WITHIN_S = 60.0
+
+
+@pytest.fixture
+def site(tmp_path: Path, headrace_home: Path) -> Iterator[Path]:
+    """A site's folder; all leases in it are ended afterwards."""
+    yield tmp_path
+    for folder in (tmp_path / "leases").glob("*/spec.json"):
+        client.end(LeaseFolder(folder.parent), grace_s=20)
+
+
+def test_grows_loses_half_its_nodes_and_shrinks_to_nothing(site: Path, slurm: DevSlurm):
+    """pains 19, 20, 22: as many jobs as there is work for, lost ones replaced, none for nothing."""
+    folder = opened(site, _role(nodes=4, keep_nodes=0.5, threads_per_node=4))
+    assert slurm.queue() == []
+    with Fleet.open(folder) as fleet:
+        fleet.nodes(4, START_TIMEOUT_S)
+        jobs = {job.job_id: job.node for job in view(folder).jobs}
+        assert sorted(jobs) == sorted(slurm.queue())
+        assert sorted(jobs.values()) == ["node-0", "node-1", "node-2", "node-3"]
+        work = fleet.map(fleet_functions.node_of_slot, [0.3] * 120)
+        done = dict(next(work) for _ in range(12))
+        slurm.run("scancel", *sorted(jobs)[:2])
+        done |= dict(work)
+        assert len(done) == 120
+        assert set(done.values()) == {"node1", "node2", "node3", "node4"}
+        fleet.nodes(4, START_TIMEOUT_S)
+        assert sorted(set(slurm.queue()) - set(jobs)) != []
+    wait_until(lambda: not slurm.queue(), GONE_WITHIN_S, "an empty queue", poll_s=0.3)
+    assert client.state(folder, 15) is LeaseState.READY
+    wait_until(lambda: not view(folder).jobs, GONE_WITHIN_S, "the host to see it")
+    with Fleet.open(folder) as fleet:  # and again
+        assert fleet.nodes(1, START_TIMEOUT_S)[0].name == "node-0"
+        assert len(slurm.queue()) == 1
+
+
+def test_a_node_is_replaced_before_its_time_limit_and_no_work_is_lost(site: Path, slurm: DevSlurm):
+    """pains 18: its work goes to the next one, and does not count as having lost its node."""
+    folder = opened(site, _role(nodes=1, node_lifetime=6, keep_nodes=0.5))
+    with Fleet.open(folder) as fleet:
+        done = dict(fleet.map(fleet_functions.node_of_slot, [0.3] * 20, retries=0))
+    assert len(done) == 20
+    assert len(list(folder.jobs.glob("*.log"))) > 1
+
+
+@pytest.mark.parametrize("host", ["control", "job"])
+def test_no_job_outlives_a_killed_host(site: Path, slurm: DevSlurm, host: str):
+    """pains 22: no node is held by what nobody serves; nor does one wait in the queue for it."""
+    sleep = ("--output=/dev/null", "--wrap=sleep 300")
+    blocker = slurm.run("sbatch", "--parsable", "-N3", "--exclusive", *sleep).strip()
+    try:
+        folder = opened(site, _role(nodes=2, host=host, threads_per_node=3))
+        with Fleet.open(folder) as fleet:
+            with pytest.raises(Exception, match="changed our minds"):
+                fleet.nodes(2, START_TIMEOUT_S, check=lambda: _stop_when_one_waits(folder))
+            record = read_record(folder.host, HostRecord)
+            assert record is not None
+            psutil.Process(record.process.pid).kill()
+            wait_for_state(folder, LeaseState.LOST, 30)
+            client.end(folder)
+        wait_until(lambda: slurm.queue() == [blocker], GONE_WITHIN_S, "the jobs to end", poll_s=0.3)
+        assert client.state(folder, 0) is LeaseState.LOST
+    finally:
+        slurm.run("scancel", blocker)
+
+
+def _stop_when_one_waits(folder: LeaseFolder) -> None:
+    seen = view(folder)
+    stages = sorted(job.stage for job in seen.jobs)
+    if stages[1:] == ["queued"] and stages[0] in ("busy", "idle"):
+        assert "1 of 2 nodes are not there: Slurm job" in seen.waits_for
+        raise AssertionError("changed our minds")
+
+
+@pytest.mark.parametrize(
+    ("batch", "lifetime", "reason"),
+    [
+        ({"partition": "nope"}, 600, "invalid partition specified: nope"),
+        ({}, 99 * 3600, "can never start: PartitionTimeLimit"),
+    ],
+)
+def test_jobs_that_can_never_start_fail_the_pool(
+    site: Path, slurm: DevSlurm, batch: dict[str, Any], lifetime: float, reason: str
+):
+    """Within a minute, with Slurm's words, and not tried again."""
+    folder = opened(site, _role(lifetime=lifetime, batch=batch))
+    _ask_until_failed(folder)
+    assert reason in client.why_ended(folder)
+    cause = client.cause(folder)
+    assert cause is not None
+    assert reason in cause.why
+    assert cause.failure_class is FailureClass.USER_ERROR
+    assert slurm.queue() == []
+
+
+def test_jobs_that_die_at_once_stop_the_pool_and_tell_why(site: Path, slurm: DevSlurm):
+    """pains 20: three, with pauses, not a loop."""
+    folder = opened(site, _role(nodes=2, batch={"prologue": ["echo no such module; exit 7"]}))
+    _ask_until_failed(folder)
+    why = client.why_ended(folder)
+    assert why.startswith("3 jobs in a row came to nothing; last: Slurm job ")
+    assert "failed: NonZeroExitCode\nno such module" in why
+    assert len(list(folder.jobs.glob("*.log"))) <= 4
+    assert slurm.queue() == []
+
+
+def _ask_until_failed(folder: LeaseFolder) -> None:
+    submit_probe(folder)
+    wait_for_state(folder, LeaseState.FAILED, 60)
+
+
+def _role(*, batch: dict[str, Any] | None = None, **changes: Any) -> Role:
+    given = {"backend": "slurm", "kind": "pool", "lifetime": 600, "start_timeout": 60}
+    return Role(**given | changes, batch={"interface": "lo", "poll": 0.2} | (batch or {}))
