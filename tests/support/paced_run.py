@@ -16,6 +16,7 @@ from headrace.control.owners import process_owner
 from headrace.control.runs import RunRequest, create_run
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.marks import marked
+from headrace.leases.records import HostRecord
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.storage.atomic import read_record, write_text
@@ -97,6 +98,12 @@ class PacedRun:
         record = read_record(self.lease().job, JobRecord)
         assert record is not None
         return record.job_id
+
+    def kill_host(self) -> None:
+        """Kill -9 the host of the lease."""
+        host = read_record(self.lease().host, HostRecord)
+        assert host is not None
+        kill(psutil.Process(host.process.pid))
 
     def kill_worker(self) -> None:
         """Kill -9 the Dask worker that has started one of the ranks."""

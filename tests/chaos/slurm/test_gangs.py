@@ -81,7 +81,7 @@ def test_kill_9_of_a_rank_a_worker_the_driver_and_the_host(
         paced.kill_one("headrace.steps.run")
         yield from paced.begun_anew()
         yield from paced.held_at(42)
-        paced.kill_one("headrace.leases.member")
+        paced.kill_host()
         yield from paced.begun_anew()
         paced.tell("hold", None)
 
