@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.processes import end_processes
-from support.airflow_service import airflow_service
+from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.images import write_class_folders
 from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
@@ -34,6 +34,7 @@ __all__ = [
     "moto_server",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "pytest_runtest_teardown",
     "pytest_xdist_make_scheduler",
     "rclone_bucket",
     "rclone_server",

@@ -49,7 +49,7 @@ def test_help_lists_every_command_of_the_readme():
     for name in ("run", "status", "logs", "runs", "demo", "up", "down", "lease", "inspect"):
         assert f" {name} " in done.stdout
     lease = {path[1] for path in commands() if path[0] == "lease"}
-    assert lease == {"list", "show", "close", "reap", "shell"}
+    assert lease == {"list", "show", "close", "reap", "shell", "adopt"}
 
 
 def test_every_command_that_takes_something_shows_how_it_is_called():

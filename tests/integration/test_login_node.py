@@ -87,6 +87,7 @@ def test_an_sshd_that_is_gone_is_named(login_node: LoginNode):
     commands = login_node.commands()
     assert commands.run(("true",)).code == 0
     login_node.stop()
+    wait_until(lambda: not _masters(login_node), 20, "ssh to notice that the connection is cut")
     with pytest.raises(LoginError, match=r"(?s)127.0.0.1 cannot be reached .*refused.*ssh .*true`"):
         commands.run(("true",))
     login_node.start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -31,6 +31,7 @@ from headrace.steps.records import StepStatus
 from headrace.storage.layout import StepFolder
 from support.last_will import last_will
 from support.leftovers import describe, started_by
+from support.scheduling import shares_airflow
 from support.waiting import wait_until
 
 DAG_ID = "headrace_train"
@@ -324,11 +325,35 @@ def _recipes(home: Path) -> tuple[dict[str, Any], ...]:
     return digits | held, digits | arrivals | {"evaluate": None}
 
 
-@pytest.fixture(scope="session")
-def airflow_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowService]:
-    """One Airflow for the whole session; started at first use, ended with all it started."""
-    home = make_home(tmp_path_factory.mktemp("airflow-service"))
+_UP = pytest.StashKey[ExitStack]()
+"""Ends the Airflow of the session; harmless when it has ended."""
+
+
+@contextmanager
+def _up(home: Path) -> Iterator[AirflowService]:
     with last_will(_DOWN, {**os.environ, "HEADRACE_HOME": str(home)}):
         service = AirflowService(home)
         yield service
     service.stop()
+
+
+@pytest.fixture(scope="session")
+def airflow_service(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[AirflowService]:
+    """One Airflow for the whole session; started at first use, ended with all it started."""
+    home = make_home(tmp_path_factory.mktemp("airflow-service"))
+    with ExitStack() as up:
+        request.config.stash[_UP] = up
+        yield up.enter_context(_up(home))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End Airflow, which takes a third of a core, after the last test that shares it.
+
+    Only one of several test processes does so: it gets all of these tests in a row.
+    """
+    is_one_of_several = hasattr(item.config, "workerinput")
+    if is_one_of_several and nextitem is not None and not shares_airflow(nextitem.nodeid):
+        item.config.stash.get(_UP, ExitStack()).close()

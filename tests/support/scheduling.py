@@ -8,6 +8,11 @@ AIRFLOW = "airflow"
 """Folders of this name hold the tests that share the Airflow of the session."""
 
 
+def shares_airflow(nodeid: str) -> bool:
+    """Whether a test is one of those that share the Airflow of the session."""
+    return AIRFLOW in nodeid.split("::", 1)[0].split("/")[:-1]
+
+
 class SharedAirflowScheduling(LoadFileScheduling):
     """A file stays in one process, for its module fixtures; so do all tests in `AIRFLOW` folders.
 
@@ -16,7 +21,7 @@ class SharedAirflowScheduling(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = nodeid.split("::", 1)[0]
-        return AIRFLOW if AIRFLOW in file.split("/")[:-1] else file
+        return AIRFLOW if shares_airflow(nodeid) else file
 
 
 def pytest_xdist_make_scheduler(config, log):
