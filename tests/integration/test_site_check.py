@@ -26,6 +26,8 @@ def test_a_good_site_has_nothing_to_fix(headrace_home: Path, slurm: DevSlurm):
         "commands", "accounting", "partition", "nodes", "time", "account", "qos",
         "sbatch --test-only", "python", "job", "clock", "node1", "node2",
     }  # fmt: skip
+    told = [text for _, name, _, text in found if name == "sbatch --test-only"]
+    assert " to start at 20" in told[0]  # a date, no seconds since the epoch
     assert slurm.queue() == []
     assert list((headrace_home / "leases").glob("check-*")) == []
 

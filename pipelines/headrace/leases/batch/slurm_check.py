@@ -213,7 +213,8 @@ def _verdict(commands: Commands, spec: JobSpec) -> Finding:
     """Slurm's own judgement of the very script, and when it would start."""
     # the folder of a lease that is never made
     asked = spec.model_copy(update={"folder": "/"})
-    answer = commands.run(("sbatch", "--test-only"), render(asked))
+    readable = ("env", "SLURM_TIME_FORMAT=standard")  # for people; elsewhere times are read
+    answer = commands.run((*readable, "sbatch", "--test-only"), render(asked))
     said = _said(answer.error)
     if answer.code == 0:
         return ok("sbatch --test-only", said)
@@ -227,4 +228,6 @@ def _said(text: str) -> str:
 
 
 def _hours(seconds: float | None) -> str:
-    return "no limit" if seconds is None else f"{seconds / 3600:.3g} h"
+    if seconds is None:
+        return "no limit"
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
