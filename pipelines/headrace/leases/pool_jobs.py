@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace.errors import BatchError, LeaseError
 from headrace.leases.batch.board import sights
 from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.job_log import end_of
 from headrace.leases.batch.jobs import JobSight, JobSpec
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.batch.system import BatchSystem
@@ -117,12 +118,7 @@ class PoolJobs:
 
     def last_words(self, job: PoolJob) -> str:
         """The last lines of the log of a job; empty when it wrote none."""
-        try:
-            with self.log_of(job).open("rb") as file:
-                file.seek(max(file.seek(0, 2) - _TAIL_BYTES, 0))
-                text = file.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
+        text = end_of(self.log_of(job), _TAIL_BYTES)
         return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
     def stop(self) -> None:

@@ -8,13 +8,12 @@ import logging
 import os
 import sys
 from functools import partial
-from pathlib import Path
 
 from headrace.errors import BatchError, JobRefusedError
 from headrace.leases.backends import Cluster
 from headrace.leases.batch.board import final_sight, look, sight
 from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.job_log import with_log
+from headrace.leases.batch.job_log import end_of, with_log
 from headrace.leases.batch.jobs import (
     JobSight,
     JobSpec,
@@ -132,7 +131,7 @@ class BatchBackend:
             seen = _with_books(system, ended)
         if seen.state in (JobState.COMPLETED, JobState.UNKNOWN):
             return None
-        return view_of(with_log(seen, _end_of(folder.log)), system.name)
+        return view_of(with_log(seen, end_of(folder.log, _LOG_BYTES)), system.name)
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """The lease's job, also one that was submitted and never recorded.
@@ -213,14 +212,6 @@ def _overdue(seen: JobSight, folder: LeaseFolder, spec: LeaseSpec, system: str) 
     if folder.host.exists() or since is None or seen.seen_at - since < timeout_s:
         return None
     return overdue_view(seen, system, timeout_s)
-
-
-def _end_of(log: Path) -> str:
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(log.stat().st_size - _LOG_BYTES, 0))
-        return file.read().decode(errors="replace")
 
 
 def _with_books(system: BatchSystem, seen: JobSight) -> JobSight:

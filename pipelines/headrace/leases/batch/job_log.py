@@ -1,8 +1,9 @@
-"""What the batch system writes into a job's log and keeps out of its books; pure."""
+"""What the log of a job tells, as by what the batch system keeps out of its books."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from headrace.leases.batch.jobs import JobSight, JobState
 
@@ -26,3 +27,13 @@ def with_log(ended: JobSight, log: str) -> JobSight:
     if ended.state is not JobState.FAILED or not found:
         return ended
     return ended.model_copy(update={"state": JobState.OUT_OF_MEMORY, "reason": found[-1]})
+
+
+def end_of(log: Path, num_bytes: int) -> str:
+    """The last bytes of a log as text; empty when there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, 2) - num_bytes, 0))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""

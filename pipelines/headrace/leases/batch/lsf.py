@@ -10,15 +10,11 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from headrace.errors import (
-    AmbiguousSubmitError,
-    BatchError,
-    JobRefusedError,
-    SubmitLimitError,
-)
+from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import (
     INDEX,
     clock,
@@ -61,15 +57,19 @@ _REASONS = {
 
 _NEVER = re.compile(r"invalid or never satisfied", re.IGNORECASE)
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
-_UNCLEAR = re.compile(
-    r"cannot connect to LSF|LSF is down|not responding|still trying|communication|timed? ?out"
-    r"|connection refused|try later",
-    re.IGNORECASE,
-)
-"""Errors of bsub after which the job may be there all the same."""
 
-_FULL = re.compile(r"pending job (slot )?(threshold|limit)|MAX_PEND_JOBS", re.IGNORECASE)
-"""Refusals that go away when other jobs end; MAX_PEND_JOBS of lsb.params."""
+_REFUSALS = Refusals(
+    system="LSF",
+    command="bsub",
+    unclear=re.compile(
+        r"cannot connect to LSF|LSF is down|not responding|still trying|communication|timed? ?out"
+        r"|connection refused|try later",
+        re.IGNORECASE,
+    ),
+    full=re.compile(r"pending job (slot )?(threshold|limit)|MAX_PEND_JOBS", re.IGNORECASE),
+    hint="`bqueues -l` tells the queues' limits.",
+)
+"""How bsub says no; MAX_PEND_JOBS of lsb.params."""
 
 _NOTHING = re.compile(r"is not found|no matching job|no (unfinished )?job found|already finished")
 _FIELDS = "jobid stat job_name exit_code exit_reason pend_reason"
@@ -110,15 +110,7 @@ class Lsf:
         submitted = _SUBMITTED.search(answer.output)
         if answer.code == 0 and submitted:
             return submitted[1]
-        if answer.code in (0, None) or _UNCLEAR.search(answer.error):
-            raise AmbiguousSubmitError(f"bsub gave no clear answer for {spec.name}: {told(answer)}")
-        if _FULL.search(answer.error):
-            raise SubmitLimitError(f"waiting: LSF takes no further job: {told(answer)}")
-        raise JobRefusedError(
-            f"LSF refuses the job {spec.name}: {told(answer)}",
-            "Correct the role's `batch` settings in the site; `bqueues -l` tells the queues' "
-            "limits.",
-        )
+        raise _REFUSALS.error(spec.name, answer, told(answer))
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand; see `BatchSystem.poll`.

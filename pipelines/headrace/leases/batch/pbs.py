@@ -15,15 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.errors import (
-    AmbiguousSubmitError,
-    BatchError,
-    JobRefusedError,
-    SubmitLimitError,
-)
+from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import INDEX, clock, mebibytes, script, told
 
 _STATES = {
@@ -50,15 +46,19 @@ _TERMINATED = 91
 """Substate of a job that was deleted."""
 
 _GONE = re.compile(r"unknown job id|job has finished", re.IGNORECASE)
-_UNCLEAR = re.compile(
-    r"cannot connect|connection refused|connection timed out|communication failure|timed? ?out"
-    r"|end of file|protocol|server_busy|server is busy|no valid response",
-    re.IGNORECASE,
-)
-"""Errors of qsub after which the job may be there all the same."""
 
-_FULL = re.compile(r"would exceed .*limit", re.IGNORECASE)
-"""Refusals that go away when other jobs end, such as "would exceed queue's per-user limit"."""
+_REFUSALS = Refusals(
+    system="PBS",
+    command="qsub",
+    unclear=re.compile(
+        r"cannot connect|connection refused|connection timed out|communication failure|timed? ?out"
+        r"|end of file|protocol|server_busy|server is busy|no valid response",
+        re.IGNORECASE,
+    ),
+    full=re.compile(r"would exceed .*limit", re.IGNORECASE),
+    hint="`qstat -Q` lists the queues.",
+)
+"""How qsub says no, such as "would exceed queue's per-user limit"."""
 
 
 class Pbs:
@@ -95,14 +95,7 @@ class Pbs:
         answer = self._commands.run(("qsub",), render(spec))
         if answer.code == 0 and answer.output.strip():
             return answer.output.split()[-1]
-        if answer.code in (0, None) or _UNCLEAR.search(answer.error):
-            raise AmbiguousSubmitError(f"qsub gave no clear answer for {spec.name}: {told(answer)}")
-        if _FULL.search(answer.error):
-            raise SubmitLimitError(f"waiting: PBS takes no further job: {told(answer)}")
-        raise JobRefusedError(
-            f"PBS refuses the job {spec.name}: {told(answer)}",
-            "Correct the role's `batch` settings in the site; `qstat -Q` lists the queues.",
-        )
+        raise _REFUSALS.error(spec.name, answer, told(answer))
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand; see `BatchSystem.poll`.

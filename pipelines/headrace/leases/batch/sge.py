@@ -12,15 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from headrace.errors import (
-    AmbiguousSubmitError,
-    BatchError,
-    JobRefusedError,
-    SubmitLimitError,
-)
+from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import (
     INDEX,
     clock,
@@ -30,15 +26,18 @@ from headrace.leases.batch.scripts import (
     told,
 )
 
-_UNCLEAR = re.compile(
-    r"unable to contact|unable to send message|commlib|got (select|read|send|receive) error"
-    r"|connection refused|timed? ?out|no response",
-    re.IGNORECASE,
+_REFUSALS = Refusals(
+    system="Grid Engine",
+    command="qsub",
+    unclear=re.compile(
+        r"unable to contact|unable to send message|commlib|got (select|read|send|receive) error"
+        r"|connection refused|timed? ?out|no response",
+        re.IGNORECASE,
+    ),
+    full=re.compile(r"only \d+ jobs are allowed", re.IGNORECASE),
+    hint="`qconf -sql` lists the queues, `qconf -spl` the parallel environments.",
 )
-"""Errors of qsub after which the job may be there all the same."""
-
-_FULL = re.compile(r"only \d+ jobs are allowed", re.IGNORECASE)
-"""Refusals that go away when other jobs end; max_u_jobs in sge_conf(5)."""
+"""How qsub says no; max_u_jobs in sge_conf(5)."""
 
 _FORGOTTEN = re.compile(r"does not exist|not found|already in deletion|since startup")
 _IN_BOOKS_FOR_DAYS = "30"
@@ -84,15 +83,7 @@ class Sge:
         words = answer.output.split()
         if answer.code == 0 and words and words[-1].isdigit():
             return words[-1]
-        if answer.code in (0, None) or _UNCLEAR.search(answer.error):
-            raise AmbiguousSubmitError(f"qsub gave no clear answer for {spec.name}: {told(answer)}")
-        if _FULL.search(answer.error):
-            raise SubmitLimitError(f"waiting: Grid Engine takes no further job: {told(answer)}")
-        raise JobRefusedError(
-            f"Grid Engine refuses the job {spec.name}: {told(answer)}",
-            "Correct the role's `batch` settings in the site; `qconf -sql` lists the queues, "
-            "`qconf -spl` the parallel environments.",
-        )
+        raise _REFUSALS.error(spec.name, answer, told(answer))
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand that wait or run; see `BatchSystem.poll`.

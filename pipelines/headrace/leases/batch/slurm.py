@@ -11,16 +11,12 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 
-from headrace.errors import (
-    AmbiguousSubmitError,
-    BatchError,
-    JobRefusedError,
-    SubmitLimitError,
-)
+from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.jobs import STARTED, JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.nodelist import node_names
+from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import load
 from headrace.leases.batch.slurm_limits import told_limits
 from headrace.leases.batch.slurm_states import state_of
@@ -32,15 +28,20 @@ _NEVER = re.compile(
 )
 """Reasons that waiting alone does not change. Source: squeue.html, "job reason codes"."""
 
-_UNCLEAR = re.compile(
-    r"timed out|unable to contact|connection refused|connection reset|zero bytes were transmitted"
-    r"|resource temporarily unavailable|communication connection failure|unexpected message",
-    re.IGNORECASE,
-)
-"""Errors of sbatch after which the job may be there all the same."""
 
-_FULL = re.compile(r"(Assoc|QOS)(Max|Grp)Submit\w*")
-"""Reasons to refuse a job that go away when others end. Source: squeue.html, as above."""
+_REFUSALS = Refusals(
+    system="Slurm",
+    command="sbatch",
+    unclear=re.compile(
+        r"timed out|unable to contact|connection refused|connection reset"
+        r"|zero bytes were transmitted|resource temporarily unavailable"
+        r"|communication connection failure|unexpected message",
+        re.IGNORECASE,
+    ),
+    full=re.compile(r"(Assoc|QOS)(Max|Grp)Submit\w*"),
+    hint="`sinfo` lists partitions and nodes.",
+)
+"""How sbatch says no. Source of the reasons of a full queue: squeue.html, as above."""
 
 _SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
 _SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
@@ -85,16 +86,8 @@ class Slurm:
         answer = self._commands.run(("sbatch", "--parsable"), render(spec))
         if answer.code == 0:
             return answer.output.strip().splitlines()[-1].partition(";")[0]
-        told = _told(answer)
-        if answer.code is None or _UNCLEAR.search(answer.error):
-            raise AmbiguousSubmitError(f"sbatch gave no clear answer for {spec.name}: {told}")
-        reached = _FULL.search(answer.error)
-        if reached:
-            raise SubmitLimitError(f"waiting: Slurm takes no further job: {reached.group()}")
-        raise JobRefusedError(
-            f"Slurm refuses the job {spec.name}: {told}",
-            "Correct the role's `batch` settings in the site; `sinfo` lists partitions and nodes.",
-        )
+        reached = _REFUSALS.full.search(answer.error)
+        raise _REFUSALS.error(spec.name, answer, reached[0] if reached else _told(answer))
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand; see `BatchSystem.poll`.
