@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from itertools import cycle
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 import torch
+
+from headrace.data.pace import Pace
 
 T = TypeVar("T")
 G = TypeVar("G")
@@ -47,6 +51,34 @@ def read_ahead(
     finally:
         for reader in readers:
             reader.stop()
+
+
+def read_at_pace(
+    begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int, pace: Pace
+) -> Generator[T, None, None]:
+    """As `read_ahead`, as long as that pays.
+
+    Args:
+        begin: As for `read_ahead`.
+        parts: What to read; reading a part again must give the same.
+        depth: As for `read_ahead`.
+        pace: Says whether reading ahead pays, and is told how it goes.
+    """
+    left = parts
+    while left:
+        was_ahead, num_read = pace.is_ahead, 0
+        asked = time.perf_counter()
+        with closing(read_ahead(begin, left, depth if was_ahead else 0)) as results:
+            for result in results:
+                began = time.perf_counter()
+                yield result
+                ended = time.perf_counter()
+                pace.saw(began - asked, ended - began)
+                asked = ended
+                num_read += 1
+                if pace.is_ahead != was_ahead:
+                    break
+        left = left[num_read:]
 
 
 class _Reader(Generic[G, T]):

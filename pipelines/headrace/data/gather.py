@@ -1,9 +1,11 @@
 """Samples of fixed fields straight from the shards into batches: one native call a field.
 
 Shards are mapped into one address space, so a batch is an `index_select` by addresses. They are
-found for many batches at once: for a batch of small samples that takes as long as the copy. Samples
-go into memory that is used again when nobody refers to the batch that had it before: fresh memory
-would have to be cleared by the kernel first, which costs as much as the copy.
+found for many batches at once: for a batch of small samples that takes as long as the copy. Large
+samples are taken in pieces: PyTorch shares out whole rows among its threads, but the inside of rows
+of 32,768 elements and more, one by one, which takes up to twice as long. Samples go into memory
+that is used again when nobody refers to the batch that had it before: fresh memory would have to be
+cleared by the kernel first, which costs as much as the copy.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -21,15 +24,20 @@ from headrace.data.buffers import Buffers
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage.manifest import FieldInfo
 
+_LARGE_BYTES = 32_768  # PyTorch's grain: elements that it gives a thread at least
+_MIN_PIECE_BYTES = 8192  # for smaller ones, the pieces' own cost shows
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Rows of a field in the dataset's memory."""
+    """Samples of a field in the dataset's memory, in one or more pieces each."""
 
     rows: Tensor
-    """Row `i` begins at byte `i` of the memory, `(num_bytes, row_bytes) uint8`."""
+    """Row `i` begins at byte `i` of the memory, `(num_bytes, piece_bytes) uint8`."""
     starts: Tensor
-    """First bytes, `(n,) int64`."""
+    """First bytes of the pieces, `(n * num_pieces,) int64`."""
+    num_pieces: int
+    """Pieces of a sample."""
     dtype: torch.dtype
     """Of an element."""
     shape: tuple[int, ...]
@@ -108,8 +116,17 @@ class Gatherer:
             numbers = self._buffers.lend(len(indices) * row_bytes).view(dtype)
             np.take(table, indices, out=numbers.numpy(), mode="clip")
             return numbers
-        starts = torch.from_numpy(self.dataset.rows(info.name, indices, shard_of))
-        return _Rows(rows=self._rows(row_bytes), starts=starts, dtype=dtype, shape=info.shape)
+        starts = self.dataset.rows(info.name, indices, shard_of)
+        piece_bytes = _piece_bytes(row_bytes)
+        if piece_bytes < row_bytes:
+            starts = (starts[:, None] + np.arange(0, row_bytes, piece_bytes)).reshape(-1)
+        return _Rows(
+            rows=self._rows(piece_bytes),
+            starts=torch.from_numpy(starts),
+            num_pieces=row_bytes // piece_bytes,
+            dtype=dtype,
+            shape=info.shape,
+        )
 
     def _take(self, name: str, found: Found, start: int, stop: int) -> Tensor:
         place = found.fields[name]
@@ -117,10 +134,11 @@ class Gatherer:
             return place[start:stop]
         if place is None:
             return self._decompressed(self.dataset.field(name), found.indices[start:stop])
-        row_bytes = place.rows.shape[1]
-        out = self._buffers.lend((stop - start) * row_bytes).view(stop - start, row_bytes)
-        torch.index_select(place.rows, 0, place.starts[start:stop], out=out)
-        return out.view(place.dtype).view(stop - start, *place.shape)
+        first, last = start * place.num_pieces, stop * place.num_pieces
+        piece_bytes = place.rows.shape[1]
+        out = self._buffers.lend((last - first) * piece_bytes).view(last - first, piece_bytes)
+        torch.index_select(place.rows, 0, place.starts[first:last], out=out)
+        return out.view(-1).view(place.dtype).view(stop - start, *place.shape)
 
     def _decompressed(self, info: FieldInfo, indices: NDArray[np.int64]) -> Tensor:
         row_bytes, dtype = self._kind(info)
@@ -143,3 +161,12 @@ class Gatherer:
             size = (len(memory) - row_bytes + 1, row_bytes)
             self._views[row_bytes] = torch.as_strided(memory, size, (1, 1))
         return self._views[row_bytes]
+
+
+@lru_cache
+def _piece_bytes(row_bytes: int) -> int:
+    """Largest equal pieces of a large row that are small ones; the row, when there are none."""
+    if row_bytes < _LARGE_BYTES:
+        return row_bytes
+    sizes = range(_LARGE_BYTES - 1, _MIN_PIECE_BYTES - 1, -1)
+    return next((size for size in sizes if row_bytes % size == 0), row_bytes)

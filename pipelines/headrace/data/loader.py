@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from headrace.data.ahead import read_ahead
+from headrace.data.ahead import read_ahead, read_at_pace
 from headrace.data.collate import collate, varies
 from headrace.data.decode import Decoder
 from headrace.data.gather import Found, Gatherer
 from headrace.data.order import Indices, Order
+from headrace.data.pace import Pace
 from headrace.errors import StepError
 from headrace.shards.dataset import ShardedDataset
 
@@ -168,7 +169,8 @@ class BatchLoader:
         order: Which samples make up which batch.
         fields: Names of the fields wanted; default is all.
         prefetch: Batches read ahead, by half as many threads; 0 reads a batch when it is asked
-            for. Small ones are read several in one go (up to 4 MiB), and count as one.
+            for. Small ones are read several in one go (up to 4 MiB), and count as one. Copies out
+            of memory are not made ahead as long as nobody works on the batches, see `Pace`.
         read: Reads a batch in place of `read_batch`; called from the loader's threads.
 
     Attributes:
@@ -194,6 +196,7 @@ class BatchLoader:
         self._decoder = Decoder()
         self._gatherer = Gatherer(dataset)
         self._read_instead = read
+        self._pace = Pace()
         self._epoch = 0
         self._start = 0
         self._position = 0
@@ -243,8 +246,7 @@ class BatchLoader:
         start, self._start = self._start, 0
         epoch, number = self._epoch, start
         began = time.perf_counter()
-        groups = read_ahead(partial(self._begin, epoch), self._groups(start), self._prefetch)
-        with closing(groups):
+        with closing(self._read_groups(epoch, start)) as groups:
             for group in groups:
                 while group:
                     batch = group.popleft()
@@ -255,6 +257,12 @@ class BatchLoader:
                     yield batch
                     del batch  # its memory is used again when the caller drops it, too
                     began = time.perf_counter()
+
+    def _read_groups(self, epoch: int, start: int) -> Generator[deque[Batch], None, None]:
+        begin, groups = partial(self._begin, epoch), self._groups(start)
+        if self._is_copied() and self.dataset.places.is_whole:
+            return read_at_pace(begin, groups, self._prefetch, self._pace)
+        return read_ahead(begin, groups, self._prefetch)
 
     def _groups(self, start: int) -> list[range]:
         """Batches of an epoch that are read at once."""

@@ -28,6 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "image": np.repeat(numbers.astype(np.uint8), LARGE // 8).reshape(NUM_SAMPLES, -1),
         "odd": np.arange(NUM_SAMPLES * 7, dtype=np.uint8).reshape(NUM_SAMPLES, 7),
         "pair": np.arange(NUM_SAMPLES * 2, dtype=np.float32).reshape(NUM_SAMPLES, 2, 1),
+        "wide": np.arange(NUM_SAMPLES * 10_000, dtype=np.int64).reshape(NUM_SAMPLES, 100, 100),
+        "prime": np.arange(NUM_SAMPLES * 65_537, dtype=np.uint8).reshape(NUM_SAMPLES, 65_537),
         "half": numbers.astype(np.float16),
         "flag": numbers % 2 == 0,
         "nothing": np.empty((NUM_SAMPLES, 0), dtype=np.int32),
