@@ -32,7 +32,7 @@ varying length, are lists of samples unless they are filled up, see `headrace.da
 
 SAMPLE_ID = "sample_id"
 
-_TOGETHER_BYTES = 4 * 2**20
+_TOGETHER_BYTES = 8 * 2**20
 _MAX_TOGETHER = 16
 _MAX_FOUND = 32  # groups whose samples are looked up at once
 
@@ -169,7 +169,7 @@ class BatchLoader:
         order: Which samples make up which batch.
         fields: Names of the fields wanted; default is all.
         prefetch: Batches read ahead, by half as many threads; 0 reads a batch when it is asked
-            for. Small ones are read several in one go (up to 4 MiB), and count as one. Copies out
+            for. Small ones are read several in one go (up to 8 MiB), and count as one. Copies out
             of memory are not made ahead as long as nobody works on the batches, see `Pace`.
         read: Reads a batch in place of `read_batch`; called from the loader's threads.
 
