@@ -26,6 +26,9 @@ _FORMS = {
     "huggingface": "huggingface.HuggingFaceSource",
 }
 
+_EXAMPLES = ("digits",)
+"""What `headrace example` writes."""
+
 
 def open_source(
     spec: DatasetSpec, access: Access = NOTHING, fields: tuple[SourceField, ...] = ()
@@ -83,7 +86,7 @@ def open_place(source: str, access: Access = NOTHING) -> Place:
     if path.is_file() and suffix_of(path.name) in CONTAINERS:
         return LocalPlace(path.parent, path.name)
     problem = "is a file, not a folder" if path.exists() else "does not exist"
-    raise RecipeError(
-        f"The source folder {path} {problem}",
-        "Set dataset.source to the folder of the raw samples.",
-    )
+    hint = "Set dataset.source to the folder of the raw samples."
+    if path.name in _EXAMPLES:
+        hint = f"`headrace example {path.name} {path}` writes the samples of the example. {hint}"
+    raise RecipeError(f"The source folder {path} {problem}", hint)

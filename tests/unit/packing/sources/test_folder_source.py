@@ -77,6 +77,8 @@ def test_size_and_version(tmp_path: Path) -> None:
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"/no does not exist\n.*dataset\.source"):
         open_source(spec_of(tmp_path / "no"))
+    with pytest.raises(RecipeError, match=r"/digits does not exist\n.*`headrace example digits /"):
+        open_source(spec_of(tmp_path / "digits"))
     with pytest.raises(RecipeError, match="is a file"):
         open_source(spec_of(touch(tmp_path, "f") / "f"))
 
