@@ -24,6 +24,7 @@ from support.s3_servers import (
 from support.scheduling import pytest_xdist_make_scheduler
 from support.slurm_dev import dev_slurm, slurm
 from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
+from support.two_hosts import two_hosts
 from support.waiting import wait_until
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "rclone_server",
     "s3_credentials",
     "slurm",
+    "two_hosts",
 ]
 
 _ORDER = ("architecture", "unit", "contract", "dags", "benchmarks", "integration", "chaos", "docs")

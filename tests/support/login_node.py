@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -24,7 +24,7 @@ SSHD = Path("/usr/sbin/sshd")
 
 _CONFIG = """\
 Port {port}
-ListenAddress 127.0.0.1
+ListenAddress {address}
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/user_key.pub
 PidFile none
@@ -42,12 +42,22 @@ class LoginNode:
 
     Args:
         folder: Keys, configuration and log; short, for a socket lies here too.
-        port: Where it listens on 127.0.0.1.
+        port: Where it listens.
+        address: Address that it listens on.
+        prefix: Command before that of sshd.
     """
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        address: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.port = port
+        self.address = address
+        self._prefix = tuple(prefix)
         self._process: subprocess.Popen[bytes] | None = None
 
     def commands(self, environment: Mapping[str, str] | None = None) -> SshCommands:
@@ -58,7 +68,7 @@ class LoginNode:
     def login(self) -> Login:
         """How headrace reaches it; the user's own configuration and keys are left out."""
         return Login(
-            host=f"{getpass.getuser()}@127.0.0.1",
+            host=f"{getpass.getuser()}@{self.address}",
             port=self.port,
             identity=str(self.folder / "user_key"),
             options=(
@@ -71,7 +81,7 @@ class LoginNode:
     @property
     def num_connections(self) -> int:
         """TCP connections that were ever made."""
-        return self.log.count("Connection from 127.0.0.1")
+        return self.log.count(f"Connection from {self.address}")
 
     @property
     def log(self) -> str:
@@ -89,7 +99,7 @@ class LoginNode:
     def start(self) -> None:
         """Start it and wait until it listens."""
         _make_run_folder()
-        command = [str(SSHD), "-D", "-f", str(self.folder / "config"),
+        command = [*self._prefix, str(SSHD), "-D", "-f", str(self.folder / "config"),
                    "-E", str(self.folder / "sshd.log")]  # fmt: skip
         num_before = self.log.count("Server listening")
         self._process = subprocess.Popen(
@@ -107,17 +117,17 @@ class LoginNode:
         self._process = None
 
 
-def made(folder: Path) -> LoginNode:
-    """A login node with fresh keys, not started yet."""
-    node = LoginNode(folder, find_free_port())
+def made(folder: Path, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> LoginNode:
+    """A login node with fresh keys, not started yet; arguments as `LoginNode`."""
+    node = LoginNode(folder, find_free_port(), address, prefix)
     for name in ("host_key", "user_key"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True
         )
-    config = _CONFIG.format(port=node.port, folder=folder, user=getpass.getuser())
+    config = _CONFIG.format(port=node.port, address=address, folder=folder, user=getpass.getuser())
     (folder / "config").write_text(config)
     host_key = (folder / "host_key.pub").read_text()
-    (folder / "known_hosts").write_text(f"[127.0.0.1]:{node.port} {host_key}")
+    (folder / "known_hosts").write_text(f"[{address}]:{node.port} {host_key}")
     return node
 
 

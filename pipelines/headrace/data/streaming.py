@@ -146,6 +146,11 @@ class ReadAhead:
         return self._needs[epoch]
 
 
+def in_turn(spec: DataSpec) -> bool:
+    """Whether batches need few shards at a time, so that these can be fetched for them."""
+    return spec.sampling == "uniform" and (spec.shuffle_window is not None or not spec.shuffle)
+
+
 def shards_held(spec: DataSpec) -> int:
     """Shards that each rank holds at once, at most, of a split that is not on its node."""
     window = spec.shuffle_window or 1

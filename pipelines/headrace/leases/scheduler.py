@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
+import socket
+import warnings
 
 import dask
+import psutil
 from distributed import Scheduler
 from distributed.utils import get_ip, get_ip_interface
 
@@ -55,10 +59,10 @@ def address(interface: str | None) -> str:
         interface: Network interface; None for the one of the default route.
 
     Raises:
-        LeaseError: This node has no such interface.
+        LeaseError: This node has no such interface, or several and no default route.
     """
     if interface is None:
-        return str(get_ip())
+        return _default_address()
     try:
         return str(get_ip_interface(interface))
     except ValueError as error:
@@ -66,3 +70,28 @@ def address(interface: str | None) -> str:
             f"The node has no network interface '{interface}': {error}",
             "Correct `batch.interface` of the role in the site.",
         ) from error
+
+
+def _default_address() -> str:
+    """Address of the default route; without one, of the only interface that others can reach.
+
+    A name is no help: Debian makes a host's own name stand for 127.0.1.1.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a missing route, which is seen to here
+        found = str(get_ip())
+    if not ipaddress.ip_address(found).is_loopback:
+        return found
+    others = {
+        name: each.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == socket.AF_INET and not ipaddress.ip_address(each.address).is_loopback
+    }
+    if len(others) > 1:
+        listed = ", ".join(f"{name} ({address})" for name, address in sorted(others.items()))
+        raise LeaseError(
+            f"The node has no default route, and several network interfaces: {listed}",
+            "Name the one that other nodes reach as `batch.interface` of the role in the site.",
+        )
+    return next(iter(others.values()), found)

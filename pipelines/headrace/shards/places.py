@@ -14,15 +14,16 @@ from headrace.errors import ShardError
 from headrace.recipe.site import StoreOptions
 from headrace.storage.arriving import obtain
 from headrace.storage.manifest import ShardInfo
-from headrace.storage.scratch import ShardScratch
+from headrace.storage.scratch import SCRATCH, Downloads, ShardScratch
 from headrace.storage.store import is_remote, open_store
 from headrace.storage.store_protocol import Store
 
-SCRATCH = "stream"
-"""Folder in a dataset's folder for shards that are fetched and removed again."""
-
 DEFAULT_ROOM = 4
 """Shards of a store that are held at once, unless another number is given."""
+
+
+Through = Callable[[Store, Sequence[ShardInfo]], Downloads]
+"""Gives what stands between the store of a split's shards and this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class ShardSource:
     """Folder for what is fetched; default is `stream` in the dataset's folder."""
     room: int = DEFAULT_ROOM
     """Shards held at once by each process, at most."""
+    through: Through | None = None
+    """What fetches go through, such as nodes that hold a part; null: they go to the store."""
     stays: bool = False
     """What is fetched stays in the dataset's folder, which another process fills meanwhile."""
 
@@ -55,6 +58,13 @@ class ShardSource:
         if is_remote(url):
             return cls(open=partial(open_store, url, options), room=room)
         return cls(folder=Path(open_store(url).url))
+
+    @classmethod
+    def fetched(
+        cls, url: str, options: StoreOptions | None, room: int, through: Through
+    ) -> ShardSource:
+        """The source at a location, a folder or not: what is missing is fetched through others."""
+        return cls(open=partial(open_store, url, options), room=room, through=through)
 
     @classmethod
     def arriving(cls, url: str, options: StoreOptions | None = None) -> ShardSource:
@@ -157,8 +167,9 @@ class ShardPlaces:
             raise ShardError(f"All shards of {self.folder} are mapped from where they lie")
         for number in self.far:
             self._move(number, None)
+        store, through = self.source.open(), self.source.through
         return ShardScratch(
-            self.source.open(),
+            store if through is None else through(store, self.shards),
             self.source.scratch or self.folder / SCRATCH,
             self.shards,
             self.source.room,

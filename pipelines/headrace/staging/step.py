@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from headrace.data.epochs import by_first_use
 from headrace.errors import StepError
@@ -17,7 +15,7 @@ from headrace.steps.context import StepContext
 from headrace.steps.skipping import skipped_shards
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
-from headrace.storage.peer_group import PeerGroup, prepare
+from headrace.storage.peer_group import groups_of
 from headrace.storage.staged import StagedCopy
 
 
@@ -73,7 +71,7 @@ def _stage(
 ) -> Sequence[StagedCopy]:
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
     stage, only = context.recipe.stage, _needed_first(context, manifest)
-    groups = peer_groups(context.folder.parts, [node.host for node in nodes], stage.peers)
+    groups = groups_of(context.folder.parts, [node.host for node in nodes], stage.peers)
     jobs = [
         NodeJob(
             dataset=dataset,
@@ -98,28 +96,6 @@ def _stage(
     copies = fleet.on_nodes(stage_node, [(job,) for job in jobs], nodes, check=check)
     context.progress(total_bytes, total_bytes, "bytes", "staged")
     return copies
-
-
-def peer_groups(
-    folder: Path, hosts: Sequence[str], mode: Literal["auto", "never"]
-) -> list[PeerGroup | None]:
-    """Who passes shards on to whom: all nodes, unless some share a host and so its storage.
-
-    Args:
-        folder: Folder on shared storage in which theirs is made, unless they stage alone.
-        hosts: Address of each node.
-        mode: `stage.peers` of the recipe.
-
-    Returns:
-        The group as each node sees it; None for a node that stages alone.
-    """
-    if mode == "never" or len(hosts) < 2 or len(set(hosts)) < len(hosts):
-        return [None] * len(hosts)
-    meeting = folder / f"peers-{uuid.uuid4().hex}"
-    prepare(meeting, len(hosts))
-    return [
-        PeerGroup(folder=meeting, hosts=tuple(hosts), index=index) for index in range(len(hosts))
-    ]
 
 
 def _dataset(context: StepContext) -> str:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
+from pathlib import Path
 
 from headrace.errors import HeadraceError
 from headrace.states import FailureClass
-from headrace.storage.checksums import chunk_buffer
+from headrace.storage.checksums import chunk_buffer, write_verified
+from headrace.storage.manifest import ShardInfo
 from headrace.storage.peer_group import PeerGroup, signature
-from headrace.storage.peer_server import LINE_BYTES, News, Request
+from headrace.storage.peer_server import LINE_BYTES, WAIT, News, Request
 
 PATIENCE_S = 10.0
 """Seconds without a sign of life, or below the least rate, after which a peer is left."""
@@ -40,6 +42,25 @@ class PeerLink:
     group: PeerGroup
     node: int
 
+    def take(
+        self, shard: ShardInfo, target: Path, tick: Callable[[int], None] | None = None
+    ) -> None:
+        """Take a shard; one that is not what its manifest says leaves no file behind.
+
+        Args:
+            shard: The shard.
+            target: File to create, in a folder that exists.
+            tick: Called with the bytes of every chunk; may raise to stop.
+
+        Raises:
+            PeerLostError: The peer does not give it, too slowly, or with wrong bytes.
+            OSError: `target` cannot be written.
+        """
+        _, checksum = write_verified(self.fetch(shard.file, shard.num_bytes), target, tick)
+        if checksum != shard.xxh3_128:
+            target.unlink()
+            raise PeerLostError(f"{shard.file} came with the checksum {checksum}")
+
     def fetch(self, file: str, num_bytes: int) -> Iterator[memoryview]:
         """Bytes of a shard, in chunks that are used before the next one is asked for.
 
@@ -47,7 +68,10 @@ class PeerLink:
             PeerLostError: The peer does not give them, or too slowly.
         """
         with self._reader(file) as (_, reader):
-            if _line(reader) != f"{num_bytes}\n".encode():
+            size = _line(reader)
+            while size == WAIT:
+                size = _line(reader)
+            if size != f"{num_bytes}\n".encode():
                 raise PeerLostError(f"it does not give the {num_bytes} bytes of {file}")
             chunk = chunk_buffer()
             began, left_bytes = time.monotonic(), num_bytes

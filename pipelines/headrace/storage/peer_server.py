@@ -11,11 +11,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from headrace.errors import HeadraceError
 from headrace.storage.peer_group import PeerGroup, signature
 
 logger = logging.getLogger(__name__)
@@ -26,9 +27,16 @@ TELL_S = 1.0
 LINE_BYTES = 2**20
 """Longest line of the protocol."""
 
+WAIT = b"\n"
+"""Line that says: it is being fetched."""
+
 _LOOK_S = 0.05
 _TIMEOUT_S = 20.0
 _CONNECTIONS_PER_NODE = 64
+
+
+Holding = Callable[[str], AbstractContextManager[Path]]
+"""Gets a shard that is not here, and keeps it while a block runs."""
 
 
 class Request(BaseModel):
@@ -64,6 +72,7 @@ class Shelf:
         self._paths: dict[str, Path] = {}
         self._moved_bytes = 0
         self._is_complete = False
+        self.holding: Holding | None = None
         self._lock = threading.Lock()
 
     def put(self, file: str, path: Path) -> None:
@@ -81,6 +90,21 @@ class Shelf:
         with self._lock:
             self._is_complete = True
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Shards that this node has."""
+        with self._lock:
+            return tuple(self._paths)
+
+    def fetch_others(self, holding: Holding) -> None:
+        """Give what is not here, too.
+
+        Args:
+            holding: Called with a shard's name, gives where it lies for the time of a block;
+                raises `ValueError` for what is no shard.
+        """
+        self.holding = holding
+
     def path(self, file: str) -> Path | None:
         """Where a shard lies; None when this node does not have it."""
         return self._paths.get(file)
@@ -96,7 +120,8 @@ class ShardServer:
     """Serves a shelf on this node's address, from its making until `close`.
 
     A peer connects, is given a challenge, and answers with a signed `Request`. Who asks for a
-    shard gets its size in a line and then its bytes; who asks for none gets lines of `News`.
+    shard gets its size in a line and then its bytes, after empty lines while it is being fetched;
+    who asks for none gets lines of `News`.
 
     Args:
         group: The nodes.
@@ -174,7 +199,7 @@ class ShardServer:
                         self._send(connection, request.file)
                     else:
                         self._tell(connection)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HeadraceError) as error:
             logger.info("A peer's connection ended: %s", error)
         finally:
             self._slots.release()
@@ -203,9 +228,13 @@ class ShardServer:
 
     def _send(self, connection: socket.socket, name: str) -> None:
         path = self._shelf.path(name)
-        if path is None:
-            raise ValueError(f"it asked for '{name}', which is not here")
-        with path.open("rb") as file:
+        with ExitStack() as held:
+            if path is None:
+                if self._shelf.holding is None:
+                    raise ValueError(f"it asked for '{name}', which is not here")
+                with _told_to_wait(connection):
+                    path = held.enter_context(self._shelf.holding(name))
+            file = held.enter_context(path.open("rb"))
             num_bytes = path.stat().st_size
             connection.sendall(f"{num_bytes}\n".encode())
             connection.sendfile(file, count=num_bytes or None)
@@ -225,3 +254,22 @@ class ShardServer:
                 told, told_at = news.is_complete, now
             if gone.poll(1000 * _LOOK_S):
                 return
+
+
+@contextmanager
+def _told_to_wait(connection: socket.socket) -> Iterator[None]:
+    """Let the peer know, while the block runs, that this node is at it."""
+    done = threading.Event()
+
+    def tell() -> None:
+        with suppress(OSError):  # the peer has gone: who sends it the shard will find out
+            while not done.wait(TELL_S):
+                connection.sendall(WAIT)
+
+    telling = threading.Thread(target=tell, name="peer-wait", daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        done.set()
+        telling.join()

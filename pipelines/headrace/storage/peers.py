@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.storage.checksums import write_verified
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.peer_group import PeerGroup
 from headrace.storage.peer_link import PATIENCE_S, PeerLink, PeerLostError
@@ -111,6 +110,10 @@ class Peers:
                 return None
             return None if self._awaits_first_word(now) else own
 
+    def tell_held(self) -> None:
+        """Tell the nodes of the group what lies here, for those who read while this one serves."""
+        self._group.tell_held(self.shelf.files)
+
     def is_own(self, node: int) -> bool:
         """Whether an answer of `whom` means where the dataset lies."""
         return node == self._group.index
@@ -138,15 +141,12 @@ class Peers:
             tick(num_bytes)
 
         try:
-            chunks = self._peers[node].link.fetch(shard.file, shard.num_bytes)
-            _, checksum = write_verified(chunks, target, moved)
-            if checksum == shard.xxh3_128:
-                return True
-            self._leave(node, f"{shard.file} came with the checksum {checksum}")
+            self._peers[node].link.take(shard, target, moved)
         except PeerLostError as error:
             self._leave(node, str(error))
-        tick(-moved_bytes)
-        return False
+            tick(-moved_bytes)
+            return False
+        return True
 
     def serve_to_the_end(self, check: Callable[[], None]) -> None:
         """Need nothing more, and serve what is here until no other node needs it.

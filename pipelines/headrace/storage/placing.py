@@ -10,6 +10,8 @@ from headrace.recipe.site import Tier
 from headrace.storage import tiers as tiers_module
 from headrace.storage.cache import CachedCopy, evict, idle_copies
 from headrace.storage.manifest import Manifest, ShardInfo
+from headrace.storage.peer_group import PeerGroup
+from headrace.storage.relay import ROOM
 from headrace.storage.staged_folder import StagedFolder
 from headrace.storage.tiers import TierRoom, bytes_in
 from headrace.storage.use import KEPT_S
@@ -18,7 +20,7 @@ _MARGIN_BYTES = 2**20
 """Room for the manifest and the like when only a part fits."""
 
 _STREAMED_SHARDS = 8
-"""Largest shards that find room while the part that did not fit is fetched from a store."""
+"""Largest shards that find room while the part that did not fit is fetched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +35,25 @@ class Wanted:
     """Whether a part will do."""
     is_remote: bool = False
     """Whether the rest of a part is fetched, rather than mapped from where it lies."""
+    group: PeerGroup | None = None
+    """Nodes that each take another part, and fetch the rest from each other."""
 
     @property
     def spare_bytes(self) -> int:
         """Room to leave on a tier that takes a part."""
         largest = max((shard.num_bytes for shard in self.manifest.shards), default=0)
-        return _MARGIN_BYTES + (_STREAMED_SHARDS * largest if self.is_remote else 0)
+        num_shards = 0
+        if self.is_remote or self.group is not None:
+            num_shards = _STREAMED_SHARDS + (ROOM if self.group is not None else 0)
+        return _MARGIN_BYTES + num_shards * largest
+
+    def by_preference(self, shards: Sequence[ShardInfo]) -> list[ShardInfo]:
+        """Shards, those first that this node should take when not all fit."""
+        if self.group is None:
+            return list(shards)
+        numbers = {shard.file: number for number, shard in enumerate(self.manifest.shards)}
+        part = self.group.part
+        return sorted(shards, key=lambda shard: part(numbers[shard.file]))
 
 
 @dataclass(frozen=True)
@@ -141,7 +156,7 @@ def _most_room(
         evict(StagedFolder(copy.path, place.tier.name))
     missing = place.folder.missing(wanted.manifest, wanted.splits)
     room_bytes = _measure(wanted, place, full).usable_bytes - wanted.spare_bytes
-    left_out = fitting(missing, room_bytes)
+    left_out = fitting(wanted.by_preference(missing), room_bytes)
     taken = [shard for shard in missing if shard.file not in left_out]
     return place.folder, left_out, bytes_in(place.folder.path) + _size(taken)
 

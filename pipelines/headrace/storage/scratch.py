@@ -23,6 +23,9 @@ from headrace.storage.locks import exclusive, locked, locked_at_once
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.room import require_room
 
+SCRATCH = "stream"
+"""Folder in a dataset's folder for shards that are fetched and removed again."""
+
 _ALIVE = ".alive"
 """Lock file in a process's folder."""
 

@@ -20,12 +20,14 @@ from headrace.storage import tiers as tiers_module
 from headrace.storage.arriving import Arrival
 from headrace.storage.cache import sweep
 from headrace.storage.fetching import Brought, Tick
+from headrace.storage.gang_store import Traffic
 from headrace.storage.locks import exclusive
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.peer_group import PeerGroup
 from headrace.storage.peers import Peers, sharing
 from headrace.storage.placing import Place, Wanted, choose_place, room_locks
+from headrace.storage.relay import relaying
 from headrace.storage.staged_folder import Filling, StagedFolder, TierFullError, shards_in
 from headrace.storage.store import is_remote, open_store
 from headrace.storage.use import in_use
@@ -47,6 +49,8 @@ class StagingOptions:
     """How to reach S3."""
     group: PeerGroup | None = None
     """Nodes that stage the dataset at the same time and pass shards on to each other."""
+    serves_readers: bool = False
+    """The group goes on to pass shards on while the copy is used; see `GangStore`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,8 @@ class StagedCopy:
     """Bytes of the shards asked for that stayed where the dataset lies, for want of room."""
     seconds: float
     """Time that this call took, waiting for others included."""
+    relayed: Traffic | None = None
+    """What is fetched for other nodes while the copy is used; null when nothing is."""
 
     @property
     def copied_bytes(self) -> int:
@@ -134,13 +140,17 @@ def staged(
     started = time.perf_counter()
     options = options or StagingOptions()
     manifest = read_manifest_at(str(dataset), options.s3).without(options.skipped)
-    wanted = _wanted(str(dataset), manifest, splits, options.partial)
+    wanted = _wanted(str(dataset), manifest, splits, options)
     places = [_place(tier, manifest) for tier in tiers]
     with ExitStack() as using:
         peers = using.enter_context(sharing(options.group, manifest.shards))
         job = _Job(str(dataset), wanted, verify, tick, options, peers)
         found, brought = _find_or_stage(job, places, using)
         seconds = time.perf_counter() - started
+        relayed = None
+        if peers is not None and options.serves_readers:
+            store = open_store(job.dataset, options.s3)
+            relayed = using.enter_context(relaying(store, found.path, manifest, peers.shelf))
         if peers is not None:
             _serve(peers, found, manifest, tick)
         shards = shards_in(manifest, wanted.splits)
@@ -154,6 +164,7 @@ def staged(
             peer_bytes=brought.peer_bytes,
             left_out_bytes=sum(shard.num_bytes for shard in shards if shard.file in left_out),
             seconds=seconds,
+            relayed=relayed,
         )
 
 
@@ -168,12 +179,18 @@ class _Job:
 
 
 def _wanted(
-    dataset: str, manifest: Manifest, splits: tuple[str, ...] | None, partial: bool
+    dataset: str, manifest: Manifest, splits: tuple[str, ...] | None, options: StagingOptions
 ) -> Wanted:
     for split in splits or ():
         manifest.shards_of(split)  # names the valid splits when there is no such one
     names = tuple(split for split in manifest.splits if splits is None or split in splits)
-    return Wanted(manifest=manifest, splits=names, partial=partial, is_remote=is_remote(dataset))
+    return Wanted(
+        manifest=manifest,
+        splits=names,
+        partial=options.partial,
+        is_remote=is_remote(dataset),
+        group=options.group,
+    )
 
 
 def _place(tier: Tier, manifest: Manifest) -> Place:
@@ -214,6 +231,7 @@ def _serve(peers: Peers, found: StagedFolder, manifest: Manifest, tick: Tick | N
     here = [shard for shard in manifest.shards if shard.file in files]
     for shard in here:
         peers.shelf.put(shard.file, found.path / shard.file)
+    peers.tell_held()
     num_bytes = sum(shard.num_bytes for shard in here)
 
     def check() -> None:

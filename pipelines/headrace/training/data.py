@@ -19,7 +19,7 @@ from headrace.storage.arriving import Arrival
 from headrace.storage.atomic import write_record, write_text
 from headrace.storage.manifest import Manifest
 from headrace.storage.staged import StagedCopy, StagingOptions, staged
-from headrace.training.records import NodeLaunch, NodeStaged
+from headrace.training.records import NodeLaunch, NodeStaged, Streamed
 
 _LOOK_S = 0.2
 
@@ -30,6 +30,10 @@ class DataOnNode(Protocol):
     @property
     def folder(self) -> Path:
         """Folder of the dataset on the node."""
+
+    @property
+    def relayed(self) -> Streamed:
+        """What was read for other nodes so far."""
 
     def keep_on(self) -> bool:
         """Whether nothing has gone wrong."""
@@ -64,7 +68,13 @@ def data_on_node(
             staging.end()
         return
     stage, skipped = recipe.stage, frozenset(launch.skipped)
-    options = StagingOptions(partial=stage.partial, skipped=skipped, s3=site.s3)
+    options = StagingOptions(
+        partial=stage.partial,
+        skipped=skipped,
+        s3=site.s3,
+        group=launch.group,
+        serves_readers=launch.group is not None,
+    )
     tick = _stop_when_unwanted
     with staged(launch.dataset, site.tiers, stage.splits, stage.verify, tick, options) as copy:
         yield _StagedBefore(copy)
@@ -73,6 +83,13 @@ def data_on_node(
 class _StagedBefore:
     def __init__(self, copy: StagedCopy) -> None:
         self.folder = copy.folder
+        self._relayed = copy.relayed
+
+    @property
+    def relayed(self) -> Streamed:
+        if self._relayed is None:
+            return Streamed()
+        return Streamed(source_bytes=self._relayed.brought.source_bytes)
 
     def keep_on(self) -> bool:
         return True
@@ -114,6 +131,11 @@ class StagedMeanwhile:
         if self._folder is None:
             raise StepCancelledError("Staging was stopped before the first shards were there")
         return self._folder
+
+    @property
+    def relayed(self) -> Streamed:
+        """Nothing: no other node asks this one."""
+        return Streamed()
 
     def begin(self) -> None:
         """Start, and wait until the first shards are there.

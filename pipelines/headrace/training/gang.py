@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from headrace.data.streaming import in_turn
 from headrace.errors import HeadraceError, LeaseEndsError, WorkerLostError
 from headrace.leases.fleet import Node
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import read_record, write_text
+from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.training import checkpoints
 from headrace.training.failures import PortTakenError, verdict
 from headrace.training.node import run_node
@@ -20,6 +22,7 @@ from headrace.training.records import (
     NodeOutcome,
     NodeStaged,
     Paused,
+    Streamed,
     TrainingProgress,
 )
 
@@ -62,6 +65,7 @@ class Gang:
 
     Attributes:
         staged: What nodes have staged while ranks trained.
+        streamed: What nodes have fetched during the last launch, by name.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Gang:
         self._skipped = tuple(sorted(skipped))
         self._number = 0
         self.staged: list[NodeStaged] = []
+        self.streamed: dict[str, Streamed] = {}
 
     def run(self) -> int:
         """Run all ranks to their end; launch them again when one died, not when user code failed.
@@ -118,7 +123,7 @@ class Gang:
         nodes = self._fleet.nodes(self._num_nodes, role.start_timeout, check=self._context.check)
         folder = self._next_folder()
         resume = self._resume()
-        launches = self._launches(nodes, resume)
+        launches = self._launches(nodes, resume, self._groups(nodes, folder))
         self._context.event(
             "launch", number=self._number, nodes=[node.name for node in nodes], resume=resume
         )
@@ -143,6 +148,7 @@ class Gang:
             )
         if any(outcome.stopped for outcome in outcomes):
             self._context.check()  # nodes may have seen a cancel before this process did
+        self._note_streamed(outcomes)
         return outcomes
 
     def _note_staged(self, folder: LaunchFolder) -> None:
@@ -153,6 +159,20 @@ class Gang:
             if record is not None and record not in self.staged:
                 self.staged.append(record)
                 self._context.event("staged_meanwhile", **record.model_dump())
+
+    def _note_streamed(self, outcomes: Sequence[NodeOutcome]) -> None:
+        self.streamed = {
+            outcome.node: outcome.streamed for outcome in outcomes if outcome.streamed != Streamed()
+        }
+        for node, streamed in self.streamed.items():
+            self._context.event("streamed", node=node, **streamed.model_dump())
+
+    def _groups(self, nodes: Sequence[Node], folder: LaunchFolder) -> list[PeerGroup | None]:
+        """Who takes shards from whom while training runs."""
+        recipe = self._context.recipe
+        passes_on = recipe.stage.partial and recipe.train.script is None
+        mode = recipe.stage.peers if passes_on and in_turn(recipe.data) else "never"
+        return groups_of(folder.path, [node.host for node in nodes], mode)
 
     def _next_folder(self) -> LaunchFolder:
         while True:
@@ -171,7 +191,9 @@ class Gang:
         newest = checkpoints.newest_whole(folder)
         return str(newest) if newest is not None else None
 
-    def _launches(self, nodes: Sequence[Node], resume: str | None) -> list[NodeLaunch]:
+    def _launches(
+        self, nodes: Sequence[Node], resume: str | None, groups: Sequence[PeerGroup | None]
+    ) -> list[NodeLaunch]:
         first, ends_at = nodes[0], self._context.ends_at
         port = 0
         if self._num_nodes * self._ranks_per_node > 1:
@@ -192,8 +214,9 @@ class Gang:
                 resume=resume,
                 stop_at=None if ends_at is None else ends_at - _STOPPING_S,
                 skipped=self._skipped,
+                group=group,
             )
-            for index, node in enumerate(nodes)
+            for index, (node, group) in enumerate(zip(nodes, groups, strict=True))
         ]
 
 

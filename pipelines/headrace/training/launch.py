@@ -39,6 +39,7 @@ def rank_spec(
         source=launch.dataset,
         skipped=launch.skipped,
         arriving=arriving,
+        group=launch.group,
         fingerprint=fingerprint,
         rank=rank,
         world_size=launch.world_size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ from headrace.storage.packed import read_manifest_at
 from headrace.training.data import data_on_node
 from headrace.training.launch import interface_of, rank_children, rank_spec
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
-from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady
+from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady, Streamed
 from headrace.training.together import run_together
 from headrace.training.watch import run_watched, tell_failure
 
@@ -51,9 +51,16 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         run_ranks = _run_own_ranks if role.launcher is None else _run_all_together
         outcome = run_ranks(node, recipe, role, data.keep_on)
         data.check()
+        streamed = sum(_streamed(launch), start=data.relayed)
     if outcome.failures:
         tell_failure(launch, outcome)
-    return outcome
+    return outcome.model_copy(update={"streamed": streamed})
+
+
+def _streamed(launch: NodeLaunch) -> Iterator[Streamed]:
+    """What each rank has told; those that were killed have not."""
+    for rank in launch.ranks:
+        yield read_record(launch.folder.streamed(rank), Streamed) or Streamed()
 
 
 def _run_own_ranks(

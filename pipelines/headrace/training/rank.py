@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +24,12 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards.places import ShardSource
 from headrace.storage.atomic import read_record, write_record
+from headrace.storage.fetching import Brought
+from headrace.storage.gang_store import GangStore, Traffic
 from headrace.storage.layout import RunFolder
+from headrace.storage.manifest import ShardInfo
+from headrace.storage.store import is_remote
+from headrace.storage.store_protocol import Store
 from headrace.training import checkpoints
 from headrace.training.beats import Beat
 from headrace.training.callbacks import (
@@ -36,7 +42,7 @@ from headrace.training.callbacks import (
 from headrace.training.checkpointing import StepCheckpoints
 from headrace.training.failures import describe
 from headrace.training.pausing import StopInTime, TrainingPausedError
-from headrace.training.records import LaunchFolder, RankSpec, TrainingOutcome
+from headrace.training.records import LaunchFolder, RankSpec, Streamed, TrainingOutcome
 from headrace.training.trainer import TrainerParts, build_loggers, build_trainer
 from headrace.training.weights import weights_hash
 
@@ -56,6 +62,7 @@ class RankTraining:
         self._launch = LaunchFolder(Path(spec.launch_folder))
         self._recipe, self._site = _read(self._run)
         self._allowed = Allowed.of(self._recipe, self._site)
+        self._traffic = Traffic()
 
     def run(self) -> None:
         """Train from the checkpoint or from scratch to the end; rank 0 leaves the outcome."""
@@ -65,7 +72,10 @@ class RankTraining:
         saving = self._saving(guard)
         progress = ProgressWriter(self._launch.progress, data.train_loader, self._spec.world_size)
         trainer = self._trainer(data, guard, saving, progress)
-        trainer.fit(model, datamodule=data, ckpt_path=self._spec.resume, weights_only=False)
+        try:
+            trainer.fit(model, datamodule=data, ckpt_path=self._spec.resume, weights_only=False)
+        finally:
+            self._tell_streamed()
         self._finish(trainer, saving, progress.data_wait)
 
     def _data(self) -> HeadraceDataModule:
@@ -91,7 +101,19 @@ class RankTraining:
         source, options = self._spec.source, self._site.s3
         if self._spec.arriving:
             return ShardSource.arriving(source, options)
-        return ShardSource.at(source, options, shards_held(self._recipe.data))
+        room = shards_held(self._recipe.data)
+        if self._spec.group is None and not is_remote(source):
+            return ShardSource.at(source, options, room)
+        return ShardSource.fetched(source, options, room, self._through)
+
+    def _through(self, store: Store, shards: Sequence[ShardInfo]) -> GangStore:
+        return GangStore(store, shards, self._spec.group, self._traffic)
+
+    def _tell_streamed(self) -> None:
+        brought = self._traffic.brought
+        if brought != Brought():
+            streamed = Streamed(source_bytes=brought.source_bytes, peer_bytes=brought.peer_bytes)
+            write_record(self._launch.streamed(self._spec.rank), streamed)
 
     def _model(self) -> LightningModule:
         target = self._recipe.model

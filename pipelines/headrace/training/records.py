@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.steps.records import Record
+from headrace.storage.peer_group import PeerGroup
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class LaunchFolder:
     def staged(self, node_index: int) -> Path:
         """What a node has staged while its ranks trained."""
         return self.path / f"staged-{node_index}.json"
+
+    def streamed(self, rank: int) -> Path:
+        """What a rank has fetched while it trained."""
+        return self.path / f"streamed-{rank}.json"
 
     def spec(self, rank: int) -> Path:
         """Input of a rank."""
@@ -98,6 +103,8 @@ class NodeLaunch(Record):
 
     stop_at: float | None = None
     """Ranks stop with a checkpoint before this time, seconds since the epoch; null for never."""
+    group: PeerGroup | None = None
+    """Nodes that pass shards on to each other while they train; null: each reads alone."""
 
     @property
     def world_size(self) -> int:
@@ -146,6 +153,22 @@ class NodeStaged(Record):
     """Bytes that came a second."""
 
 
+class Streamed(Record):
+    """What was fetched while ranks trained, because the node does not hold it."""
+
+    source_bytes: int = 0
+    """From where the dataset lies."""
+    peer_bytes: int = 0
+    """From other nodes."""
+
+    def __add__(self, other: Streamed) -> Streamed:
+        """Both."""
+        return Streamed(
+            source_bytes=self.source_bytes + other.source_bytes,
+            peer_bytes=self.peer_bytes + other.peer_bytes,
+        )
+
+
 class RankSpec(Record):
     """Input of `python -m headrace.training.rank`."""
 
@@ -163,6 +186,8 @@ class RankSpec(Record):
     """Files of damaged shards that are left out."""
     arriving: bool = False
     """Whether the folder on this node is still being filled from there."""
+    group: PeerGroup | None = None
+    """Nodes that hold shards which are not on this one; null: they come from the source."""
     fingerprint: str
     """Hash of recipe and dataset, kept with the outcome."""
     rank: int
@@ -244,6 +269,8 @@ class NodeOutcome(Record):
     """Failures of its ranks."""
     beats: dict[int, int] = {}
     """Signs of life that each rank has given; the one behind the others holds them up."""
+    streamed: Streamed = Streamed()
+    """What its ranks have fetched, and what it has read for other nodes."""
 
 
 class TrainingOutcome(Record):

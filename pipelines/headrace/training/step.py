@@ -32,8 +32,9 @@ def run(context: StepContext) -> dict[str, Any]:
     Returns:
         `checkpoint`, `epochs`, `steps`, `world_size`, `metrics`, `weights_xxh3`, `data_wait`, and
         how often all ranks were restarted, `restarts`; with `stage.overlap` also what nodes staged
-        meanwhile, `staged_meanwhile`, and for damaged shards that were left out `skipped_shards`
-        and `skipped_samples`.
+        meanwhile, `staged_meanwhile`; with `stage.partial` what nodes fetched from the source and
+        from other nodes in the last launch, `streamed`; for damaged shards that were left out
+        `skipped_shards` and `skipped_samples`.
 
     Raises:
         UserError: Recipe, model or script is at fault.
@@ -77,7 +78,11 @@ def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) 
             f"See rank-0.log in {context.folder.logs}.",
         )
     staged = [each.model_dump() for each in gang.staged]
-    meanwhile = {"staged_meanwhile": staged} if staged else {}
+    meanwhile: dict[str, Any] = {"staged_meanwhile": staged} if staged else {}
+    if gang.streamed:
+        meanwhile["streamed"] = {
+            node: streamed.model_dump() for node, streamed in gang.streamed.items()
+        }
     return outcome.outputs(restarts) | meanwhile | _told(skipped)
 
 
