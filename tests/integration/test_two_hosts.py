@@ -113,7 +113,7 @@ class Watch:
 
 
 def test_together_they_hold_what_neither_does(
-    two_hosts, dataset, tmp_path, headrace_home, no_leftover_processes
+    no_leftover_processes, two_hosts, dataset, tmp_path, headrace_home
 ):
     """Pains 33; each byte that a node holds was read once, and weights are those of one machine."""
     both: TwoHosts = two_hosts(_sizes(dataset))
@@ -147,6 +147,7 @@ def test_together_they_hold_what_neither_does(
     streamed = trained["streamed"].values()
     assert sum(each["peer_bytes"] for each in streamed) > sum(held)
     nowhere = total - sum(held)
+    assert staged["left_out_bytes"] == nowhere
     assert 0 < sum(each["source_bytes"] for each in streamed) <= 2.5 * nowhere
     whole = tmp_path / "whole"
     context = make_context(whole, _recipe(whole), make_site(whole, allowed_code=[str(CODE)]))

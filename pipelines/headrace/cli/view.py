@@ -157,11 +157,8 @@ def result_line(step: StepView) -> str:
         return ", ".join(f"{key} {value:.4f}" for key, value in shown[:3])
     if step.name == "stage":
         return _staged(step.outputs)
-    if step.name == "train" and isinstance(step.outputs.get("skipped_samples"), int):
-        shards, left_out = step.outputs["skipped_shards"], step.outputs["skipped_samples"]
-        num_shards = len(shards) if isinstance(shards, list) else 0
-        steps = step.outputs.get("steps")
-        return f"{steps} steps, without {left_out} samples of {num_shards} damaged shards"
+    if step.name == "train":
+        return _trained(step.outputs)
     if step.outputs.get("reused") is True:
         return f"reused, {step.outputs.get('num_samples')} samples"
     for key, unit in (("num_samples", "samples"), ("steps", "steps"), ("num_bytes", "bytes")):
@@ -169,6 +166,21 @@ def result_line(step: StepView) -> str:
         if isinstance(value, (int, float)):
             return f"{amount(value)} {unit}"
     return ""
+
+
+def _trained(outputs: Mapping[str, object]) -> str:
+    steps, left_out = outputs.get("steps"), outputs.get("skipped_samples")
+    told = [f"{amount(steps)} steps"] if isinstance(steps, (int, float)) else []
+    if isinstance(left_out, int):
+        shards = outputs.get("skipped_shards")
+        num_shards = len(shards) if isinstance(shards, list) else 0
+        told.append(f"without {left_out} samples of {num_shards} damaged shards")
+    streamed = outputs.get("streamed")
+    nodes = list(streamed.values()) if isinstance(streamed, dict) else []
+    for key, place in (("peer_bytes", "other nodes"), ("source_bytes", "the source")):
+        num_bytes = sum(node.get(key, 0) for node in nodes)
+        told += [f"{amount(num_bytes)}B from {place}"] if num_bytes else []
+    return ", ".join(told)
 
 
 def _staged(outputs: Mapping[str, object]) -> str:
@@ -183,8 +195,9 @@ def _staged(outputs: Mapping[str, object]) -> str:
         told.append("reused")
     elif isinstance(rate, (int, float)):
         told.append(f"{amount(rate)}B/s")
-    left_out = sum(row.get("left_out_bytes", 0) for row in rows)
-    told += [f"{amount(left_out)}B left at the source"] if left_out else []
+    left_out = outputs.get("left_out_bytes")
+    if left_out and isinstance(left_out, (int, float)):
+        told.append(f"{amount(left_out)}B left at the source")
     coming = sum(row.get("coming_bytes", 0) for row in rows)
     told += [f"{amount(coming)}B to come while training runs"] if coming else []
     return ", ".join(filter(None, told))

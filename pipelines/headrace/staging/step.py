@@ -24,10 +24,10 @@ def run(context: StepContext) -> dict[str, Any]:
 
     Returns:
         `fingerprint`, `num_bytes` of one copy, `seconds`, `copied_bytes` and `bytes_per_s` over
-        all nodes, and `nodes`: for each its name, folder, tier, whether it was reused, bytes,
-        bytes read where the dataset lies, taken from other nodes, there before, left where the
-        dataset lies, and to come while training runs (with `stage.overlap`), seconds and bytes a
-        second.
+        all nodes, `left_out_bytes` that no node holds, and `nodes`: for each its name, folder,
+        tier, whether it was reused, bytes, bytes read where the dataset lies, taken from other
+        nodes, there before, left where the dataset lies, and to come while training runs (with
+        `stage.overlap`), seconds and bytes a second.
 
     Raises:
         StepError: The input is missing.
@@ -57,6 +57,7 @@ def run(context: StepContext) -> dict[str, Any]:
         "seconds": seconds,
         "copied_bytes": copied_bytes,
         "bytes_per_s": copied_bytes / max(copy.seconds for copy in copies),
+        "left_out_bytes": 0 if context.recipe.stage.overlap else _nowhere_bytes(manifest, copies),
         "nodes": rows,
     }
 
@@ -118,6 +119,12 @@ def _num_bytes(manifest: Manifest, context: StepContext, only: frozenset[str] | 
     splits = context.recipe.stage.splits or tuple(manifest.splits)
     shards = (shard for split in splits for shard in manifest.shards_of(split))
     return sum(shard.num_bytes for shard in shards if only is None or shard.file in only)
+
+
+def _nowhere_bytes(manifest: Manifest, copies: Sequence[StagedCopy]) -> int:
+    """Bytes of the shards that no node holds."""
+    nowhere = frozenset.intersection(*(copy.left_out for copy in copies))
+    return sum(shard.num_bytes for shard in manifest.shards if shard.file in nowhere)
 
 
 def _row(context: StepContext, node: Node, copy: StagedCopy) -> dict[str, Any]:

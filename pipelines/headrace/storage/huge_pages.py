@@ -4,12 +4,13 @@ Writing such a file takes a third of the time, for the kernel clears and enters 
 reading samples of a few KB from all over it is faster by a fifth, for processors keep the places of
 few pages only. It needs Linux 6.1 and a mapping at a multiple of 2 MiB (`madvise(2)`,
 MADV_COLLAPSE); no setting of the system, and no right. Where it does not work, files lie in small
-pages.
+pages; when it is slow or fails for want of free memory in one piece, the next pages are small ones.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import time
@@ -22,7 +23,9 @@ _COLLAPSE = 25
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _FAILED = ctypes.c_void_p(-1).value
-_SLOW_S = 0.02  # the kernel has to move other memory out of the way
+_FOR_NOW = (errno.ENOMEM, errno.EAGAIN, errno.EBUSY)
+_SLOW_S = 0.02  # the kernel has to move other memory out of the way, or waits for a processor
+_LEAST_PAUSE, _MOST_PAUSE = 4, 64  # pages that are left small before it is tried again
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -43,7 +46,9 @@ class HugePages:
     def __init__(self, file: int) -> None:
         self._file = file
         self.is_usable = hasattr(mmap, "MADV_HUGEPAGE")
-        """Whether it has worked so far; it is not tried again when it did not."""
+        """Whether it works for files like this one; it is not tried again when it does not."""
+        self._pause = _LEAST_PAUSE
+        self._num_left_out = 0
         self._window = _Window() if self.is_usable else None
 
     def prepare(self, start: int) -> None:
@@ -58,12 +63,21 @@ class HugePages:
         """
         if self._window is None or not self.is_usable:
             return
+        if self._num_left_out > 0:
+            self._num_left_out -= 1
+            return
         before = time.monotonic()
-        if os.pwrite(self._file, b"\0", start) == 1:  # a page must be there to be made a huge one
-            os.ftruncate(self._file, start + HUGE_PAGE)
-            self.is_usable = self._window.collapse(self._file, start)
-        if time.monotonic() - before > _SLOW_S:
+        if os.pwrite(self._file, b"\0", start) != 1:  # a page must be there to be made a huge one
+            return
+        os.ftruncate(self._file, start + HUGE_PAGE)
+        error = self._window.collapse(self._file, start)
+        if error not in (0, *_FOR_NOW):
             self.is_usable = False
+        elif error or time.monotonic() - before > _SLOW_S:
+            self._num_left_out = self._pause
+            self._pause = min(2 * self._pause, _MOST_PAUSE)
+        else:
+            self._pause = _LEAST_PAUSE
 
 
 class _Window:
@@ -77,12 +91,17 @@ class _Window:
         if self._address is not None:
             weakref.finalize(self, _libc.munmap, start, size)
 
-    def collapse(self, file: int, start: int) -> bool:
-        """Whether 2 MiB of a file from `start` on lie in one page now."""
+    def collapse(self, file: int, start: int) -> int:
+        """Let 2 MiB of a file from `start` on lie in one page.
+
+        Returns:
+            0 when they do, else the error's number (`errno`).
+        """
         if self._address is None:
-            return False
+            return errno.EINVAL
         flags = mmap.MAP_SHARED | _MAP_FIXED
         found = _libc.mmap(self._address, HUGE_PAGE, mmap.PROT_READ, flags, file, start)
         if found == _FAILED:
-            return False
-        return int(_libc.madvise(self._address, HUGE_PAGE, _COLLAPSE)) == 0
+            return ctypes.get_errno()
+        failed = _libc.madvise(self._address, HUGE_PAGE, _COLLAPSE)
+        return ctypes.get_errno() if failed else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +114,14 @@ class Peers:
         """Tell the nodes of the group what lies here, for those who read while this one serves."""
         self._group.tell_held(self.shelf.files)
 
+    def all_hold(self, files: Iterable[str]) -> bool:
+        """Whether all nodes have told that they hold these shards, so that none will ask."""
+        wanted = frozenset(files)
+        return all(
+            wanted <= (self._group.held_by(node) or frozenset())
+            for node in range(len(self._group.hosts))
+        )
+
     def is_own(self, node: int) -> bool:
         """Whether an answer of `whom` means where the dataset lies."""
         return node == self._group.index
@@ -164,10 +172,11 @@ class Peers:
                 visit.join(_TELL_S)
 
     def close(self) -> None:
-        """Need and serve nothing more."""
-        self._ended.set()
-        self._closed.set()
-        self._server.close()
+        """Need and serve nothing more; harmless when it is so."""
+        if not self._closed.is_set():
+            self._ended.set()
+            self._closed.set()
+            self._server.close()
 
     def _awaits_first_word(self, now: float) -> bool:
         unheard = any(not (peer.is_heard or peer.gone) for peer in self._peers.values())

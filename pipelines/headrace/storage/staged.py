@@ -71,6 +71,8 @@ class StagedCopy:
     """Bytes that this call took from other nodes."""
     left_out_bytes: int
     """Bytes of the shards asked for that stayed where the dataset lies, for want of room."""
+    left_out: frozenset[str]
+    """Files of these shards."""
     seconds: float
     """Time that this call took, waiting for others included."""
     relayed: Traffic | None = None
@@ -154,7 +156,10 @@ def staged(
         if peers is not None:
             _serve(peers, found, manifest, tick)
         shards = shards_in(manifest, wanted.splits)
-        left_out = {shard.file for shard in found.missing(manifest, wanted.splits)}
+        if peers is not None and peers.all_hold(shard.file for shard in shards):
+            peers.close()
+        missing = {shard.file for shard in found.missing(manifest, wanted.splits)}
+        left_out = [shard for shard in shards if shard.file in missing]
         yield StagedCopy(
             folder=found.path,
             tier=found.tier,
@@ -162,7 +167,8 @@ def staged(
             num_bytes=sum(shard.num_bytes for shard in shards),
             source_bytes=brought.source_bytes,
             peer_bytes=brought.peer_bytes,
-            left_out_bytes=sum(shard.num_bytes for shard in shards if shard.file in left_out),
+            left_out_bytes=sum(shard.num_bytes for shard in left_out),
+            left_out=frozenset(shard.file for shard in left_out),
             seconds=seconds,
             relayed=relayed,
         )

@@ -97,13 +97,27 @@ def test_the_live_table_shows_progress_rate_and_time_left():
 
 
 def test_a_stage_tells_how_much_came_how_fast_and_from_where_the_rest_is_read():
-    node = {"tier": "shm", "left_out_bytes": 0}
+    node = {"tier": "shm"}
     outputs = {"num_bytes": 4e9, "copied_bytes": 8e9, "bytes_per_s": 3.2e9, "nodes": [node, node]}
     done = StepView(name="stage", state=StepState.SUCCEEDED, outputs=outputs)
     assert result_line(done) == "4GB, on 2 nodes, on shm, 3.2GB/s"
-    reused = {**outputs, "copied_bytes": 0, "nodes": [{**node, "left_out_bytes": 5e8}]}
+    reused = {**outputs, "copied_bytes": 0, "nodes": [node], "left_out_bytes": 5e8}
     done = StepView(name="stage", state=StepState.SUCCEEDED, outputs=reused)
     assert result_line(done) == "4GB, on shm, reused, 500MB left at the source"
+
+
+def test_a_training_tells_what_it_did_without_and_what_it_fetched():
+    outputs = {"steps": 1200, "metrics": {}}
+    done = StepView(name="train", state=StepState.SUCCEEDED, outputs=outputs)
+    assert result_line(done) == "1200 steps"
+    streamed = {"node-0": {"peer_bytes": 2e9, "source_bytes": 0},
+                "node-1": {"peer_bytes": 3e9, "source_bytes": 4e8}}  # fmt: skip
+    outputs |= {"skipped_samples": 7, "skipped_shards": ["a", "b"], "streamed": streamed}
+    done = StepView(name="train", state=StepState.SUCCEEDED, outputs=outputs)
+    assert result_line(done) == (
+        "1200 steps, without 7 samples of 2 damaged shards, 5GB from other nodes, "
+        "400MB from the source"
+    )
 
 
 @pytest.mark.parametrize(

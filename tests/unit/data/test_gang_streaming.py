@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +84,7 @@ def on_node(home: Path, group: PeerGroup, num_shards: int) -> Iterator[StagedCop
 def _be_a_node(home: Path, group: PeerGroup, num_shards: int, test: Connection) -> None:
     """Stage and serve until the test hangs up; then tell what was read for others."""
     with on_node(home, group, num_shards) as copy:
+        test.send("staged")
         test.recv()
         test.send(copy.relayed.brought if copy.relayed else None)
     os._exit(0)  # nothing of the test's own process is tidied up here
@@ -140,6 +142,7 @@ def test_nodes_of_different_size_hold_different_parts_and_read_what_one_that_hol
     group, others = groups_of(tmp_path, ["127.0.0.1", "127.0.0.2"], "auto")
     traffic = Traffic()
     with other_node(tmp_path, others, 14) as (_, connection), on_node(tmp_path, group, 10) as copy:
+        connection.recv()
         assert len(held(copy)) == len(reads) == 10
         far_held = group.held_by(1)
         assert len(far_held) == 14
@@ -179,6 +182,16 @@ def test_a_node_killed_in_mid_epoch_is_done_without(afar, tmp_path, reads, caplo
     wanted = list(batches_of(module(afar)))
     assert len(first + rest) == len(wanted)
     assert all(map(same, first + rest, wanted))
+
+
+def test_nobody_listens_when_all_hold_the_whole(afar, tmp_path):
+    group, others = groups_of(tmp_path, ["127.0.0.1", "127.0.0.2"], "auto")
+    other = other_node(tmp_path, others, NUM_SHARDS)
+    with other as (_, connection), on_node(tmp_path, group, NUM_SHARDS):
+        connection.recv()
+        for node in (0, 1):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((group.hosts[node], group.port_of(node)), timeout=10)
 
 
 def test_nothing_of_a_node_alone_goes_through_others(afar, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import random
@@ -13,6 +14,7 @@ import pytest
 import xxhash
 
 from headrace.shards.region import Region
+from headrace.storage import huge_pages
 from headrace.storage.checksums import copy_verified
 from headrace.storage.huge_pages import HUGE_PAGE, HugePages
 
@@ -59,6 +61,23 @@ def test_where_it_does_not_work_it_is_not_tried_again(tmp_path: Path) -> None:
             size = os.fstat(file.fileno()).st_size
             pages.prepare(HUGE_PAGE)
             assert os.fstat(file.fileno()).st_size == size
+
+
+def test_what_fails_for_want_of_memory_is_tried_again_later_and_later(tmp_path, monkeypatch):
+    """A file that was unlucky once was left in small pages to its end."""
+    tried: list[int] = []
+
+    def lacking(window: object, file: int, start: int) -> int:
+        tried.append(start // HUGE_PAGE)
+        return 0 if len(tried) == 4 else errno.ENOMEM
+
+    monkeypatch.setattr(huge_pages._Window, "collapse", lacking)
+    with (tmp_path / "file").open("w+b") as file:
+        pages = HugePages(file.fileno())
+        for number in range(50):
+            pages.prepare(number * HUGE_PAGE)
+        assert pages.is_usable
+    assert tried == [0, 5, 14, 31, 32, 37, 46]
 
 
 def huge_bytes(path: Path) -> int:
