@@ -154,10 +154,8 @@ def staged(
             store = open_store(job.dataset, options.s3)
             relayed = using.enter_context(relaying(store, found.path, manifest, peers.shelf))
         if peers is not None:
-            _serve(peers, found, manifest, tick)
+            _serve(job, peers, found)
         shards = shards_in(manifest, wanted.splits)
-        if peers is not None and peers.all_hold(shard.file for shard in shards):
-            peers.close()
         missing = {shard.file for shard in found.missing(manifest, wanted.splits)}
         left_out = [shard for shard in shards if shard.file in missing]
         yield StagedCopy(
@@ -230,9 +228,9 @@ def _find_or_stage(
     return found, brought
 
 
-def _serve(peers: Peers, found: StagedFolder, manifest: Manifest, tick: Tick | None) -> None:
+def _serve(job: _Job, peers: Peers, found: StagedFolder) -> None:
     """Give the other nodes what lies here, until they need nothing more."""
-    complete = found.complete()
+    complete, manifest = found.complete(), job.wanted.manifest
     files = complete.files if complete is not None else {}
     here = [shard for shard in manifest.shards if shard.file in files]
     for shard in here:
@@ -241,10 +239,12 @@ def _serve(peers: Peers, found: StagedFolder, manifest: Manifest, tick: Tick | N
     num_bytes = sum(shard.num_bytes for shard in here)
 
     def check() -> None:
-        if tick is not None:
-            tick(num_bytes, num_bytes)
+        if job.tick is not None:
+            job.tick(num_bytes, num_bytes)
 
     peers.serve_to_the_end(check)
+    if peers.all_hold(shard.file for shard in shards_in(manifest, job.wanted.splits)):
+        peers.close()
 
 
 def _claim(
