@@ -1,4 +1,4 @@
-"""Whole gangs through fakes of PBS, Grid Engine and LSF that really run the jobs' scripts."""
+"""Gangs and pools through fakes of PBS, Grid Engine and LSF that really run the job scripts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
+from support import fleet_functions
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.leases import START_TIMEOUT_S, opened, wait_for_state
 from support.waiting import wait_until
@@ -74,9 +75,61 @@ def test_a_gang_whose_job_is_deleted_by_hand_is_lost_and_says_why(
     _nothing_is_left(folder, queue)
 
 
-def _role(backend: str) -> Role:
+@pytest.mark.parametrize(
+    ("queue", "backend", "host", "delete"),
+    [
+        ("pbs", "pbs", "job", "qdel"),
+        ("sge", "sge", "job", ""),
+        ("lsf", "lsf", "control", "bkill"),
+    ],
+    indirect=["queue"],
+)
+def test_a_pool_grows_loses_a_node_and_shrinks_to_nothing(
+    queue: FakeQueue, backend: str, host: str, delete: str, tmp_path: Path, headrace_home: Path
+):
+    """pains 19, 20, 22: as on Slurm; a node that was deleted or has crashed is replaced."""
+    changes = {"kind": "pool", "host": host, "keep_nodes": 0.5}
+    folder = opened(tmp_path / "site", _role(backend, **changes))
+    hosts = {"job": 1, "control": 0}[host]
+    assert len(queue.jobs()) == hosts
+    with Fleet.open(folder) as fleet:
+        fleet.nodes(2, START_TIMEOUT_S)
+        work = fleet.map(fleet_functions.work_for, [0.2] * 16)
+        done = dict(next(work) for _ in range(6))
+        lost = queue.jobs()[hosts]
+        (worker,) = _workers(folder, lost["number"], JOB_VARIABLES[backend])
+        if delete:
+            assert queue.commands.run((delete, lost["number"])).code == 0
+        else:
+            worker.kill()
+        done |= dict(work)
+        assert len(done) == 16
+        fleet.nodes(2, START_TIMEOUT_S)
+        assert len(queue.jobs()) == hosts + 3
+    wait_until(lambda: len(_living(queue)) == hosts, GONE_WITHIN_S, "all nodes to be given back")
+    assert client.state(folder, 15) is LeaseState.READY
+    client.end(folder, grace_s=20, reason="the test is over")
+    _nothing_is_left(folder, queue)
+
+
+def _workers(folder: LeaseFolder, number: str, variable: str) -> list[psutil.Process]:
+    """Processes of a pool's job that are Dask workers."""
+    return [
+        each
+        for each in marked([folder])[str(folder.path.resolve())]
+        if each.environ().get(variable, "").partition(".")[0] == number
+        and "headrace.leases.worker" in each.cmdline()
+    ]
+
+
+def _living(queue: FakeQueue) -> list[str]:
+    return [job["number"] for job in queue.jobs() if job["state"] != "ended"]
+
+
+def _role(backend: str, **changes: Any) -> Role:
     batch = {"interface": "lo", "poll": 0.2, **EXTRA.get(backend, {})}
-    return Role(backend=backend, kind="gang", nodes=2, lifetime=600, batch=batch)
+    given = {"backend": backend, "kind": "gang", "nodes": 2, "lifetime": 600, "batch": batch}
+    return Role.model_validate(given | changes)
 
 
 def _works(folder: LeaseFolder, queue: FakeQueue, backend: str) -> None:

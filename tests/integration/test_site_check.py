@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import build
 from headrace.recipe.load import BUILT_IN
+from support.login_node import LoginNode
+from support.site_checks import check
 from support.slurm_dev import DevSlurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_a_good_site_has_nothing_to_fix(headrace_home: Path, slurm: DevSlurm):
     """A short job of the role's shape looks at all nodes, and leaves nothing behind."""
-    code, found = _check(_site(headrace_home), "--role", "gpu", "--submit")
+    code, found = check(_site(headrace_home), "--role", "gpu", "--submit")
     assert code == 0, found
     assert {(part, name) for part, name, grade, _ in found if grade != "ok"} == set()
     assert {name for part, name, _, _ in found if part == "gpu"} >= {
@@ -48,10 +50,22 @@ def test_a_good_site_has_nothing_to_fix(headrace_home: Path, slurm: DevSlurm):
 def test_what_is_wrong_with_a_site_is_told(
     headrace_home: Path, slurm: DevSlurm, changes: dict[str, Any], wrong: str, told: str
 ):
-    code, found = _check(_site(headrace_home, **changes), "--role", "gpu")
+    code, found = check(_site(headrace_home, **changes), "--role", "gpu")
     assert code == 1
     failed = {name: seen for part, name, grade, seen in found if grade == "fail"}
     assert told in failed[wrong]
+
+
+def test_slurm_is_asked_through_a_login_node(
+    headrace_home: Path, slurm: DevSlurm, login_node: LoginNode
+):
+    """pains 14: over one connection."""
+    login = login_node.login.model_dump()
+    code, found = check(_site(headrace_home, batch={"login": login}), "--role", "gpu")
+    assert code == 0, found
+    told = {name for part, name, grade, _ in found if (part, grade) == ("gpu", "ok")}
+    assert {"login", "commands", "partition", "nodes", "sbatch --test-only"} <= told
+    assert login_node.num_connections == 1
 
 
 def test_a_folder_that_cannot_be_used(headrace_home: Path):
@@ -59,7 +73,7 @@ def test_a_folder_that_cannot_be_used(headrace_home: Path):
     site = headrace_home / "bad.yaml"
     content = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
     site.write_text(yaml.safe_dump(content | {"folder": str(headrace_home / "file" / "below")}))
-    code, found = _check(site)
+    code, found = check(site)
     assert code == 1
     assert [name for _, name, grade, _ in found if grade == "fail"] == ["folder"]
 
@@ -69,18 +83,6 @@ def test_sites_are_listed_and_shown(headrace_home: Path):
     assert {"laptop", "slurm-dev"} <= set(json.loads(listed.stdout))
     shown = CliRunner().invoke(build(), ["site", "show", "laptop"])
     assert yaml.safe_load(shown.stdout)["roles"]["gpu"]["ranks_per_node"] == 2
-
-
-def _check(site: Path, *options: str) -> tuple[int, list[tuple[str, str, str, str]]]:
-    """Exit code, and part, subject, grade and words of all findings."""
-    command = ["site", "check", "--site", str(site), "--json", *options]
-    ended = CliRunner().invoke(build(), command, catch_exceptions=False)
-    found = [
-        (section["part"], each["subject"], each["grade"], f"{each['seen']} {each['advice']}")
-        for section in json.loads(ended.stdout)
-        for each in section["findings"]
-    ]
-    return ended.exit_code, found
 
 
 def _site(home: Path, **changes: Any) -> Path:

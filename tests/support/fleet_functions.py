@@ -50,6 +50,10 @@ def node_of_slot(seconds: float) -> str:
     return os.environ["SLURMD_NODENAME"]
 
 
+def work_for(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def hold_until_unwanted(started: str, ended: str) -> None:
     """Behaves: looks whether it is wanted."""
     Path(started).write_text(str(os.getpid()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.errors import BatchError, LeaseError
 from headrace.leases.batch.board import sights
 from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.job_log import end_of
+from headrace.leases.batch.job_log import end_of, queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.batch.system import BatchSystem
@@ -117,8 +117,9 @@ class PoolJobs:
         return log_file(self._folder, job.serial)
 
     def last_words(self, job: PoolJob) -> str:
-        """The last lines of the log of a job; empty when it wrote none."""
-        text = end_of(self.log_of(job), _TAIL_BYTES)
+        """The last lines of a job, else of the batch system about it; empty when there are none."""
+        log = self.log_of(job)
+        text = end_of(log, _TAIL_BYTES) or end_of(Path(queue_log(str(log))), _TAIL_BYTES)
         return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
     def stop(self) -> None:
@@ -140,6 +141,7 @@ def host_job(gang: JobSpec, role: Role) -> JobSpec:
             "constraint": None,
             "exclusive": False,
             "nodelist": (),
+            "parallel_environment": None,
             "options": role.host_options,
         }
     )

@@ -165,9 +165,10 @@ class Role(Part):
         given = self.batch.model_fields_set & {key for key, value in self.batch if value}
         reserved.refuse_missing(self.backend, given)
         reserved.refuse_twice(self.batch.options, given, reserved.KEYS.get(self.backend, {}))
-        if self.backend == "sge" and self.slots > 1 and not self.batch.parallel_environment:
+        slots = self.cpus_per_node * (self.nodes if self.kind == "gang" else 1)
+        if self.backend == "sge" and slots > 1 and not self.batch.parallel_environment:
             raise ValueError(
-                f"{self.slots} slots need `batch.parallel_environment`; `qconf -spl` lists them"
+                f"{slots} slots need `batch.parallel_environment`; `qconf -spl` lists them"
             )
         return self
 
@@ -180,8 +181,8 @@ class Role(Part):
         names = {each.host for each in self.batch.hosts}
         if self.backend != "ssh" and names:
             raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{self.backend}'")
-        if self.backend not in ("local", "slurm") and self.kind != "gang":
-            raise ValueError(f"backend '{self.backend}' gives gangs only; write `kind: gang`")
+        if self.backend == "ssh" and self.kind != "gang":
+            raise ValueError("backend 'ssh' gives gangs only; write `kind: gang`")
         if self.backend == "ssh" and len(names) < self.nodes:
             raise ValueError(
                 f"{self.nodes} nodes need as many different `batch.hosts`; there are {len(names)}"
@@ -203,11 +204,6 @@ class Role(Part):
     def cpus_per_node(self) -> int:
         """CPUs that a batch system is asked for on each node."""
         return max(self.threads_per_node, self.ranks_per_node * self.threads_per_rank)
-
-    @property
-    def slots(self) -> int:
-        """CPUs of all nodes together."""
-        return self.nodes * self.cpus_per_node
 
 
 class Tier(Part):

@@ -14,7 +14,46 @@ from support.fake_queues import queue
 
 OPTIONS = {"-J", "-n", "-R", "-gpu", "-W", "-q", "-P", "-cwd", "-o", "-rn", "-w"}
 MAX_MINUTES = 48 * 60
-COMMANDS = ("bsub", "bjobs", "bacct", "bkill", "blaunch")
+COMMANDS = ("bsub", "bjobs", "bacct", "bkill", "blaunch", "bqueues", "bparams")
+QUEUE = """\
+
+QUEUE: {name}
+  -- {about}
+
+PARAMETERS/STATISTICS
+PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV PJOBS
+ 30    0  {status:<14}   -    -    -    -     0     0     0     0     0    0     0
+Interval for a host to accept two jobs is 0 seconds
+
+{limits}
+SCHEDULING PARAMETERS
+           r15s   r1m  r15m   ut      pg    io   ls    it    tmp    swp    mem
+ loadSched   -     -     -     -       -     -    -     -     -      -      -
+ loadStop    -     -     -     -       -     -    -     -     -      -      -
+
+SCHEDULING POLICIES:  EXCLUSIVE
+USERS: all
+HOSTS:  all
+"""
+NORMAL_LIMITS = """\
+DEFAULT LIMITS:
+ RUNLIMIT
+ 60.0 min of fake1
+
+MAXIMUM LIMITS:
+ CPULIMIT             RUNLIMIT
+ 9000.0 min of fake1  2880.0 min of fake1
+
+ TASKLIMIT
+ 1 4 64
+"""
+QUEUES = {
+    "normal": {"about": "For normal jobs.  This is the default queue.", "status": "Open:Active",
+               "limits": NORMAL_LIMITS},
+    "gpu": {"about": "Nodes with GPUs", "status": "Open:Inact",
+            "limits": " RUNLIMIT\n 240.0 min\n"},
+    "old": {"about": "Not any more", "status": "Closed:Active", "limits": ""},
+}  # fmt: skip
 
 
 def fail(code: int, *words: str) -> int:
@@ -26,7 +65,31 @@ def silent(program: str) -> int:
     return fail(255, "Cannot connect to LSF. Please wait ...", "LSF is down. Please wait ...")
 
 
+def told_version(arguments: list[str]) -> bool:
+    if arguments == ["-V"]:
+        fail(0, "IBM Spectrum LSF Standard 10.1.0.0, Apr 18 2019",
+             "Copyright International Business Machines Corp. 1992, 2016.")  # fmt: skip
+    return arguments == ["-V"]
+
+
+def bqueues(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
+    assert arguments == ["-l"], arguments
+    rule = "-" * 78
+    print(f"{rule}\n".join(QUEUE.format(name=name, **QUEUES[name]) for name in QUEUES))
+    return 0
+
+
+def bparams(arguments: list[str]) -> int:
+    assert arguments == [], arguments
+    print("Default Queues:  normal\nMBD_SLEEP_TIME used for calculations:  10 seconds")
+    return 0
+
+
 def bsub(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
     assert arguments == [], arguments
     script = sys.stdin.read()
     given: dict[str, str] = {}
@@ -35,7 +98,7 @@ def bsub(arguments: list[str]) -> int:
         if option not in OPTIONS:
             return fail(255, f"bsub: Illegal option -- {option[1:]}. Job not submitted.")
         given[option] = " ".join([*([given[option]] if option in given else []), *values])
-    if given.get("-q", "normal") not in ("normal", "gpu"):
+    if given.get("-q", "normal") not in QUEUES:
         return fail(255, f"{given['-q']}: No such queue. Job not submitted.")
     hours, minutes = map(int, given["-W"].split(":"))
     if hours * 60 + minutes > MAX_MINUTES:
@@ -56,6 +119,8 @@ def bsub(arguments: list[str]) -> int:
 
 
 def bjobs(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
     fields = "jobid stat job_name exit_code exit_reason pend_reason"
     assert arguments[:4] == ["-a", "-json", "-o", fields], arguments
     if arguments[4] == "-J":
@@ -74,6 +139,8 @@ def bjobs(arguments: list[str]) -> int:
 
 
 def bacct(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
     assert arguments[:2] == ["-l", "-UF"], arguments
     print("\nAccounting information about jobs that are: \n  - submitted by all users.\n")
     for number in arguments[2:]:
@@ -92,6 +159,8 @@ def bacct(arguments: list[str]) -> int:
 
 
 def bkill(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
     code = 0
     for number in arguments:
         job = queue.find(queue.here(), number)

@@ -13,7 +13,30 @@ from typing import NoReturn
 from support.fake_queues import queue
 
 SERVER = "fakepbs"
+VERSION = "23.06.06"
 MAX_S = 48 * 3600
+CPUS = 16
+QUEUES: dict[str, dict[str, object]] = {
+    "workq": {
+        "queue_type": "Execution",
+        "total_jobs": 0,
+        "state_count": "Transit:0 Queued:0 Held:0 Waiting:0 Running:0 Exiting:0 Begun:0 ",
+        "resources_max": {"ncpus": 256, "nodect": queue.NODES, "walltime": "48:00:00"},
+        "enabled": "True",
+        "started": "True",
+    },
+    "gpu": {
+        "queue_type": "Execution",
+        "total_jobs": 0,
+        "state_count": "Transit:0 Queued:0 Held:0 Waiting:0 Running:0 Exiting:0 Begun:0 ",
+        "resources_max": {"walltime": "04:00:00"},
+        "resources_min": {"nodect": 2},
+        "hasnodes": "True",
+        "enabled": "True",
+        "started": "False",
+    },
+    "old": {"queue_type": "Execution", "enabled": "False", "started": "False"},
+}
 OPTIONS = {"-N", "-l", "-q", "-A", "-j", "-o", "-r", "-S"}
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsdsh")
 
@@ -31,7 +54,15 @@ def silent(program: str) -> int:
     )
 
 
+def told_version(arguments: list[str]) -> bool:
+    if arguments == ["--version"]:
+        print(f"pbs_version = {VERSION}")
+    return arguments == ["--version"]
+
+
 def qsub(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
     script = sys.stdin.read()
     given: dict[str, str] = {}
     resources: dict[str, str] = {}
@@ -44,7 +75,7 @@ def qsub(arguments: list[str]) -> int:
             key, _, what = value.partition("=")
             resources[key] = what
         given[option] = value
-    if given.get("-q", "workq") not in ("workq", "gpu"):
+    if given.get("-q", "workq") not in QUEUES:
         return fail(170, "qsub: Unknown queue")
     hours, minutes, seconds = map(int, resources["walltime"].split(":"))
     limit_s = hours * 3600 + minutes * 60 + seconds
@@ -53,8 +84,11 @@ def qsub(arguments: list[str]) -> int:
     chunks, _, chunk = resources["select"].partition(":")
     per_chunk = dict(part.split("=") for part in chunk.split(":"))
     nodes = int(chunks)
-    too_many = "Can Never Run: Insufficient amount of resource: ncpus (R: 99 A: 16 T: 16)"
-    stuck = too_many if nodes > queue.NODES or resources["place"] != "scatter" else ""
+    cpus = int(per_chunk["ncpus"])
+    lacks = f"(R: {cpus} A: {CPUS} T: {CPUS})"
+    too_many = f"Can Never Run: Insufficient amount of resource: ncpus {lacks}"
+    fits = nodes <= queue.NODES and cpus <= CPUS and resources["place"] == "scatter"
+    stuck = "" if fits else too_many
     job = queue.add(queue.here(), {
         "name": given["-N"], "nodes": nodes, "limit_s": limit_s, "script": script,
         "output": given["-o"], "stuck": stuck, "select": resources["select"],
@@ -66,6 +100,17 @@ def qsub(arguments: list[str]) -> int:
 
 
 def qstat(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
+    prolog = {"timestamp": int(time.time()), "pbs_version": VERSION, "pbs_server": SERVER}
+    if arguments == ["-Q", "-f", "-F", "json"]:
+        print(json.dumps({**prolog, "Queue": QUEUES}, indent=4))
+        return 0
+    if arguments == ["-B", "-f", "-F", "json"]:
+        server = {"server_state": "Active", "default_queue": "workq", "pbs_version": VERSION,
+                  "job_history_enable": "True", "job_history_duration": "336:00:00"}  # fmt: skip
+        print(json.dumps({**prolog, "Server": {SERVER: server}}, indent=4))
+        return 0
     assert arguments[:4] == ["-x", "-f", "-F", "json"], arguments
     found, code = {}, 0
     for job_id in arguments[4:]:
@@ -74,12 +119,13 @@ def qstat(arguments: list[str]) -> int:
             code = fail(153, f"qstat: Unknown Job Id {job_id}.{SERVER}")
         else:
             found[f"{job['number']}.{SERVER}"] = _attributes(job)
-    prolog = {"timestamp": int(time.time()), "pbs_version": "23.06.06", "pbs_server": SERVER}
     print(json.dumps({**prolog, **({"Jobs": found} if found else {})}, indent=4))
     return code
 
 
 def qselect(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
     assert arguments[:2] == ["-x", "-N"], arguments
     for job in queue.jobs(queue.here()):
         if job["name"] == arguments[2]:
@@ -88,6 +134,8 @@ def qselect(arguments: list[str]) -> int:
 
 
 def qdel(arguments: list[str]) -> int:
+    if told_version(arguments):
+        return 0
     code = 0
     for job_id in arguments:
         job = queue.find(queue.here(), job_id.partition(".")[0])

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,25 +170,17 @@ def _watch(folder: Path, job: Job, process: subprocess.Popen[bytes]) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End all processes of the job's session, in the way of `kill_delay` and its like."""
-    for sig in (signal.SIGTERM, signal.SIGKILL):
-        try:
+    """End all processes of the job's session, in the way of `kill_delay` and its like.
+
+    What is left when the script has ended gets no time.
+    """
+    for sig, patience_s in ((signal.SIGTERM, KILL_AFTER_S), (signal.SIGKILL, 0.0)):
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, sig)
-        except ProcessLookupError:
-            break
-        deadline = time.monotonic() + KILL_AFTER_S
-        while _has_members(process.pid) and time.monotonic() < deadline:
-            process.poll()
+        deadline = time.monotonic() + patience_s
+        while process.poll() is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
     process.wait()
-
-
-def _has_members(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

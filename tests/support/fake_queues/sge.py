@@ -16,7 +16,48 @@ from support.fake_queues import queue
 
 OPTIONS = {"-N", "-S", "-wd", "-pe", "-l", "-q", "-P", "-j", "-o", "-r", "-w"}
 SLOTS_PER_HOST = {"mpi": 1, "mpi4": 4}
-COMMANDS = ("qsub", "qstat", "qacct", "qdel", "qrsh")
+MAX_S = 48 * 3600
+COMMANDS = ("qsub", "qstat", "qacct", "qdel", "qrsh", "qconf")
+QUEUE = """\
+qname                 {name}
+hostlist              @allhosts
+seq_no                0
+load_thresholds       np_load_avg=1.75
+qtype                 BATCH INTERACTIVE
+ckpt_list             NONE
+pe_list               {environments}
+rerun                 FALSE
+slots                 4
+tmpdir                /tmp
+shell                 /bin/bash
+prolog                NONE
+epilog                NONE
+shell_start_mode      posix_compliant
+s_rt                  INFINITY
+h_rt                  {limit}
+h_vmem                INFINITY"""
+QUEUES = {
+    "all.q": {"environments": "make mpi mpi4", "limit": "48:00:00,[fake4=INFINITY]"},
+    "gpu.q": {"environments": "make", "limit": "INFINITY"},
+}
+ENVIRONMENT = """\
+pe_name            {name}
+slots              {slots}
+user_lists         NONE
+xuser_lists        NONE
+start_proc_args    NONE
+stop_proc_args     NONE
+allocation_rule    {rule}
+control_slaves     {control}
+job_is_first_task  TRUE
+urgency_slots      min
+accounting_summary FALSE
+qsort_args         NONE"""
+ENVIRONMENTS = {
+    "make": {"slots": 999, "rule": "$round_robin", "control": "FALSE"},
+    "mpi": {"slots": 4, "rule": "1", "control": "TRUE"},
+    "mpi4": {"slots": 16, "rule": "4", "control": "TRUE"},
+}
 
 
 def fail(code: int, *words: str) -> int:
@@ -36,8 +77,17 @@ def refused(why: str) -> int:
     return fail(1, f"Unable to run job: {why}", "Exiting.")
 
 
+def told_help(arguments: list[str], program: str) -> bool:
+    if arguments == ["-help"]:
+        print(f"SGE 8.1.9\nusage: {program} [options]")
+    return arguments == ["-help"]
+
+
 def qsub(arguments: list[str]) -> int:
-    assert arguments == ["-terse"], arguments
+    if told_help(arguments, "qsub"):
+        return 0
+    only_verify = arguments == ["-w", "v"]
+    assert only_verify or arguments == ["-terse"], arguments
     script = sys.stdin.read()
     given: dict[str, str] = {}
     for line in re.findall(r"^#\$ (.*)$", script, re.MULTILINE):
@@ -47,7 +97,7 @@ def qsub(arguments: list[str]) -> int:
             return fail(1, f'qsub: Unknown option "{option}"')
         key, _, amount = value.partition("=")
         given[key if option == "-l" else option] = amount if option == "-l" else value
-    if given.get("-q", "all.q") not in ("all.q", "gpu.q"):
+    if given.get("-q", "all.q") not in QUEUES:
         return refused(f'Job was rejected because job requests unknown queue "{given["-q"]}"')
     environment, slots = given.get("-pe", "mpi 1").split()
     if environment not in SLOTS_PER_HOST:
@@ -55,12 +105,18 @@ def qsub(arguments: list[str]) -> int:
         return refused(f"job rejected: {why}")
     per_host = SLOTS_PER_HOST[environment]
     nodes = -(-int(slots) // per_host)
-    if nodes > queue.NODES:
-        return refused("error: no suitable queues")
     hours, minutes, seconds = map(int, given["h_rt"].split(":"))
+    limit_s = hours * 3600 + minutes * 60 + seconds
+    if nodes > queue.NODES or limit_s > MAX_S:
+        why = f'Job 7 (-l h_rt={limit_s}) cannot run in queue "all.q" because of cluster queue'
+        verified = f"{why}\nverification: no suitable queues"
+        return refused(verified if only_verify else "error: no suitable queues")
+    if only_verify:
+        print("verification: found suitable queue(s)")
+        return 0
     missing = not Path(given["-wd"]).is_dir()
     job = queue.add(queue.here(), {
-        "name": given["-N"], "nodes": nodes, "limit_s": hours * 3600 + minutes * 60 + seconds,
+        "name": given["-N"], "nodes": nodes, "limit_s": limit_s,
         "script": script, "output": given["-o"], "slots": int(slots),
         "stuck": f"can't chdir to {given['-wd']}: No such file or directory" if missing else "",
         "host_line": f"{{host}} {per_host} all.q@{{host}} UNDEFINED\n",
@@ -70,7 +126,26 @@ def qsub(arguments: list[str]) -> int:
     return 0
 
 
+def qconf(arguments: list[str]) -> int:
+    if told_help(arguments, "qconf"):
+        return 0
+    option, *name = arguments
+    if option in ("-sql", "-spl"):
+        print("\n".join({"-sql": QUEUES, "-spl": ENVIRONMENTS}[option]))
+    elif option == "-sq" and name[0] in QUEUES:
+        print(QUEUE.format(name=name[0], **QUEUES[name[0]]))
+    elif option == "-sq":
+        return fail(1, f'No cluster queue or queue instance matches the phrase "{name[0]}"')
+    elif name[0] in ENVIRONMENTS:
+        print(ENVIRONMENT.format(name=name[0], **ENVIRONMENTS[name[0]]))
+    else:
+        return fail(1, f"{name[0]} is not a parallel environment")
+    return 0
+
+
 def qstat(arguments: list[str]) -> int:
+    if told_help(arguments, "qstat"):
+        return 0
     if arguments[0] == "-j":
         job = queue.find(queue.here(), arguments[1])
         if job is None or job["state"] == "ended":
@@ -92,12 +167,14 @@ def qstat(arguments: list[str]) -> int:
 
 
 def qacct(arguments: list[str]) -> int:
+    if told_help(arguments, "qacct"):
+        return 0
     ended = [job for job in queue.jobs(queue.here()) if job["state"] == "ended" and job["hosts"]]
     if arguments[0] == "-j":
         ended = [job for job in ended if job["name"] == arguments[1]]
         if not ended:
             return fail(1, f"error: job name {arguments[1]} not found")
-    else:
+    elif arguments != ["-d", "1"]:
         assert arguments == ["-o", getpass.getuser(), "-d", "30", "-j"], arguments
     for job in ended:
         print(_in_books(job))
@@ -108,6 +185,8 @@ def qacct(arguments: list[str]) -> int:
 
 
 def qdel(arguments: list[str]) -> int:
+    if told_help(arguments, "qdel"):
+        return 0
     code = 0
     for number in arguments:
         job = queue.find(queue.here(), number)

@@ -115,5 +115,7 @@ def test_the_last_words_of_a_job_are_those_of_its_log(folder: LeaseFolder):
     jobs = _jobs(folder, Submits(Answer(0, "11\n", "")))
     job = jobs.submit(0, 60.0)
     assert jobs.last_words(job) == ""
+    (folder.jobs / "000001.log.queue").write_text("can't open the log: disk quota exceeded\n")
+    assert jobs.last_words(job) == "can't open the log: disk quota exceeded"
     jobs.log_of(job).write_text("".join(f"line {number}\n" for number in range(9)))
     assert jobs.last_words(job).splitlines() == [f"line {number}" for number in range(4, 9)]

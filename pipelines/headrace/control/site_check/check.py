@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from headrace.control.site_check import storage, trial
-from headrace.errors import HeadraceError, SiteError, nearest
-from headrace.leases.batch import slurm_check
+from headrace.control.site_check import elsewhere, storage, trial
+from headrace.errors import HeadraceError, LoginError, SiteError, nearest
+from headrace.leases.batch import lsf_check, pbs_check, sge_check, slurm_check
 from headrace.leases.batch.commands import Commands
-from headrace.leases.batch.findings import Finding, Grade, fail, warn
+from headrace.leases.batch.findings import Finding, Grade, fail
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.systems import commands_of
 from headrace.leases.queued import job_spec
@@ -17,9 +18,12 @@ from headrace.leases.records import LeaseSpec, Record
 from headrace.recipe.site import Site
 from headrace.storage.layout import SiteFolder
 
-_Look = Callable[[Commands, JobSpec], Iterator[Finding]]
-
-_QUEUES: Mapping[str, _Look] = {"slurm": slurm_check.findings}
+_QUEUES: Mapping[str, Callable[[Commands, JobSpec], Iterator[Finding]]] = {
+    "slurm": slurm_check.findings,
+    "pbs": pbs_check.findings,
+    "sge": sge_check.findings,
+    "lsf": lsf_check.findings,
+}
 """Who looks at a batch system, by backend."""
 
 
@@ -79,27 +83,30 @@ def _role(
     if submit_wait_s is not None and not any(each.grade is Grade.FAIL for each in found):
         tried = list(trial.try_role(site, name, submit_wait_s, tell))
     is_proved = bool(tried) and all(each.grade is not Grade.FAIL for each in tried)
-    found += [
-        storage.python_of_nodes(role, is_proved=is_proved),
-        *storage.container_image(role),
-        *tried,
-    ]
+    if not any(each.subject == "python" for each in found):  # hosts have been asked
+        found.append(storage.python_of_nodes(role, is_proved=is_proved))
+    found += [*storage.container_image(role), *tried]
     return Section(part=name, findings=tuple(found))
 
 
 def _queue(site: Site, name: str) -> Iterator[Finding]:
     role = site.roles[name]
-    look = _QUEUES.get(role.backend)
-    if look is None:
-        seen = f"nothing of {role.backend} is looked at before a job is submitted"
-        yield warn("queue", seen, "`headrace site check --submit` tries a short job.")
-        return
     shaped = role if role.kind == "gang" else role.model_copy(update={"nodes": 1})
-    folder = SiteFolder(Path(site.folder).expanduser().absolute()).lease(f"check-{name}")
-    spec = LeaseSpec(
+    root = Path(site.folder).expanduser().absolute()
+    folder = SiteFolder(root).lease(f"check-{name}")
+    lease = LeaseSpec(
         lease_id=folder.lease_id, key=folder.lease_id, run_id="", role_name=name, role=shaped
     )
+    spec = job_spec(folder, lease, os.environ.get("PYTHONPATH", ""))
     try:
-        yield from look(commands_of(role), job_spec(folder, spec))
+        if role.batch.hosts:
+            yield from elsewhere.hosts(role, root, spec)
+            return
+        commands = commands_of(role)
+        if role.batch.login is not None:
+            yield from elsewhere.login_node(commands, role.batch.login, root)
+        yield from _QUEUES[role.backend](commands, spec)
+    except LoginError as error:
+        yield fail("login", error.what, error.hint)
     except HeadraceError as error:
         yield fail("queue", error.what, error.hint)

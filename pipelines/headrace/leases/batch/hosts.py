@@ -108,6 +108,7 @@ class SshHosts:
 
     name = "SSH"
     config_variable = ""
+    programs_variable = ""
     job_variable = JOB
     job_variables: tuple[str, ...] = (JOB,)
     index_variable = INDEX
@@ -202,7 +203,7 @@ def render(spec: JobSpec, hosts: Sequence[Login]) -> str:
     """The job script of a spec; `ssh` runs the command on all hosts but the first."""
     used = hosts[: spec.nodes]
     names = shlex.join([each.host for each in used])
-    ways = [f"{i}) set -- {shlex.join(_ssh(each))} ;;" for i, each in enumerate(used) if i]
+    ways = [f"{i}) set -- {shlex.join(way_to(each))} ;;" for i, each in enumerate(used) if i]
     launch = (
         f"case $i in {' '.join(ways)} esac; "
         'tail --pid=$$ -f /dev/null | "$@" /bin/bash "$(printf %q "$file")" $i'
@@ -212,7 +213,8 @@ def render(spec: JobSpec, hosts: Sequence[Login]) -> str:
     return f"{script([], spec, hosts=listed, launch=launch, first=watch)}{_COMPLETE}\n"
 
 
-def _ssh(host: Login) -> tuple[str, ...]:
+def way_to(host: Login) -> tuple[str, ...]:
+    """The command that runs another one on a host, from the first one."""
     given = [part for option in host.options for part in ("-o", option)]
     port = ["-p", str(host.port)] if host.port else []
     identity = ["-i", host.identity] if host.identity else []

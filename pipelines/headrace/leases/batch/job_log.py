@@ -29,6 +29,15 @@ def with_log(ended: JobSight, log: str) -> JobSight:
     return ended.model_copy(update={"state": JobState.OUT_OF_MEMORY, "reason": found[-1]})
 
 
+def queue_log(log: str) -> str:
+    """Where a batch system writes that can only do so when the job has ended.
+
+    Args:
+        log: The log of the job, which the job itself writes.
+    """
+    return f"{log}.queue"
+
+
 def end_of(log: Path, num_bytes: int) -> str:
     """The last bytes of a log as text; empty when there is none."""
     try:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.job_log import queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.refusals import Refusals
@@ -85,6 +86,7 @@ class Lsf:
 
     name = "LSF"
     config_variable = "LSF_ENVDIR"
+    programs_variable = "LSF_BINDIR"
     job_variable = "LSB_JOBID"
     job_variables: tuple[str, ...] = ("LSB_", "LS_")
     index_variable = INDEX
@@ -241,7 +243,7 @@ def _options(spec: JobSpec) -> list[str]:
         *([f"-q {spec.partition}"] if spec.partition else []),
         *([f"-P {spec.account}"] if spec.account else []),
         f"-cwd {shlex.quote(spec.folder)}",
-        f"-o {shlex.quote(spec.log)}.queue",
+        f"-o {shlex.quote(queue_log(spec.log))}",
         "-rn",  # the control side decides whether work is tried again
     ]
     return [*options, *spec.options]

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.job_log import queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.refusals import Refusals
@@ -45,6 +46,7 @@ _EXITS = {
 _TERMINATED = 91
 """Substate of a job that was deleted."""
 
+_SUBMITTED = re.compile(r"\b\d+\.\S+(?=\s*\Z)")
 _GONE = re.compile(r"unknown job id|job has finished", re.IGNORECASE)
 
 _REFUSALS = Refusals(
@@ -71,6 +73,7 @@ class Pbs:
 
     name = "PBS"
     config_variable = "PBS_CONF_FILE"
+    programs_variable = ""
     job_variable = "PBS_JOBID"
     job_variables: tuple[str, ...] = ("PBS_JOB", "PBS_NODE", "PBS_TASK", "PBS_O_")
     index_variable = INDEX
@@ -93,8 +96,9 @@ class Pbs:
             AmbiguousSubmitError: No clear answer.
         """
         answer = self._commands.run(("qsub",), render(spec))
-        if answer.code == 0 and answer.output.strip():
-            return answer.output.split()[-1]
+        submitted = _SUBMITTED.search(answer.output)
+        if answer.code == 0 and submitted:
+            return submitted[0]
         raise _REFUSALS.error(spec.name, answer, told(answer))
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
@@ -208,7 +212,7 @@ def _options(spec: JobSpec) -> list[str]:
         *([f"-q {spec.partition}"] if spec.partition else []),
         *([f"-A {spec.account}"] if spec.account else []),
         "-j oe",
-        f"-o {shlex.quote(spec.log)}.queue",  # written when the job has ended; the log grows
+        f"-o {shlex.quote(queue_log(spec.log))}",  # written when the job has ended; the log grows
         "-r n",  # the control side decides whether work is tried again
         "-S /bin/bash",
     ]

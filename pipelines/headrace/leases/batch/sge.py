@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.job_log import queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.refusals import Refusals
@@ -58,6 +59,7 @@ class Sge:
 
     name = "Grid Engine"
     config_variable = "SGE_ROOT"
+    programs_variable = "SGE_BINARY_PATH"
     job_variable = "JOB_ID"
     job_variables: tuple[str, ...] = ("JOB_", "PE_", "SGE_TASK_", "SGE_JOB_")
     index_variable = INDEX
@@ -250,7 +252,7 @@ def _options(spec: JobSpec) -> list[str]:
         *([f"-ar {spec.reservation}"] if spec.reservation else []),
         *nodes,
         "-j y",
-        f"-o {shlex.quote(spec.log)}.queue",
+        f"-o {shlex.quote(queue_log(spec.log))}",
         "-r n",  # the control side decides whether work is tried again
         "-w e",  # a job that cannot run even on the empty cluster is refused, not kept waiting
     ]

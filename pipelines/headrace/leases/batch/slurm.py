@@ -43,6 +43,7 @@ _REFUSALS = Refusals(
 )
 """How sbatch says no. Source of the reasons of a full queue: squeue.html, as above."""
 
+_SUBMITTED = re.compile(r"^(\d+)(?:;.*)?\s*\Z", re.MULTILINE)
 _SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
 _SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
@@ -62,6 +63,7 @@ class Slurm:
 
     name = "Slurm"
     config_variable = "SLURM_CONF"
+    programs_variable = ""
     job_variable = "SLURM_JOB_ID"
     job_variables: tuple[str, ...] = ("SLURM_",)
     index_variable = "SLURM_PROCID"
@@ -84,8 +86,9 @@ class Slurm:
             AmbiguousSubmitError: No clear answer.
         """
         answer = self._commands.run(("sbatch", "--parsable"), render(spec))
-        if answer.code == 0:
-            return answer.output.strip().splitlines()[-1].partition(";")[0]
+        submitted = _SUBMITTED.search(answer.output)
+        if answer.code == 0 and submitted:
+            return submitted[1]
         reached = _REFUSALS.full.search(answer.error)
         raise _REFUSALS.error(spec.name, answer, reached[0] if reached else _told(answer))
 

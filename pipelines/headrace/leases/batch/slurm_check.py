@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headrace.errors import BatchError, nearest
+from headrace.leases.batch.asking import hours, programs, said
 from headrace.leases.batch.commands import Commands
 from headrace.leases.batch.findings import Finding, fail, ok, warn
 from headrace.leases.batch.jobs import JobSpec
@@ -29,7 +30,7 @@ def findings(commands: Commands, spec: JobSpec) -> Iterator[Finding]:
         commands: Runs Slurm's commands.
         spec: The job as headrace would submit it.
     """
-    found = list(_commands(commands))
+    found = list(programs(commands, dict.fromkeys(_NEEDED, ("--version",)), _ADVICE_COMMANDS))
     yield from found
     if any(each.grade == "fail" for each in found):
         return
@@ -87,11 +88,11 @@ def judge_partition(nodes: Sequence[NodeGroup], spec: JobSpec) -> Iterator[Findi
     if limit_s is not None and spec.time_limit_s > limit_s:
         yield fail(
             "time",
-            f"the job asks for {_hours(spec.time_limit_s)}, {name} gives {_hours(limit_s)}",
+            f"the job asks for {hours(spec.time_limit_s)}, {name} gives {hours(limit_s)}",
             "Lower `lifetime` of the role, to a few minutes less than that.",
         )
     else:
-        yield ok("time", f"{_hours(spec.time_limit_s)} of {_hours(limit_s)}")
+        yield ok("time", f"{hours(spec.time_limit_s)} of {hours(limit_s)}")
 
 
 def _judge_nodes(nodes: Sequence[NodeGroup], spec: JobSpec) -> Finding:
@@ -163,24 +164,11 @@ def _wish(spec: JobSpec) -> str:
     return ", ".join([f"{spec.cpus_per_node} CPUs", *memory, *gpus])
 
 
-def _commands(commands: Commands) -> Iterator[Finding]:
-    for name in _NEEDED:
-        try:
-            answer = commands.run((name, "--version"))
-        except BatchError as error:
-            yield fail("commands", error.what, _ADVICE_COMMANDS)
-            continue
-        if answer.code != 0:
-            yield fail("commands", f"{name}: {_said(answer.error)}", _ADVICE_COMMANDS)
-        elif name == _NEEDED[0]:
-            yield ok("commands", f"{', '.join(_NEEDED)}: {answer.output.strip()}")
-
-
 def _groups(commands: Commands) -> list[NodeGroup] | Finding:
     answer = commands.run(("sinfo", "--noheader", f"--format={NODES_FORMAT}"))
     if answer.code != 0:
         advice = "Is the controller up? `batch.config` must name the slurm.conf of this cluster."
-        return fail("controller", _said(answer.error), advice)
+        return fail("controller", said(answer.error), advice)
     return [parse_nodes(line) for line in answer.output.splitlines() if line.strip()]
 
 
@@ -191,7 +179,7 @@ def _books(commands: Commands) -> Finding:
     except BatchError as error:
         return warn("accounting", error.what, advice)
     if answer.code != 0:
-        return warn("accounting", _said(answer.error), advice)
+        return warn("accounting", said(answer.error), advice)
     return ok("accounting", "sacct answers")
 
 
@@ -205,7 +193,7 @@ def _associations(commands: Commands) -> list[Association] | Finding:
     except BatchError as error:
         return warn("account", error.what, advice)
     if answer.code != 0:
-        return warn("account", _said(answer.error), advice)
+        return warn("account", said(answer.error), advice)
     return [parse_association(line) for line in answer.output.splitlines() if line.strip()]
 
 
@@ -215,19 +203,8 @@ def _verdict(commands: Commands, spec: JobSpec) -> Finding:
     asked = spec.model_copy(update={"folder": "/"})
     readable = ("env", "SLURM_TIME_FORMAT=standard")  # for people; elsewhere times are read
     answer = commands.run((*readable, "sbatch", "--test-only"), render(asked))
-    said = _said(answer.error)
+    told = said(answer.error)
     if answer.code == 0:
-        return ok("sbatch --test-only", said)
+        return ok("sbatch --test-only", told)
     advice = "Correct the role's `batch` settings; `headrace plan` shows the script."
-    return fail("sbatch --test-only", said, advice)
-
-
-def _said(text: str) -> str:
-    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]
-    return "; ".join(line.strip() for line in lines if line.strip()) or "no answer"
-
-
-def _hours(seconds: float | None) -> str:
-    if seconds is None:
-        return "no limit"
-    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
+    return fail("sbatch --test-only", told, advice)

@@ -18,6 +18,8 @@ class BatchSystem(Protocol):
     """Which queue this is, where a site has several; empty for the machine's own."""
     config_variable: str
     """Environment variable of its commands that tells one such queue from another."""
+    programs_variable: str
+    """Environment variable of a job that names the folder of its commands; empty for none."""
     job_variable: str
     """Environment variable of a job's first task that holds the job's id."""
     job_variables: tuple[str, ...]

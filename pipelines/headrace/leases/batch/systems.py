@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from headrace.errors import SiteError, nearest
 from headrace.leases.batch.commands import Commands, LocalCommands
@@ -14,7 +13,7 @@ from headrace.leases.batch.sge import Sge
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.batch.system import BatchSystem
-from headrace.recipe.site import Login, Role
+from headrace.recipe.site import Role
 
 _SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf]] = {
     "slurm": Slurm,
@@ -37,7 +36,7 @@ def system_of(role: Role) -> BatchSystem:
         SiteError: There is none of that name.
     """
     if role.batch.hosts:
-        return _hosts(role.batch.hosts)
+        return SshHosts(role.batch.hosts, commands_of_hosts(role))
     if role.backend not in _SYSTEMS:
         raise SiteError(
             f"There is no batch system '{role.backend}'", nearest(role.backend, _SYSTEMS)
@@ -56,9 +55,13 @@ def commands_of(role: Role) -> Commands:
         # a host that is a job itself must not give its own job's limits to those it submits
         own = {name for name in os.environ if name.startswith(system.job_variables)}
         own.discard(system.config_variable)
+        programs = os.environ.get(system.programs_variable)
+        if programs:  # a job's PATH need not have it
+            environment["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), programs))
         return LocalCommands(environment, without=own)
     return SshCommands(login, environment)
 
 
-def _hosts(hosts: Sequence[Login]) -> SshHosts:
-    return SshHosts(hosts, {each.host: SshCommands(each, {}) for each in hosts})
+def commands_of_hosts(role: Role) -> dict[str, Commands]:
+    """What runs commands on the hosts of a role without a queue, by their names."""
+    return {each.host: SshCommands(each, {}) for each in role.batch.hosts}

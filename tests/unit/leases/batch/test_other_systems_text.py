@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.errors import BatchError
+from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.leases.batch import lsf, pbs, sge
 from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.jobs import STARTED, JobSpec, JobState
-from headrace.leases.queued import job_name, job_spec
+from headrace.leases.batch.system import BatchSystem
+from headrace.leases.queued import BatchBackend, job_name, job_spec
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
@@ -181,6 +182,34 @@ def test_a_single_node_needs_no_launcher():
 
 
 @pytest.mark.parametrize(
+    ("backend", "batch", "of_node"),
+    [
+        ("pbs", {}, "#PBS -l select=1:ncpus=4:mpiprocs=1"),
+        ("sge", {"parallel_environment": "smp"}, "#$ -pe smp 4"),
+        ("lsf", {}, "#BSUB -n 4"),
+    ],
+)
+def test_a_pool_is_shown_as_its_host_and_a_node(backend: str, batch: dict[str, Any], of_node: str):
+    """What `headrace plan` shows: each a job of one node, the host with one CPU."""
+    given = {"kind": "pool", "host": "job", "threads_per_node": 4, "node_lifetime": 3600.0}
+    role = Role.model_validate({"backend": backend, "nodes": 3, "batch": batch, **given})
+    host, node = _scripts(role)
+    assert "headrace.leases.host /shared/leases/a-1" in host
+    assert "headrace.leases.worker /shared/leases/a-1 0" in node
+    assert (of_node in node, of_node in host, "-pe" in host) == (True, False, False)
+    assert "exec >> /shared/leases/a-1/jobs/000001.log" in node
+    assert ("01:00" in node, "04:00" in host) == (True, True)
+    alone = role.model_copy(update={"host": "control"})
+    assert _scripts(alone) == [node]
+
+
+def test_a_node_of_a_pool_of_single_slots_needs_no_parallel_environment():
+    Role(backend="sge", nodes=8)
+    with pytest.raises(ValidationError, match="4 slots need"):
+        Role(backend="sge", nodes=8, threads_per_node=4)
+
+
+@pytest.mark.parametrize(
     ("backend", "batch", "told"),
     [
         ("pbs", {"qos": "long"}, "backend 'pbs' has no `batch.qos`"),
@@ -293,6 +322,15 @@ def test_jobs_of_lsf(stat: str, reason: str, state: JobState):
     assert (seen.job_id, seen.state) == ("7", state)
 
 
+@pytest.mark.parametrize("system", [pbs.Pbs, sge.Sge, lsf.Lsf])
+@pytest.mark.parametrize("output", ["", "\n", "12.pbs\nYour job was taken, maybe\n"])
+def test_a_submit_without_an_id_is_no_refusal(system: type[BatchSystem], output: str):
+    """pains 17: the job may be there; it is looked up by its name."""
+    job = _spec(_role("pbs", {}))
+    with pytest.raises(AmbiguousSubmitError, match="no clear answer"):
+        system(ScriptedCommands(Answer(0, output, ""))).submit(job)
+
+
 def test_an_answer_that_is_no_json_or_xml_is_an_error():
     """What cannot be read must not look like the end of all jobs."""
     for system, garbled in ((pbs.Pbs, '{"Jobs":{'), (sge.Sge, "<job_info>"), (lsf.Lsf, '{"REC')):
@@ -316,5 +354,13 @@ def _role(backend: str, batch: dict[str, Any], nodes: int = 2) -> Role:
 
 
 def _spec(role: Role) -> JobSpec:
-    lease = LeaseSpec(lease_id="a-1", key="demo/gpu", run_id="demo", role_name="gpu", role=role)
-    return job_spec(_FOLDER, lease, "/lib", "/opt/python")
+    return job_spec(_FOLDER, _lease(role), "/lib", "/opt/python")
+
+
+def _lease(role: Role) -> LeaseSpec:
+    return LeaseSpec(lease_id="a-1", key="demo/gpu", run_id="demo", role_name="gpu", role=role)
+
+
+def _scripts(role: Role) -> list[str]:
+    text = BatchBackend().preview(_FOLDER, _lease(role))
+    return [f"#!/bin/bash{each}" for each in text.split("#!/bin/bash")[1:]]

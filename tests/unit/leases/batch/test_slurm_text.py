@@ -271,6 +271,8 @@ def test_a_refusal_tells_slurms_own_words():
         Answer(1, "", "sbatch: error: Batch job submission failed: Socket timed out on send/recv"),
         Answer(1, "", "sbatch: error: Unable to contact slurm controller (connect failure)"),
         Answer(1, "", "sbatch: error: Resource temporarily unavailable"),
+        Answer(0, "", ""),
+        Answer(0, "12\nthe disk is full\n", ""),
     ],
 )
 def test_an_unclear_answer_is_no_refusal(answer: Answer):

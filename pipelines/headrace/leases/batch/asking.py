@@ -1,0 +1,50 @@
+"""What all checks of batch systems ask in the same way, and how they tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from headrace.errors import BatchError, LoginError
+from headrace.leases.batch.commands import Commands
+from headrace.leases.batch.findings import Finding, fail, ok
+
+
+def programs(
+    commands: Commands, asked: Mapping[str, Sequence[str]], advice: str
+) -> Iterator[Finding]:
+    """Whether programs are there, and of which version the first one is.
+
+    Args:
+        commands: Runs them.
+        asked: Programs, and the options with which they tell their version.
+        advice: What to do about one that fails.
+
+    Raises:
+        LoginError: The login node cannot be reached, so that nothing can be said of any.
+    """
+    failed, version = [], ""
+    for name, options in asked.items():
+        try:
+            answer = commands.run((name, *options))
+        except LoginError:
+            raise
+        except BatchError as error:
+            failed.append(fail("commands", error.what, error.hint or advice))
+            continue
+        if answer.code != 0:
+            failed.append(fail("commands", f"{name}: {said(answer.error)}", advice))
+        version = version or f"{answer.output}\n{answer.error}".strip().partition("\n")[0].strip()
+    yield from failed or [ok("commands", f"{', '.join(asked)}: {version}")]
+
+
+def said(text: str) -> str:
+    """The words of a command in one line, without the prefixes that Slurm gives them."""
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]
+    return "; ".join(line.strip() for line in lines if line.strip()) or "no answer"
+
+
+def hours(seconds: float | None) -> str:
+    """A time for people; None for no limit."""
+    if seconds is None:
+        return "no limit"
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"

@@ -1,0 +1,138 @@
+"""A role of a site against the real Grid Engine: what is wrong, and what to do about it.
+
+Sources: qconf(1), qsub(1) (`-w v`), queue_conf(5) and sge_pe(5) of Son of Grid Engine 8.1.9.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from headrace.errors import BatchError, nearest
+from headrace.leases.batch.asking import programs, said
+from headrace.leases.batch.commands import Commands
+from headrace.leases.batch.findings import Finding, Grade, fail, ok, warn
+from headrace.leases.batch.jobs import JobSpec
+from headrace.leases.batch.queue_check import QueueFacts, chosen, clock_s, judge_queue
+from headrace.leases.batch.scripts import slots_of
+from headrace.leases.batch.sge import render
+
+_NEEDED = dict.fromkeys(("qsub", "qstat", "qacct", "qdel", "qconf"), ("-help",))
+_ADVICE = "Run headrace where the commands of Grid Engine are, and have them on PATH."
+_SILENT = "Is the qmaster up? `batch.config` must name the SGE_ROOT of this cluster."
+_NO_BOOKS = "An ended job then counts as lost, whatever it died of; have the file shared."
+_NAME = re.compile(r"[\w.-]+")  # and no list, host or pattern, which stand for many
+_VALID = "Correct the role's `batch` settings; `headrace plan` shows the script."
+
+
+def findings(commands: Commands, spec: JobSpec) -> Iterator[Finding]:
+    """What a look at Grid Engine finds for a job; stops where nothing more can be learnt.
+
+    Args:
+        commands: Runs its commands.
+        spec: The job as headrace would submit it.
+
+    Raises:
+        BatchError: The qmaster does not answer.
+    """
+    found = list(programs(commands, _NEEDED, _ADVICE))
+    yield from found
+    if any(each.grade is Grade.FAIL for each in found):
+        return
+    queues = _ask(commands, "-sql").split()
+    yield _books(commands)
+    environments: list[str] = []
+    if _NAME.fullmatch(spec.partition or ""):
+        name = chosen(spec.partition, queues)
+        if isinstance(name, Finding):
+            yield name
+            return
+        queue = parse_fields(_ask(commands, "-sq", name))
+        yield from judge_queue(facts_of(queue), spec)
+        environments = re.findall(r"[^\s,\[\]=]+", queue.get("pe_list", ""))
+    if spec.parallel_environment is not None:
+        yield from _environment(commands, spec.parallel_environment, spec, environments)
+    yield _verdict(commands, spec)
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """Names and values of the output of `qconf -sq` or `-sp`."""
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
+    pairs = [line.split(None, 1) for line in joined.splitlines()]
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def facts_of(queue: dict[str, str]) -> QueueFacts:
+    """A queue out of the answer of `qconf -sq`; of values that differ by host, the usual one."""
+    limit = queue.get("h_rt", "INFINITY").partition(",")[0].strip()
+    return QueueFacts(
+        name=queue["qname"],
+        limit_s=None if limit == "INFINITY" else clock_s(limit),
+    )
+
+
+def judge_environment(
+    pe: dict[str, str], spec: JobSpec, of_queue: Sequence[str]
+) -> Iterator[Finding]:
+    """Whether a parallel environment gives each node all its slots; pure.
+
+    Args:
+        pe: The answer of `qconf -sp`.
+        spec: The job.
+        of_queue: Environments of the job's queue; empty where it names none.
+    """
+    name, rule = pe["pe_name"], pe.get("allocation_rule", "")
+    if of_queue and name not in of_queue:
+        advice = f"It has {', '.join(of_queue)}; `qconf -spl` lists all."
+        yield fail("environment", f"the queue {spec.partition} has no '{name}'", advice)
+    elif int(pe.get("slots", "0")) < slots_of(spec):
+        seen = f"{name} has {pe['slots']} slots, the job asks for {slots_of(spec)}"
+        yield fail("environment", seen, "Ask for less, or name another.")
+    elif spec.nodes > 1 and pe.get("control_slaves") != "TRUE":
+        seen = f"{name} has `control_slaves FALSE`: nothing can be started on further nodes"
+        yield fail("environment", seen, "Name another; `qconf -sp NAME` shows one.")
+    elif not _gives_all_slots(rule, spec):
+        seen = f"{name} has `allocation_rule {rule}`, the job needs {spec.cpus_per_node} a node"
+        advice = f"Name one with `allocation_rule {spec.cpus_per_node}`, or the job may get others."
+        grade = fail if rule.isdigit() or rule == "$pe_slots" else warn
+        yield grade("environment", seen, advice)
+    else:
+        yield ok("environment", f"{name}: {rule}")
+
+
+def _gives_all_slots(rule: str, spec: JobSpec) -> bool:
+    return rule == str(spec.cpus_per_node) or (rule == "$pe_slots" and spec.nodes == 1)
+
+
+def _environment(
+    commands: Commands, name: str, spec: JobSpec, of_queue: Sequence[str]
+) -> Iterator[Finding]:
+    known = _ask(commands, "-spl").split()
+    if name not in known:
+        yield fail("environment", f"there is none named '{name}'", nearest(name, known))
+        return
+    yield from judge_environment(parse_fields(_ask(commands, "-sp", name)), spec, of_queue)
+
+
+def _books(commands: Commands) -> Finding:
+    answer = commands.run(("qacct", "-d", "1"))
+    if answer.code != 0 and "No such file" in answer.error:
+        return warn("accounting", said(answer.error), _NO_BOOKS)
+    return ok("accounting", "qacct answers")
+
+
+def _verdict(commands: Commands, spec: JobSpec) -> Finding:
+    """Grid Engine's own judgement of the very script, were all nodes up and empty."""
+    # the folder of a lease that is never made
+    asked = spec.model_copy(update={"folder": "/"})
+    answer = commands.run(("qsub", "-w", "v"), render(asked))
+    told = said(answer.output if answer.code == 0 else answer.error)
+    return ok("qsub -w v", told) if answer.code == 0 else fail("qsub -w v", told, _VALID)
+
+
+def _ask(commands: Commands, *options: str) -> str:
+    answer = commands.run(("qconf", *options))
+    if answer.code != 0:
+        told = f"Grid Engine does not answer qconf {' '.join(options)}: {said(answer.error)}"
+        raise BatchError(told, _SILENT)
+    return answer.output

@@ -1,0 +1,137 @@
+"""What PBS, Grid Engine and LSF tell of their queues, and what that means for a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.leases.batch import lsf_check, pbs_check, sge_check
+from headrace.leases.batch.commands import Answer
+from headrace.leases.batch.findings import Finding
+from headrace.leases.batch.jobs import JobSpec
+from headrace.leases.batch.queue_check import QueueFacts, clock_s, judge_queue
+from headrace.leases.batch.sge_check import judge_environment, parse_fields
+from support.scripted_commands import ScriptedCommands
+
+LSF_STATUS = """\
+QUEUE: {name}
+  -- Anything
+
+PARAMETERS/STATISTICS
+PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV PJOBS
+ 30    0  Open:Active       -    -    -    -     0     0     0     0     0    0     0
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("48:00:00", 172800.0), ("30:00", 1800.0), ("3600", 3600.0)]
+)
+def test_times(text: str, seconds: float):
+    assert clock_s(text) == seconds
+
+
+def test_a_queue_of_pbs():
+    told = {
+        "queue_type": "Execution",
+        "resources_max": {"ngpus": 0, "ncpus": 144, "nodect": "4", "walltime": "01:00:00"},
+        "resources_min": {"nodect": 2},
+        "enabled": "True",
+        "started": "False",
+    }
+    assert pbs_check.facts_of("qexp", told) == QueueFacts(
+        name="qexp",
+        holds="it is not started",
+        limit_s=3600.0,
+        most_cpus=144,
+        most_nodes=4,
+        least_nodes=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [("INFINITY", None), ("48:00:00", 172800.0), ("24:00:00,[node4=INFINITY]", 86400.0)],
+)
+def test_a_queue_of_grid_engine(limit: str, seconds: float | None):
+    text = f"qname                 all.q\nhostlist              a b \\\n    c\nh_rt    {limit}\n"
+    fields = parse_fields(text)
+    assert fields["hostlist"] == "a b c"
+    assert sge_check.facts_of(fields) == QueueFacts(name="all.q", limit_s=seconds)
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds", "cpus"),
+    [
+        ("", None, None),
+        (" RUNLIMIT\n 2880.0 min of host1\n", 172800.0, None),
+        ("DEFAULT LIMITS:\n RUNLIMIT\n 60.0 min\n", None, None),
+        ("DEFAULT LIMITS:\n RUNLIMIT\n 6 min\nMAXIMUM LIMITS:\n RUNLIMIT\n 90 min\n", 5400.0, None),
+        ("MAXIMUM LIMITS:\n CPULIMIT   RUNLIMIT\n 9 min of a   120.0 min of a\n", 7200.0, None),
+        (" PROCLIMIT\n 1 4 16\n", None, 16),
+        (" TASKLIMIT\n 64\n", None, 64),
+    ],
+)  # fmt: skip
+def test_limits_of_a_queue_of_lsf(limits: str, seconds: float | None, cpus: int | None):
+    """A default is no limit: every job of headrace says its time."""
+    other = LSF_STATUS.format(name="other").replace("Open:Active", "Closed:Inact")
+    first, second = lsf_check.parse_queues(
+        f"{LSF_STATUS.format(name='normal')}{limits}\n{'-' * 78}\n\n{other}"
+    )
+    assert first == QueueFacts(name="normal", limit_s=seconds, most_cpus=cpus)
+    assert (second.name, second.refuses, second.holds) == ("other", "it is Closed", "it is Inact")
+
+
+@pytest.mark.parametrize(
+    ("changes", "job", "grade", "told"),
+    [
+        ({}, {}, "ok", "mpi: 8"),
+        ({"allocation_rule": "$pe_slots"}, {"nodes": 1}, "ok", "$pe_slots"),
+        ({"allocation_rule": "$pe_slots"}, {}, "fail", "the job needs 8 a node"),
+        ({"allocation_rule": "$fill_up"}, {}, "warn", "Name one with `allocation_rule 8`"),
+        ({"allocation_rule": "4"}, {}, "fail", "`allocation_rule 4`"),
+        ({"control_slaves": "FALSE"}, {}, "fail", "nothing can be started"),
+        ({"control_slaves": "FALSE"}, {"nodes": 1}, "ok", "mpi"),
+        ({"slots": "15"}, {}, "fail", "mpi has 15 slots, the job asks for 16"),
+    ],
+)
+def test_parallel_environments(changes: dict[str, str], job: dict[str, Any], grade: str, told: str):
+    pe = {"pe_name": "mpi", "slots": "99", "allocation_rule": "8", "control_slaves": "TRUE"}
+    (found,) = judge_environment(pe | changes, _job(**job), ["make", "mpi"])
+    assert found.grade == grade
+    assert told in _words(found)
+
+
+def test_a_queue_for_large_jobs_is_not_for_small_ones():
+    found = list(judge_queue(QueueFacts(name="prod", least_nodes=10), _job()))
+    assert [each.grade for each in found] == ["ok", "ok", "fail"]
+    assert "prod is for 10 nodes and more" in found[2].seen
+
+
+def test_torque_is_told_apart():
+    """It has `qsub --version` and no JSON."""
+    commands = ScriptedCommands(
+        *[Answer(0, "", "Version: 6.1.1")] * 4, Answer(2, "", "qstat: invalid option -- 'F'")
+    )
+    looked = pbs_check.findings(commands, _job())
+    assert "Version: 6.1.1" in next(looked).seen
+    with pytest.raises(Exception, match=r"(?s)invalid option.*Torque.*is not supported"):
+        next(looked)
+
+
+def _job(**changes: Any) -> JobSpec:
+    given = {
+        "name": "a",
+        "command": ("true",),
+        "nodes": 2,
+        "cpus_per_node": 8,
+        "time_limit_s": 3600.0,
+        "folder": "/",
+        "log": "/dev/null",
+    }
+    return JobSpec(**given | changes)
+
+
+def _words(found: Finding) -> str:
+    return f"{found.seen} {found.advice}"
