@@ -13,19 +13,22 @@ import ctypes
 import errno
 import mmap
 import os
+import threading
 import time
 import weakref
 
 HUGE_PAGE = 2 * 2**20
 """Bytes of a huge page."""
 
+AT_ONCE = 8
+"""Pages that are taken at once, at most: the kernel looks at all processors each time."""
+
 _COLLAPSE = 25
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _FAILED = ctypes.c_void_p(-1).value
 _FOR_NOW = (errno.ENOMEM, errno.EAGAIN, errno.EBUSY)
-_SLOW_S = 0.02  # the kernel has to move other memory out of the way, or waits for a processor
-_LEAST_PAUSE, _MOST_PAUSE = 4, 64  # pages that are left small before it is tried again
+_LEAST_PAUSE, _MOST_PAUSE = 8, 256  # pages that are left small before it is tried again
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -36,72 +39,109 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
+class Pace:
+    """How long huge pages are done without when they were slow; for all files, and threads.
+
+    They are when the kernel must move other memory out of the way first, or when a virtual machine
+    gets its memory from the host anew.
+
+    Args:
+        slow_s: Seconds a page that are too long.
+    """
+
+    def __init__(self, slow_s: float = 0.02) -> None:
+        self._slow_s = slow_s
+        self._pause = _LEAST_PAUSE
+        self._num_left_out = 0
+        self._lock = threading.Lock()
+
+    def lets(self, num_pages: int) -> bool:
+        """Whether to try so many pages now."""
+        with self._lock:
+            left_out = self._num_left_out > 0
+            self._num_left_out -= num_pages if left_out else 0
+            return not left_out
+
+    def took(self, num_pages: int, seconds: float, *, failed: bool) -> None:
+        """Take in how it went."""
+        with self._lock:
+            if failed or seconds > num_pages * self._slow_s:
+                self._num_left_out = self._pause
+                self._pause = min(2 * self._pause, _MOST_PAUSE)
+            else:
+                self._pause = _LEAST_PAUSE
+
+
 class HugePages:
     """Makes a file that is being written lie in huge pages, as far as that is possible.
 
     Args:
         file: File descriptor, open for writing and reading.
+        pace: When to do without; None for one of the file's own, which is patient.
     """
 
-    def __init__(self, file: int) -> None:
+    def __init__(self, file: int, pace: Pace | None = None) -> None:
         self._file = file
+        self._pace = pace or Pace()
         self.is_usable = hasattr(mmap, "MADV_HUGEPAGE")
         """Whether it works for files like this one; it is not tried again when it does not."""
-        self._pause = _LEAST_PAUSE
-        self._num_left_out = 0
         self._window = _Window() if self.is_usable else None
 
-    def prepare(self, start: int) -> None:
-        """Take a huge page for the bytes from `start` on; the file then ends behind it.
+    def prepare(self, start: int, num_pages: int = 1) -> memoryview | None:
+        """Take huge pages for the bytes from `start` on; the file then ends behind them.
 
         Args:
             start: Place in the file, a multiple of `HUGE_PAGE`; nothing lies there or behind so
                 far.
+            num_pages: Pages, `AT_ONCE` at most.
+
+        Returns:
+            What lies there, to be read until the next call, `(num_pages * HUGE_PAGE,) uint8`; None
+            when it lies in small pages.
 
         Raises:
             OSError: There is no room (`errno.ENOSPC`).
         """
-        if self._window is None or not self.is_usable:
-            return
-        if self._num_left_out > 0:
-            self._num_left_out -= 1
-            return
+        if self._window is None or not self.is_usable or not self._pace.lets(num_pages):
+            return None
         before = time.monotonic()
-        if os.pwrite(self._file, b"\0", start) != 1:  # a page must be there to be made a huge one
-            return
-        os.ftruncate(self._file, start + HUGE_PAGE)
-        error = self._window.collapse(self._file, start)
-        if error not in (0, *_FOR_NOW):
-            self.is_usable = False
-        elif error or time.monotonic() - before > _SLOW_S:
-            self._num_left_out = self._pause
-            self._pause = min(2 * self._pause, _MOST_PAUSE)
-        else:
-            self._pause = _LEAST_PAUSE
+        for page in range(num_pages):  # a page must be there to be made a huge one
+            if os.pwrite(self._file, b"\0", start + page * HUGE_PAGE) != 1:
+                return None
+        os.ftruncate(self._file, start + num_pages * HUGE_PAGE)
+        error = self._window.collapse(self._file, start, num_pages)
+        self.is_usable = error in (0, *_FOR_NOW)
+        self._pace.took(num_pages, time.monotonic() - before, failed=error != 0)
+        return None if error else self._window.content(num_pages)
 
 
 class _Window:
-    """Address space for one huge page."""
+    """Address space for huge pages."""
 
     def __init__(self) -> None:
-        size = 2 * HUGE_PAGE
+        size = (AT_ONCE + 1) * HUGE_PAGE
         anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         start = _libc.mmap(None, size, 0, anonymous, -1, 0)
         self._address = None if start == _FAILED else -(-start // HUGE_PAGE) * HUGE_PAGE
         if self._address is not None:
             weakref.finalize(self, _libc.munmap, start, size)
 
-    def collapse(self, file: int, start: int) -> int:
-        """Let 2 MiB of a file from `start` on lie in one page.
+    def collapse(self, file: int, start: int, num_pages: int) -> int:
+        """Let bytes of a file from `start` on lie in huge pages, which are mapped here.
 
         Returns:
             0 when they do, else the error's number (`errno`).
         """
         if self._address is None:
             return errno.EINVAL
-        flags = mmap.MAP_SHARED | _MAP_FIXED
-        found = _libc.mmap(self._address, HUGE_PAGE, mmap.PROT_READ, flags, file, start)
+        size, flags = num_pages * HUGE_PAGE, mmap.MAP_SHARED | _MAP_FIXED
+        found = _libc.mmap(self._address, size, mmap.PROT_READ, flags, file, start)
         if found == _FAILED:
             return ctypes.get_errno()
-        failed = _libc.madvise(self._address, HUGE_PAGE, _COLLAPSE)
+        failed = _libc.madvise(self._address, size, _COLLAPSE)
         return ctypes.get_errno() if failed else 0
+
+    def content(self, num_pages: int) -> memoryview:
+        """What is mapped here; nobody may look at it when the window has gone."""
+        size = num_pages * HUGE_PAGE
+        return memoryview((ctypes.c_uint8 * size).from_address(self._address or 0)).cast("B")

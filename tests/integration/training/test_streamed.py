@@ -70,3 +70,7 @@ def test_what_is_far_and_what_is_near_train_alike(
     whole = trained(tmp_path / "whole", str(dataset), dataset, {})
     assert streamed["weights_xxh3"] == whole["weights_xxh3"]
     assert streamed["metrics"] == whole["metrics"]
+    fetched = streamed["streamed"]["node-0"]
+    assert fetched["source_bytes"] > 0
+    assert fetched["peer_bytes"] == 0
+    assert "streamed" not in whole

@@ -14,11 +14,11 @@ import pytest
 import xxhash
 
 from headrace.shards.region import Region
-from headrace.storage import huge_pages
+from headrace.storage import checksums, huge_pages
 from headrace.storage.checksums import copy_verified
-from headrace.storage.huge_pages import HUGE_PAGE, HugePages
+from headrace.storage.huge_pages import HUGE_PAGE, HugePages, Pace
 
-SIZES = [0, 1, HUGE_PAGE - 1, HUGE_PAGE, HUGE_PAGE + 1, 3 * HUGE_PAGE, 3 * HUGE_PAGE + 5000]
+SIZES = [0, 1, HUGE_PAGE - 1, HUGE_PAGE, HUGE_PAGE + 1, 3 * HUGE_PAGE, 9 * HUGE_PAGE + 5000]
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -40,8 +40,9 @@ def test_a_copy_holds_the_same_bytes(folder: Path, tmp_path: Path, num_bytes: in
     assert target.read_bytes() == content
 
 
-def test_whole_pages_of_a_file_in_memory_are_huge(tmp_path: Path) -> None:
+def test_whole_pages_of_a_file_in_memory_are_huge(tmp_path: Path, monkeypatch) -> None:
     """As far as the kernel says that it can: `is_usable` must not claim what is not so."""
+    monkeypatch.setattr(checksums, "_PACE", Pace(slow_s=60))
     source = tmp_path / "source"
     source.write_bytes(random.Random(0).randbytes(4 * HUGE_PAGE + 100))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
@@ -51,6 +52,21 @@ def test_whole_pages_of_a_file_in_memory_are_huge(tmp_path: Path) -> None:
         os.close(probe)
         copy_verified(source, Path(memory) / "target")
         assert huge_bytes(Path(memory) / "target") == (4 * HUGE_PAGE if pages.is_usable else 0)
+
+
+def test_a_file_that_becomes_shorter_is_copied_as_far_as_it_goes(folder, tmp_path):
+    """Room was made for what has gone; the copy does not claim it."""
+    source, target = tmp_path / "source", folder / "target"
+    content = random.Random(1).randbytes(4 * HUGE_PAGE)
+    source.write_bytes(content)
+    left_bytes = HUGE_PAGE + 4096
+
+    def cut(num_bytes: int) -> None:
+        os.truncate(source, left_bytes)
+
+    copied = copy_verified(source, target, cut)
+    assert copied == (left_bytes, xxhash.xxh3_128_hexdigest(content[:left_bytes]))
+    assert target.read_bytes() == content[:left_bytes]
 
 
 def test_where_it_does_not_work_it_is_not_tried_again(tmp_path: Path) -> None:
@@ -67,17 +83,28 @@ def test_what_fails_for_want_of_memory_is_tried_again_later_and_later(tmp_path, 
     """A file that was unlucky once was left in small pages to its end."""
     tried: list[int] = []
 
-    def lacking(window: object, file: int, start: int) -> int:
+    def lacking(window: object, file: int, start: int, num_pages: int) -> int:
         tried.append(start // HUGE_PAGE)
         return 0 if len(tried) == 4 else errno.ENOMEM
 
     monkeypatch.setattr(huge_pages._Window, "collapse", lacking)
     with (tmp_path / "file").open("w+b") as file:
         pages = HugePages(file.fileno())
-        for number in range(50):
+        for number in range(90):
             pages.prepare(number * HUGE_PAGE)
         assert pages.is_usable
-    assert tried == [0, 5, 14, 31, 32, 37, 46]
+    assert tried == [0, 9, 26, 59, 60, 69, 86]
+
+
+def test_slow_pages_are_done_without_for_a_while() -> None:
+    pace = Pace(slow_s=0.001)
+    assert pace.lets(8)
+    pace.took(8, seconds=0.007, failed=False)
+    assert pace.lets(8)
+    pace.took(8, seconds=0.009, failed=False)
+    assert [pace.lets(4) for _ in range(3)] == [False, False, True]
+    pace.took(8, seconds=0.009, failed=False)
+    assert [pace.lets(8) for _ in range(3)] == [False, False, True]
 
 
 def huge_bytes(path: Path) -> int:
