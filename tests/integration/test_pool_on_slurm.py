@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
+from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import fleet_functions
-from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_probe, wait_for_state
+from support.paced_run import Waiting, until
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
@@ -120,14 +122,99 @@ def test_jobs_that_can_never_start_fail_the_pool(
 
 
 def test_jobs_that_die_at_once_stop_the_pool_and_tell_why(site: Path, slurm: DevSlurm):
-    """pains 20: three, with pauses, not a loop."""
+    """pains 20: a few, with pauses, not a loop; and no node is to blame."""
     folder = opened(site, _role(nodes=2, batch={"prologue": ["echo no such module; exit 7"]}))
     _ask_until_failed(folder)
     why = client.why_ended(folder)
-    assert why.startswith("3 jobs in a row came to nothing; last: Slurm job ")
+    assert re.match("[3-5] jobs in a row came to nothing; last: Slurm job ", why)
     assert "failed: NonZeroExitCode\nno such module" in why
-    assert len(list(folder.jobs.glob("*.log"))) <= 4
+    assert len(list(folder.jobs.glob("*.log"))) <= 6
+    assert view(folder).bad_nodes == ()
     assert slurm.queue() == []
+
+
+def test_a_node_on_which_jobs_fail_is_left_out(site: Path, slurm: DevSlurm):
+    """pains 20, 34: the queue gives the one free node again and again, which is the bad one."""
+    hold = ("--exclusive", "--nodelist=node3,node4", "--output=/dev/null", "--wrap=sleep 300")
+    left = [slurm.run("sbatch", "--parsable", *hold).strip()]
+
+    batch = {"prologue": [_bad("node1")], "exclusive": True}
+
+    def free_others_once_it_is_avoided() -> None:
+        if left and view(folder).avoids:
+            assert "without node1, where jobs failed" in view(folder).waits_for
+            slurm.run("scancel", left.pop())
+
+    try:
+        folder = opened(site, _role(nodes=2, keep_nodes=0.5, batch=batch))
+        with Fleet.open(folder) as fleet:
+            fleet.nodes(2, START_TIMEOUT_S, check=free_others_once_it_is_avoided)
+            done = dict(fleet.map(fleet_functions.node_of_slot, [0.2] * 12))
+    finally:
+        slurm.commands.run(("scancel", *left))
+    assert len(set(done.values())) == 2
+    assert "node1" not in done.values()
+    seen = view(folder)
+    (avoided,) = seen.avoids
+    assert avoided.node == "node1"
+    assert "2 jobs ended badly there: Slurm job" in avoided.why
+    assert [each.host for each in seen.ended] == ["node1", "node1"]
+    assert seen.bad_nodes == ("node1",)
+    assert "Doing without node1: 2 jobs" in folder.log.read_text()
+
+
+def test_bad_nodes_are_taken_all_the_same_where_there_are_no_others(site: Path, slurm: DevSlurm):
+    """pains 34: a pool that excludes all nodes of the cluster would never work."""
+    folder = SiteFolder(site).lease("desperate-1")
+    twice = f"echo >> {site}/tries; [ $(wc -l < {site}/tries) -gt 2 ] || exit 7"
+    role = _role(nodes=1, keep_nodes=0.5, batch={"prologue": [twice]})
+    spec = lease_spec(folder, role)
+    client.start(folder, spec.model_copy(update={"exclude": ("node1", "node2", "node4")}))
+    wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+    with Fleet.open(folder) as fleet:
+        fleet.nodes(1, START_TIMEOUT_S)
+    seen = view(folder)
+    assert [each.host for each in seen.ended] == ["node3", "node3"]
+    assert seen.avoids == ()
+    assert "not available" in seen.takes_all
+
+
+def test_work_goes_on_when_nodes_are_preempted_and_out_of_time(site: Path, slurm: DevSlurm):
+    """pains 18, 20, 31: other nodes follow, no item is lost, and the lease tells the causes."""
+    folder = opened(site, _role(nodes=2, keep_nodes=0.5, batch={"exclusive": True}))
+    hold = site / "hold"
+    hold.touch()
+
+    def all_busy() -> bool:
+        return [job.stage for job in view(folder).jobs] == ["busy", "busy"]
+
+    def disturb() -> Waiting:
+        yield from until(all_busy)
+        urgent = ("--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null")
+        slurm.run("sbatch", *urgent, "--wrap=sleep 2")
+        yield from until(lambda: len(view(folder).ended) == 2 and all_busy())
+        late = view(folder).jobs[0].job_id  # the host gives it more time than Slurm does
+        slurm.run("scontrol", "update", f"jobid={late}", "endtime=now")
+        yield from until(lambda: len(view(folder).ended) == 3)
+        hold.unlink()
+
+    disturbing = disturb()
+    with Fleet.open(folder) as fleet:
+        items = [str(hold)] * 8
+        work = fleet.map(
+            fleet_functions.node_when_free, items, check=lambda: next(disturbing, None)
+        )
+        assert sorted(index for index, _ in work) == list(range(8))
+    assert not hold.exists()
+    causes = [each.why.rpartition("ended: ")[2].partition(":")[0] for each in view(folder).ended]
+    assert causes == ["preempted", "preempted", "timed out"]
+    assert view(folder).avoids == ()
+    wait_until(lambda: not slurm.queue(), GONE_WITHIN_S, "an empty queue", poll_s=0.3)
+    assert client.state(folder, 15) is LeaseState.READY
+
+
+def _bad(node: str) -> str:
+    return f'if [ "$SLURMD_NODENAME" = {node} ]; then echo broken; exit 7; fi'
 
 
 def _ask_until_failed(folder: LeaseFolder) -> None:

@@ -47,28 +47,60 @@ def test_a_bad_node_is_named_with_the_reason(tmp_path: Path, slurm: DevSlurm):
     client.end(folder)
 
 
-@pytest.mark.skipif(bool(container_image.why_not()), reason=container_image.why_not())
+IN_CONTAINER = pytest.mark.skipif(bool(container_image.why_not()), reason=container_image.why_not())
+
+
+@IN_CONTAINER
 def test_workers_run_in_the_container_and_the_host_outside(
     tmp_path: Path, slurm: DevSlurm, no_leftover_processes: None
 ):
     """pains 38: the control plane is outside, where Slurm's commands are."""
-    image = container_image.make_image(tmp_path / "image")
-    if reason := container_image.starts(image):
-        pytest.skip(reason)
-    role = _gang(container=container_image.container(image), preflight="full")
-    folder = SiteFolder(tmp_path).lease("contained-1")
-    client.start(folder, _spec(folder, role))
-    wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
-    assert not Path(container_image.MARK).exists()
-    with Fleet.open(folder) as fleet:
-        for node in fleet.nodes(2, 1):
-            assert fleet.call(node, os.path.exists, container_image.MARK)
-            assert fleet.call(node, os.getenv, "COLOUR") == "inside"
-            assert fleet.call(node, os.getenv, "HEADRACE_LEASE_ID") == "contained-1"
+    role = _gang(container=_container(tmp_path), preflight="full")
+    folder = _works_inside(tmp_path, role, timeout_s=1)
     looked = [each.name for report in preflight.reports(folder) for each in report.checks]
     assert looked == ["GPUs", "tiers", "locks", "container", "all-reduce"] * 2
     client.end(folder)
     assert client.state(folder, 0) is LeaseState.CLOSED
+
+
+@IN_CONTAINER
+def test_nodes_of_a_pool_run_in_the_container(
+    tmp_path: Path, slurm: DevSlurm, no_leftover_processes: None
+):
+    """pains 38: each looks at the container first, from outside."""
+    role = _gang(nodes=1, container=_container(tmp_path)).model_copy(update={"kind": "pool"})
+    folder = _works_inside(tmp_path, role, timeout_s=START_TIMEOUT_S)
+    (report,) = preflight.reports(folder)
+    assert [each.name for each in report.checks] == ["GPUs", "tiers", "locks", "container"]
+    client.end(folder)
+    assert client.state(folder, 0) is LeaseState.CLOSED
+
+
+def _container(folder: Path) -> dict[str, Any]:
+    image = container_image.make_image(folder / "image")
+    if reason := container_image.starts(image):
+        pytest.skip(reason)
+    return container_image.container(image)
+
+
+def _works_inside(site: Path, role: Role, timeout_s: float) -> LeaseFolder:
+    """Open a lease, and see that all its workers are in the container, which this process is not.
+
+    Args:
+        site: The site's folder.
+        role: Its machines.
+        timeout_s: Longest wait for nodes once it is ready.
+    """
+    folder = SiteFolder(site).lease("contained-1")
+    client.start(folder, _spec(folder, role))
+    wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+    assert not Path(container_image.MARK).exists()
+    with Fleet.open(folder) as fleet:
+        for node in fleet.nodes(role.nodes, timeout_s):
+            assert fleet.call(node, os.path.exists, container_image.MARK)
+            assert fleet.call(node, os.getenv, "COLOUR") == "inside"
+            assert fleet.call(node, os.getenv, "HEADRACE_LEASE_ID") == "contained-1"
+    return folder
 
 
 def test_a_container_that_does_not_start_is_told(tmp_path: Path, slurm: DevSlurm):

@@ -34,6 +34,17 @@ def test_a_good_site_has_nothing_to_fix(headrace_home: Path, slurm: DevSlurm):
     assert list((headrace_home / "leases").glob("check-*")) == []
 
 
+def test_a_pool_is_tried_as_one_of_its_nodes(headrace_home: Path, slurm: DevSlurm):
+    code, found = check(_site(headrace_home), "--role", "cpu", "--submit")
+    assert code == 0, found
+    assert {(part, name) for part, name, grade, _ in found if grade != "ok"} == set()
+    told = {name: text for part, name, _, text in found if part == "cpu"}
+    assert told["job"].startswith("1 node was there after ")
+    assert [name for name in told if name.startswith("node") and name != "nodes"] == ["node1"]
+    assert "locks" in told["node1"]
+    assert slurm.queue() == []
+
+
 @pytest.mark.parametrize(
     ("changes", "wrong", "told"),
     [

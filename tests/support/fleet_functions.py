@@ -30,9 +30,10 @@ def die(_argument: object) -> None:
 
 
 def die_once(marker: str) -> str:
-    """Kills its worker the first time."""
+    """Kills its worker the first time, and leaves its process id."""
     try:
-        Path(marker).touch(exist_ok=False)
+        with Path(marker).open("x") as file:
+            file.write(str(os.getpid()))
     except FileExistsError:
         return "alive"
     os.kill(os.getpid(), signal.SIGKILL)
@@ -52,6 +53,13 @@ def node_of_slot(seconds: float) -> str:
 
 def work_for(seconds: float) -> None:
     time.sleep(seconds)
+
+
+def node_when_free(hold: str) -> str:
+    """Wait as long as a file is there; which node of Slurm that was."""
+    while Path(hold).exists() and wanted():
+        time.sleep(0.1)
+    return os.environ["SLURMD_NODENAME"]
 
 
 def hold_until_unwanted(started: str, ended: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from headrace.cli.view import duration
 from headrace.leases.overview import LeaseView
-from headrace.leases.records import LeaseInfo, LeaseSpec, NodeJob
+from headrace.leases.records import EndedJob, LeaseInfo, LeaseSpec, NodeJob
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
@@ -63,6 +64,8 @@ def details(
     parts: list[RenderableType] = [facts]
     if view.jobs:
         parts.append(_jobs(view.jobs))
+    if view.ended:
+        parts.append(_ended(view.ended))
     parts.append(_steps(steps) if steps else Text("no steps yet", style="dim"))
     return Group(*parts)
 
@@ -77,10 +80,7 @@ def _facts(
         yield "ended", Text(view.why_ended)
     if view.waits_for:
         yield "waits", Text(view.waits_for)
-    if view.bad_nodes:
-        yield "bad nodes", f"{', '.join(view.bad_nodes)}: the run's next leases do without them"
-    if view.excludes:
-        yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
+    yield from _node_facts(view)
     yield "run", view.run_id or "none"
     yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
     yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime)}"
@@ -98,10 +98,29 @@ def _facts(
     yield "log", f"{view.folder}/host.log"
 
 
+def _node_facts(view: LeaseView) -> Iterator[tuple[str, RenderableType]]:
+    if view.bad_nodes:
+        yield "bad nodes", f"{', '.join(view.bad_nodes)}: the run's next leases do without them"
+    if view.excludes:
+        yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
+    if view.avoids:
+        yield "avoids", Text("\n".join(f"{each.node}: {each.why}" for each in view.avoids))
+    if view.takes_all:
+        yield "takes all", Text(f"nodes, also bad ones: {view.takes_all}")
+
+
 def _jobs(jobs: Sequence[NodeJob]) -> Table:
     table = Table("node", "job", "state", "why", box=None, pad_edge=False)
     for job in jobs:
         table.add_row(job.node, job.job_id, job.stage, Text(job.why))
+    return table
+
+
+def _ended(jobs: Sequence[EndedJob]) -> Table:
+    table = Table("node", "job", "ran on", "ended", "why", box=None, pad_edge=False)
+    for job in jobs:
+        ago = f"{duration(max(time.time() - job.at, 0.0))} ago"
+        table.add_row(job.node, job.job_id, job.host, ago, Text(_first_line(job.why)))
     return table
 
 

@@ -80,6 +80,9 @@ def remarks(view: RunView) -> Iterator[str]:
         )
     if view.waits_for:
         yield f"Waits for a lease: {view.waits_for}"
+    if view.without:
+        nodes = ", ".join(view.without)
+        yield f"Does without {nodes}, where its jobs failed: headrace lease list shows its leases"
 
 
 def _row(step: StepView) -> Iterator[RenderableType]:

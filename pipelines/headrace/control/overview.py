@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.leases import bad_nodes
 from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, open_run
 from headrace.leases import client
@@ -62,6 +63,8 @@ class RunView(BaseModel):
     waits_for: str = ""
     """Why its next step does not begin: who has the leases of a site that has no more to give, or
     what its lease waits for in a queue."""
+    without: tuple[str, ...] = ()
+    """Nodes that its leases, or jobs of them, failed on, and that further jobs do without."""
     steps: tuple[StepView, ...]
 
 
@@ -93,6 +96,7 @@ def overview(run_id: str) -> RunView:
         dashboard_url=urls[0] if urls else "",
         owner_is_gone=is_gone,
         waits_for=_no_room(run, planned, attempts, open_leases) or queued if goes_on else "",
+        without=bad_nodes(run) if goes_on else (),
         steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )
 

@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 _POLL_S = 0.1
-_REPORTS_EVERY_S = 1.0
 _CLOSE_TIMEOUT_S = 15.0
 _DEATH_TIMEOUT_S = 30.0
 
@@ -96,12 +95,12 @@ class GangCluster:
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait; a node that reports something bad ends it."""
-        looked_s = 0.0
+        look_s, pauses_s = 0.0, preflight.pauses_s()
         while not is_so():
             if self._keeping is not None and self._keeping.done():
                 self._keeping.result()
-            if time.monotonic() > looked_s + _REPORTS_EVERY_S:
-                looked_s = time.monotonic()
+            if time.monotonic() > look_s:
+                look_s = time.monotonic() + next(pauses_s)
                 self._reports = preflight.reports(self._folder, self._reports)
                 preflight.require_good(self._folder, self._reports)
             await asyncio.sleep(_POLL_S)

@@ -7,7 +7,7 @@ import time
 from headrace.errors import UnknownNameError, nearest
 from headrace.leases import client
 from headrace.leases.reap import folders
-from headrace.leases.records import LeaseInfo, NodeJob, PoolRecord, Record
+from headrace.leases.records import AvoidedNode, EndedJob, LeaseInfo, NodeJob, PoolRecord, Record
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
@@ -45,7 +45,13 @@ class LeaseView(Record):
     excludes: tuple[str, ...] = ()
     """Nodes that it was not to get, since earlier leases of its run failed on them."""
     bad_nodes: tuple[str, ...] = ()
-    """Nodes that are to blame for its failure."""
+    """Nodes that it, or jobs of it, failed on."""
+    ended: tuple[EndedJob, ...] = ()
+    """Jobs of a pool that ended by themselves, the newest last."""
+    avoids: tuple[AvoidedNode, ...] = ()
+    """Nodes of those that further jobs of a pool do without."""
+    takes_all: str = ""
+    """Why a pool takes bad nodes all the same; empty as long as it does not."""
     jobs: tuple[NodeJob, ...] = ()
     """Jobs that are, or will be, nodes of a pool; empty for a gang and without a queue."""
     why_ended: str
@@ -108,6 +114,9 @@ def view(folder: LeaseFolder) -> LeaseView:
         bad_nodes=bad.nodes if (bad := client.bad_nodes(folder)) is not None else (),
         waits_for=_waits_for(folder, pool) if state.is_active else "",
         jobs=pool.jobs if pool is not None and state.is_active else (),
+        ended=pool.ended if pool is not None else (),
+        avoids=pool.avoids if pool is not None else (),
+        takes_all=pool.takes_all if pool is not None else "",
         why_ended=client.why_ended(folder),
     )
 

@@ -7,7 +7,7 @@ import asyncio
 from distributed import Scheduler
 
 from headrace.leases.pool_jobs import PoolJobs
-from headrace.leases.records import LeaseSpec, PoolRecord
+from headrace.leases.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.leases.scaler import Scaler
 from headrace.leases.scheduler import open_scheduler
 from headrace.storage.atomic import write_json, write_record
@@ -38,6 +38,7 @@ class PoolCluster:
         self._folder = folder
         self._scheduler = scheduler
         self._job_ids = job_ids
+        self._avoids: tuple[AvoidedNode, ...] = ()
         self._scaler = Scaler(spec, jobs, scheduler, self._tell)
         self._scaling = asyncio.create_task(self._scaler.run())
 
@@ -79,7 +80,18 @@ class PoolCluster:
 
     def _tell(self, record: PoolRecord) -> None:
         if self._folder.spec.exists():  # a folder that was removed is not made again
+            if record.avoids != self._avoids:
+                self._tell_bad_nodes(record.avoids)
             write_record(self._folder.pool, record)
+
+    def _tell_bad_nodes(self, avoids: tuple[AvoidedNode, ...]) -> None:
+        self._avoids = avoids
+        if not avoids:
+            self._folder.bad_nodes.unlink(missing_ok=True)
+            return
+        why = "; ".join(f"{each.node}: {each.why}" for each in avoids)
+        bad = BadNodes(nodes=tuple(each.node for each in avoids), why=why)
+        write_record(self._folder.bad_nodes, bad)
 
 
 async def open_pool(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import BatchError, LeaseError
+from headrace.errors import BatchError, JobRefusedError, LeaseError
 from headrace.leases.batch.board import sights
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.job_log import end_of, queue_log
@@ -25,6 +25,18 @@ _TAIL_LINES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeRequest:
+    """What the job of a node is asked to be."""
+
+    number: int
+    """Place of the node, from 0."""
+    time_limit_s: float
+    """Time limit of the job, seconds."""
+    exclude: tuple[str, ...] = ()
+    """Nodes that it must not get."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PoolJob:
     """The job of one node."""
 
@@ -34,6 +46,8 @@ class PoolJob:
     """Place of its node, from 0."""
     record: JobRecord
     """What the batch system knows it by."""
+    exclude: tuple[str, ...] = ()
+    """Nodes that it must not get."""
 
 
 class PoolJobs:
@@ -42,34 +56,32 @@ class PoolJobs:
     Args:
         folder: The lease.
         gate: The way into the queue.
-        spec: The job of a node, from its serial number, the node's number and the time limit in
-            seconds.
+        spec: The job of a node, from its serial number and what is asked for.
     """
 
     def __init__(
-        self, folder: LeaseFolder, gate: Gate, spec: Callable[[int, int, float], JobSpec]
+        self, folder: LeaseFolder, gate: Gate, spec: Callable[[int, NodeRequest], JobSpec]
     ) -> None:
         self._folder = folder
         self._gate = gate
         self._spec = spec
         self._is_stopped = False
         self._serial = 1
-        self._unclear: int | None = None
+        self._unclear: NodeRequest | None = None
 
     @property
     def system(self) -> BatchSystem:
         """The batch system."""
         return self._gate.system
 
-    def submit(self, number: int, time_limit_s: float) -> PoolJob:
+    def submit(self, request: NodeRequest) -> PoolJob:
         """Submit the job of a node, once.
 
         After a `BatchError` nobody knows whether there is a job: the next call is about the same
-        one, whatever node it asks for.
+        one, whatever it asks for.
 
         Args:
-            number: Place of the node.
-            time_limit_s: Time limit of the job.
+            request: What it is asked to be.
 
         Raises:
             JobRefusedError: The batch system refuses the job.
@@ -79,15 +91,20 @@ class PoolJobs:
         """
         if self._is_stopped:
             raise LeaseError("The pool is closing")
-        number = number if self._unclear is None else self._unclear
-        job = self._spec(self._serial, number, time_limit_s)
+        request = self._unclear or request
+        job = self._spec(self._serial, request)
         file = _record_file(self._folder, self._serial)
         try:
             record = self._gate.submit(job, file)
-        except BatchError:
-            self._unclear = number
+        except JobRefusedError:
+            self._unclear = None
             raise
-        made = PoolJob(serial=self._serial, number=number, record=record)
+        except BatchError:
+            self._unclear = request
+            raise
+        made = PoolJob(
+            serial=self._serial, number=request.number, record=record, exclude=request.exclude
+        )
         self._serial += 1
         self._unclear = None
         return made
@@ -147,25 +164,23 @@ def host_job(gang: JobSpec, role: Role) -> JobSpec:
     )
 
 
-def node_job(
-    gang: JobSpec, folder: LeaseFolder, serial: int, number: int, time_limit_s: float
-) -> JobSpec:
+def node_job(gang: JobSpec, folder: LeaseFolder, serial: int, request: NodeRequest) -> JobSpec:
     """The job of one node of a pool.
 
     Args:
         gang: The job that would have all nodes.
         folder: The lease.
         serial: Jobs of the pool are counted from 1.
-        number: Place of the node, from 0.
-        time_limit_s: Time limit.
+        request: What is asked for; its nodes to avoid come on top of the site's.
     """
     return gang.model_copy(
         update={
             "name": f"{gang.name}-{serial}",
             "command": (gang.command[0], "-m", "headrace.leases.worker", str(folder.path),
-                        str(number)),
+                        str(request.number)),
             "nodes": 1,
-            "time_limit_s": time_limit_s,
+            "time_limit_s": request.time_limit_s,
+            "exclude": (*gang.exclude, *request.exclude),
             "log": str(log_file(folder, serial)),
         }
     )  # fmt: skip

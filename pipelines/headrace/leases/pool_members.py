@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.leases.avoidance import is_nodes_fault
 from headrace.leases.batch.jobs import JobSight, JobState, view_of
 from headrace.leases.pool_jobs import PoolJob
 from headrace.leases.records import NodeJob
@@ -38,14 +39,21 @@ class Member:
     """When it was sent away; None when it was not."""
     is_bound: bool = False
     """Whether it does work that only this node can do."""
+    host: str = ""
+    """Its node, as the batch system knows it; empty as long as that is not known."""
 
     @property
     def name(self) -> str:
         """Name of its worker."""
         return f"node-{self.job.number}"
 
+    def take(self, sight: JobSight) -> None:
+        """Take up what the batch system tells."""
+        self.sight = sight
+        self.host = sight.nodes[0] if sight.nodes else self.host
+
     def see(self, worker: Any, now_s: float) -> None:
-        """Take up what scheduler and batch system tell."""
+        """Take up what the scheduler tells."""
         stage = Stage.STARTING
         if worker is not None:
             stage = Stage.BUSY if worker.processing else Stage.IDLE
@@ -55,6 +63,18 @@ class Member:
             stage = Stage.QUEUED
         if stage is not self.stage:
             self.stage, self.since_s = stage, now_s
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether it waits for what waiting does not bring."""
+        return self.sight.never_starts and self.leaving_s is None
+
+    def speaks_against_node(self, now_s: float) -> bool:
+        """Whether what its job did, or did not do, is a fault of the node."""
+        if not self.sight.state.is_final:
+            return self.joined_s is None
+        here_s = None if self.joined_s is None else now_s - self.joined_s
+        return is_nodes_fault(self.sight.state, here_s)
 
     def node(self, now_s: float) -> PoolNode:
         """What decisions need to know."""
@@ -98,7 +118,9 @@ def node_jobs(members: Sequence[Member], system: str) -> tuple[NodeJob, ...]:
     )
 
 
-def lack(members: Sequence[Member], wanted: int, system: str, trouble: str) -> str:
+def lack(
+    members: Sequence[Member], wanted: int, system: str, trouble: str, avoided: Sequence[str]
+) -> str:
     """Why a pool has fewer nodes than it has work for; empty when it has not.
 
     Args:
@@ -106,10 +128,12 @@ def lack(members: Sequence[Member], wanted: int, system: str, trouble: str) -> s
         wanted: Nodes it has work for.
         system: Name of the batch system.
         trouble: Why no job waits in the queue; empty when nothing is wrong.
+        avoided: Nodes that it must not get.
     """
     num_here = sum(1 for member in members if member.stage.is_here)
     queued = [member for member in members if member.stage is Stage.QUEUED]
     why = view_of(queued[0].sight, system).why if queued else trouble
     if num_here >= wanted or not why:
         return ""
-    return f"{wanted - num_here} of {wanted} nodes are not there: {why}"
+    without = f" (without {', '.join(avoided)}, where jobs failed)" if avoided else ""
+    return f"{wanted - num_here} of {wanted} nodes are not there: {why}{without}"

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -30,7 +30,8 @@ MAX_SKEW_S = 5.0
 
 _NAMES = ("SLURMD_NODENAME",)
 _START_TIMEOUT_S = 90.0
-_POLL_S = 0.2
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
 
 
 class Check(Record):
@@ -117,6 +118,14 @@ def reports(folder: LeaseFolder, known: Sequence[NodeReport] = ()) -> tuple[Node
             report = read_record(file, NodeReport)
             found |= {} if report is None else {report.index: report}
     return tuple(found[index] for index in sorted(found))
+
+
+def pauses_s() -> Iterator[float]:
+    """Pauses between looks into the folder that all nodes report to, which may be slow: seconds."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
 
 
 def require_good(folder: LeaseFolder, found: Iterable[NodeReport]) -> None:
@@ -238,10 +247,12 @@ def _container(folder: LeaseFolder, spec: LeaseSpec) -> str:
 def _all_good(folder: LeaseFolder, spec: LeaseSpec, index: int) -> bool:
     """Wait for all nodes; no when the host gives up, as it does when one of them is bad."""
     write_text(folder.preflight / f"{index}.ready", "")
-    while len(list(folder.preflight.glob("*.ready"))) < spec.role.nodes:
+    for pause_s in pauses_s():
+        if len(list(folder.preflight.glob("*.ready"))) >= spec.role.nodes:
+            break
         if folder.close.exists() or folder.closed.exists():
             return False
-        time.sleep(_POLL_S)
+        time.sleep(pause_s)
     return True
 
 

@@ -28,7 +28,7 @@ from headrace.leases.batch.system import BatchSystem
 from headrace.leases.batch.systems import system_of
 from headrace.leases.local import start_host
 from headrace.leases.marks import end_marked, mark
-from headrace.leases.pool_jobs import PoolJobs, end_jobs, host_job, node_job
+from headrace.leases.pool_jobs import NodeRequest, PoolJobs, end_jobs, host_job, node_job
 from headrace.leases.records import JobView, LeaseSpec, PoolRecord
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
@@ -72,7 +72,8 @@ class BatchBackend:
         jobs = [] if _has_host_here(spec) else [_job(folder, spec)]
         if spec.role.kind == "pool":
             life_s = spec.role.node_lifetime or spec.role.lifetime
-            jobs.append(_node_job(folder, spec, 1, 0, life_s))
+            first = NodeRequest(number=0, time_limit_s=life_s, exclude=spec.exclude)
+            jobs.append(_node_job(folder, spec, 1, first))
         return "\n".join(system_of(spec.role).render(job) for job in jobs)
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
@@ -227,15 +228,18 @@ def _with_books(system: BatchSystem, seen: JobSight) -> JobSight:
 
 
 def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
-    gang = job_spec(folder, spec, os.environ.get("PYTHONPATH", ""))
+    gang = job_spec(folder, spec, _python_path())
     return host_job(gang, spec.role) if spec.role.kind == "pool" else gang
 
 
-def _node_job(
-    folder: LeaseFolder, spec: LeaseSpec, serial: int, number: int, time_limit_s: float
-) -> JobSpec:
-    gang = job_spec(folder, spec, os.environ.get("PYTHONPATH", ""))
-    return node_job(gang, folder, serial, number, time_limit_s)
+def _node_job(folder: LeaseFolder, spec: LeaseSpec, serial: int, request: NodeRequest) -> JobSpec:
+    # which nodes earlier leases failed on is part of the request, and may be dropped from it
+    gang = job_spec(folder, spec.model_copy(update={"exclude": ()}), _python_path())
+    return node_job(gang, folder, serial, request)
+
+
+def _python_path() -> str:
+    return os.environ.get("PYTHONPATH", "")
 
 
 def _has_host_here(spec: LeaseSpec) -> bool:

@@ -99,7 +99,7 @@ class JobView(Record):
 
 
 class BadNodes(Record):
-    """Nodes that are to blame for the failure of a lease (`bad-nodes.json`)."""
+    """Nodes that a lease, or jobs of it, failed on (`bad-nodes.json`)."""
 
     nodes: tuple[str, ...]
     """Their names, as the batch system knows them."""
@@ -120,6 +120,30 @@ class NodeJob(Record):
     """How the job stands, for the user: why it waits."""
 
 
+class AvoidedNode(Record):
+    """A node that further jobs of a pool must not get."""
+
+    node: str
+    """Its name, as the batch system knows it."""
+    why: str
+    """What speaks against it, for the user."""
+
+
+class EndedJob(Record):
+    """A job of a pool that ended by itself, or did not do what it should."""
+
+    node: str
+    """Name of the node, as in `node-0`."""
+    job_id: str
+    """Id of the job."""
+    host: str
+    """Where it ran, as the batch system knows it; empty when that is not known."""
+    why: str
+    """How it ended, for the user."""
+    at: float = Field(default_factory=time.time)
+    """When that was seen, seconds since the epoch."""
+
+
 class PoolRecord(Record):
     """How the jobs of a pool stand (`pool.json`); written by the host when something changes."""
 
@@ -127,6 +151,12 @@ class PoolRecord(Record):
     """Jobs that have not ended, in order of their nodes."""
     waits_for: str = ""
     """Why the pool has fewer nodes than it has work for; empty when it has not."""
+    ended: tuple[EndedJob, ...] = ()
+    """Jobs that ended by themselves, the newest last, not more than the last twenty."""
+    avoids: tuple[AvoidedNode, ...] = ()
+    """Nodes that jobs of this pool ended badly on, and that it does without from then on."""
+    takes_all: str = ""
+    """Why it takes bad nodes all the same; empty as long as it does not."""
     failure: JobView | None = None
     """Why it can have no nodes at all; null as long as it can."""
 

@@ -13,16 +13,22 @@ from typing import Any
 
 from distributed import Scheduler
 
-from headrace.errors import BatchError, HeadraceError, JobRefusedError, LeaseError, QueueFullError
+from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
 from headrace.leases.batch.jobs import JobSight, JobState, view_of
 from headrace.leases.cluster import demand
 from headrace.leases.lifetime import leaving_s
-from headrace.leases.pool_jobs import PoolJobs
+from headrace.leases.pool_jobs import NodeRequest, PoolJobs
 from headrace.leases.pool_members import Member, lack, node_jobs
-from headrace.leases.records import JobView, LeaseSpec, PoolRecord
+from headrace.leases.records import LeaseSpec, PoolRecord
 from headrace.leases.resources import WAITS
-from headrace.leases.scaling import Faults, Moves, Stage, Wish, moves, staying_nodes
-from headrace.states import FailureClass
+from headrace.leases.scaling import (
+    Moves,
+    Stage,
+    Wish,
+    moves,
+    staying_nodes,
+)
+from headrace.leases.setbacks import Setbacks
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +61,7 @@ class Scaler:
         self._scheduler = scheduler
         self._tell = tell
         self._members: dict[int, Member] = {}
-        self._faults = Faults()
-        self._last_end = ""
-        self._failure: tuple[HeadraceError, FailureClass] | None = None
+        self._setbacks = Setbacks(spec.exclude)
         self._wanted = 0
         self._surplus_since_s: float | None = None
         self._paused_until_s = 0.0
@@ -69,14 +73,14 @@ class Scaler:
     @property
     def failure(self) -> HeadraceError | None:
         """Why there can be no nodes; None as long as there can."""
-        return None if self._failure is None else self._failure[0]
+        return self._setbacks.failure
 
     async def run(self) -> None:
         """Do so until there can be no nodes."""
-        while self._failure is None:
+        while self.failure is None:
             await self._look()
-            self._lose_hope()
-            if self._failure is None:
+            await self._lose_hope()
+            if self.failure is None:
                 await self._act(self._decide())
             await self._publish()
             await asyncio.sleep(_TICK_S)
@@ -100,14 +104,14 @@ class Scaler:
         workers = {str(state.name): state for state in self._scheduler.workers.values()}
         now_s = time.monotonic()
         for member in members:
-            member.sight = sights[member.job.record.job_id]
+            member.take(sights[member.job.record.job_id])
             worker = workers.get(member.name)
             if member.sight.state.is_final:
                 await self._end(member, worker)
                 continue
             member.see(worker, now_s)
-            if member.joined_s is not None and worker is not None:
-                self._faults = self._faults.seen(member.asked_s, member.joined_s, now_s)
+            if worker is not None:
+                self._setbacks.see(member, now_s)
         await self._end_overdue(now_s)
 
     async def _end(self, member: Member, worker: Any) -> None:
@@ -116,9 +120,7 @@ class Scaler:
         why = view_of(member.sight, self._jobs.system.name).why
         logger.info("%s: %s", member.name, why)
         if member.leaving_s is None:
-            words = self._jobs.last_words(member.job)
-            self._last_end = f"{why}\n{words}" if words else why
-            self._faults = self._faults.struck(member.asked_s, time.monotonic())
+            self._setbacks.strike(member, why, self._jobs.last_words(member.job))
         if worker is not None:  # its node has gone without a word; its name is needed again
             await self._scheduler.remove_worker(worker.address, stimulus_id="headrace-job-ended")
 
@@ -129,34 +131,19 @@ class Scaler:
                 continue
             logger.warning("The job of %s %s; cancelling it", member.name, what)
             if member.leaving_s is None:
-                self._last_end = f"{self._why(member)}; it {what}"
-                self._faults = self._faults.struck(member.asked_s, now_s)
+                self._setbacks.strike(member, f"{self._why(member)}; it {what}")
             member.leaving_s = now_s
             await self._cancel([member.job.number])
 
-    def _lose_hope(self) -> None:
+    async def _lose_hope(self) -> None:
         if any(each.stage.is_here for each in self._members.values()):
             return
-        for member in self._members.values():
-            if member.sight.never_starts:
-                hint = "Correct the role's `batch` settings in the site."
-                self._fail(JobRefusedError(self._why(member), hint), FailureClass.USER_ERROR)
+        for member in [each for each in self._members.values() if each.is_vain]:
+            if not self._setbacks.never_start(member, self._why(member)):
                 return
-        if self._faults.is_hopeless:
-            self._fail(*self._flapping())
-
-    def _flapping(self) -> tuple[HeadraceError, FailureClass]:
-        if self._faults.unused > self._faults.strikes:
-            what = f"{self._faults.unused} jobs in a row were cancelled before they started"
-            hint = "Raise the role's keep_nodes, so that they wait longer in the queue."
-            return LeaseError(what, hint), FailureClass.CAPACITY
-        what = f"{self._faults.strikes} jobs in a row came to nothing; last: {self._last_end}"
-        hint = "The logs of its jobs are in `jobs` of the lease's folder."
-        return LeaseError(what, hint), FailureClass.USER_ERROR
-
-    def _fail(self, error: HeadraceError, failure_class: FailureClass) -> None:
-        logger.error("Giving the pool up: %s", error)
-        self._failure = error, failure_class
+            member.leaving_s = time.monotonic()
+            await self._cancel([member.job.number])
+        self._setbacks.lose_hope()
 
     def _decide(self) -> Moves:
         now_s = time.monotonic()
@@ -174,7 +161,7 @@ class Scaler:
             keep_s=self._role.keep_nodes,
             surplus_since_s=self._surplus_since_s,
         )
-        found = moves(nodes, wish, self._faults)
+        found = moves(nodes, wish, self._setbacks.faults)
         return found if now_s >= self._paused_until_s else replace(found, submit=0)
 
     async def _act(self, found: Moves) -> None:
@@ -182,7 +169,7 @@ class Scaler:
         for number in (*found.cancel, *found.retire):
             self._members[number].leaving_s = now_s
         if found.cancel:
-            self._faults = self._faults.wasted()
+            self._setbacks.waste()
             await self._cancel(found.cancel)
         if found.retire:
             await self._send_away(found.retire)
@@ -224,7 +211,7 @@ class Scaler:
             for _ in range(count):
                 await self._submit_one()
         except JobRefusedError as error:
-            self._fail(error, FailureClass.USER_ERROR)
+            self._setbacks.refuse(error)
         except QueueFullError as error:
             self._pause(error.what, _TURN_S)
         except BatchError as error:
@@ -240,7 +227,15 @@ class Scaler:
         left_s = self._started_s + self._role.lifetime - time.monotonic()
         life_s = max(min(self._role.node_lifetime or left_s, left_s), 1.0)
         asked_s = time.monotonic()
-        job = await asyncio.to_thread(self._jobs.submit, free, life_s)
+        exclude = self._setbacks.avoidance.nodes
+        request = NodeRequest(number=free, time_limit_s=life_s, exclude=exclude)
+        try:
+            job = await asyncio.to_thread(self._jobs.submit, request)
+        except JobRefusedError as error:
+            if not exclude:
+                raise
+            self._setbacks.take_all_nodes(error.what)
+            return
         # staggered, so that nodes started together are not replaced together
         share = 1 - _STAGGER * (job.serial * 0.618 % 1)
         sight = JobSight(job_id=job.record.job_id, state=JobState.PENDING)
@@ -264,14 +259,14 @@ class Scaler:
 
     def _record(self) -> PoolRecord:
         members, system = list(self._members.values()), self._jobs.system.name
-        failure = None
-        if self._failure is not None:
-            error, failure_class = self._failure
-            failure = JobView(is_ended=True, why=error.what, failure_class=failure_class)
+        avoidance = self._setbacks.avoidance
         return PoolRecord(
             jobs=node_jobs(members, system),
-            waits_for=lack(members, self._wanted, system, self._trouble()),
-            failure=failure,
+            waits_for=lack(members, self._wanted, system, self._trouble(), avoidance.nodes),
+            ended=self._setbacks.ended,
+            avoids=avoidance.avoided,
+            takes_all=avoidance.lifted,
+            failure=self._setbacks.view,
         )
 
     def _trouble(self) -> str:
@@ -279,7 +274,8 @@ class Scaler:
             return "a job is being submitted"
         if time.monotonic() < self._paused_until_s:
             return self._paused_for
-        return self._last_end.partition("\n")[0] if self._faults.strikes else ""
+        setbacks = self._setbacks
+        return setbacks.last_end.partition("\n")[0] if setbacks.faults.strikes else ""
 
     def _why(self, member: Member) -> str:
         return view_of(member.sight, self._jobs.system.name).why

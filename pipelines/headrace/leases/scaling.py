@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from headrace.errors import LeaseError
+from headrace.states import FailureClass
+
 MOST_STRIKES = 3
 """A pool without a node is given up when so many jobs in a row ended before they were of use."""
 
@@ -85,6 +88,8 @@ class Faults:
 
     strikes: int = 0
     """Jobs in a row that ended by themselves; those asked for at once count once."""
+    forgiven: int = 0
+    """Such jobs that count no more, since the pool does without their node."""
     struck_s: float = -math.inf
     """When the last of them was seen."""
     unused: int = 0
@@ -112,6 +117,12 @@ class Faults:
         if asked_s <= self.struck_s:  # it was on its way when the last strike was seen
             return self
         return replace(self, strikes=self.strikes + 1, struck_s=now_s)
+
+    def remedied(self) -> Faults:
+        """After a node was found to blame that the pool does without from now on."""
+        if self.strikes <= 1:  # that one may be the next node's as well
+            return self
+        return replace(self, strikes=self.strikes - 1, forgiven=self.forgiven + 1)
 
     def wasted(self) -> Faults:
         """After a job that was cancelled before it started."""
@@ -149,6 +160,22 @@ def moves(nodes: Sequence[PoolNode], wish: Wish, faults: Faults) -> Moves:
         lacking = 0
     cancel, idle = _unwanted(staying, len(staying) - wanted, wish)
     return Moves(submit=max(lacking, 0), cancel=cancel, retire=(*old, *idle))
+
+
+def given_up(faults: Faults, last_end: str) -> tuple[LeaseError, FailureClass]:
+    """Why a hopeless pool is given up, for the user, and what that means for its work.
+
+    Args:
+        faults: What went wrong.
+        last_end: How the last of its jobs ended.
+    """
+    if faults.unused > faults.strikes:
+        what = f"{faults.unused} jobs in a row were cancelled before they started"
+        hint = "Raise the role's keep_nodes, so that they wait longer in the queue."
+        return LeaseError(what, hint), FailureClass.CAPACITY
+    what = f"{faults.strikes + faults.forgiven} jobs in a row came to nothing; last: {last_end}"
+    hint = "The logs of its jobs are in `jobs` of the lease's folder."
+    return LeaseError(what, hint), FailureClass.USER_ERROR
 
 
 def staying_nodes(nodes: Sequence[PoolNode]) -> list[PoolNode]:

@@ -15,10 +15,11 @@ class PacedDigits(DigitsClassifier):
 
     Args:
         folder: Folder of these files.
+        learning_rate: As of the demo's model.
     """
 
-    def __init__(self, folder):
-        super().__init__()
+    def __init__(self, folder, learning_rate=0.003):
+        super().__init__(learning_rate=learning_rate)
         self.folder = Path(folder)
 
     def on_train_batch_start(self, batch, batch_idx):

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from headrace.cli.lease_view import summary
+from headrace.cli.lease_view import details, summary
 from headrace.leases.overview import LeaseView
+from headrace.leases.records import AvoidedNode, EndedJob
+from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace.storage.layout import LeaseFolder
+from support.leases import lease_spec
 
 WAITS = "Slurm job 7 is pending: Resources, expected 14:05 CET"
 
 
 def test_a_lease_in_a_queue_tells_what_it_waits_for():
+    console = Console(file=StringIO(), width=200)
+    console.print(summary([_view(waits_for=WAITS)]))
+    assert WAITS in console.file.getvalue()
+
+
+def test_a_pool_tells_which_nodes_it_avoids_and_how_jobs_ended():
+    avoided = AvoidedNode(node="n7", why="2 jobs ended badly there: node failed")
+    ended = EndedJob(node="node-0", job_id="11", host="n7", why="Slurm job 11 ended: node failed")
+    view = _view(kind="pool", bad_nodes=("n7",), avoids=(avoided,), ended=(ended,), takes_all="no")
+    console = Console(file=StringIO(), width=200)
+    spec = lease_spec(LeaseFolder(Path("/leases/run-gpu-1")), Role(kind="pool"))
+    console.print(details(view, spec, None, ()))
+    told = console.file.getvalue()
+    assert "n7: 2 jobs ended badly there: node failed" in told
+    assert "also bad ones: no" in told
+    assert re.search(r"node-0 +11 +n7 +.+ ago +Slurm job 11 ended: node failed", told)
+
+
+def _view(**changes: Any) -> LeaseView:
     view = LeaseView(
         lease_id="run-gpu-1",
         run_id="run",
@@ -27,9 +53,7 @@ def test_a_lease_in_a_queue_tells_what_it_waits_for():
         num_running=0,
         dashboard_url="",
         folder="/leases/run-gpu-1",
-        waits_for=WAITS,
+        waits_for="",
         why_ended="",
     )
-    console = Console(file=StringIO(), width=200)
-    console.print(summary([view]))
-    assert WAITS in console.file.getvalue()
+    return view.model_copy(update=changes)

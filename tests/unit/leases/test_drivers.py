@@ -15,8 +15,8 @@ from headrace.recipe.site import Role
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec, StepStatus
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
+from headrace.storage.atomic import read_record, write_record
+from headrace.storage.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
 from support.waiting import wait_until
 
 
@@ -43,6 +43,18 @@ def _submit(lease: LeaseFolder, name: str = "look") -> StepFolder:
         run_folder=str(run.path),
     )
     return mailbox.submit(lease, spec)
+
+
+def _hold_drivers(folder: StepFolder) -> None:
+    """Drivers of the step wait as they begin: the recipe is a pipe that nobody writes to.
+
+    Otherwise one may have ended before a busy machine lets the test go on.
+    """
+    spec = read_record(folder.spec, StepSpec)
+    assert spec is not None
+    recipe = RunFolder(Path(spec.run_folder)).recipe
+    recipe.unlink()
+    os.mkfifo(recipe)
 
 
 def _tick_until_done(drivers: Drivers) -> None:
@@ -87,6 +99,7 @@ def test_a_step_whose_host_was_killed_is_not_run_twice(lease: LeaseFolder) -> No
 
 def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
     folder = _submit(lease)
+    _hold_drivers(folder)
     drivers = Drivers(lease, os.environ, cancel_grace_s=0.2)
     drivers.tick()
     (driver,) = _drivers_of(folder)
@@ -101,6 +114,7 @@ def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
 
 def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
     folder = _submit(lease)
+    _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
     drivers.tick()
     assert _drivers_of(folder)
@@ -112,6 +126,7 @@ def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
 
 def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:
     folder = _submit(lease)
+    _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
     drivers.tick()
     (driver,) = _drivers_of(folder)

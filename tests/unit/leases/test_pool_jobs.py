@@ -12,7 +12,7 @@ from headrace.errors import BatchError, LeaseError
 from headrace.leases.batch import submitting
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.slurm import Slurm
-from headrace.leases.pool_jobs import PoolJobs, end_jobs, host_job, node_job
+from headrace.leases.pool_jobs import NodeRequest, PoolJobs, end_jobs, host_job, node_job
 from headrace.leases.queued import job_spec
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
@@ -43,13 +43,22 @@ def _jobs(folder: LeaseFolder, commands: ScriptedCommands) -> PoolJobs:
     return PoolJobs(folder, Gate(Slurm(commands), folder.path.parent, ROLE.batch), spec)
 
 
+def _request(number: int) -> NodeRequest:
+    return NodeRequest(number=number, time_limit_s=60.0)
+
+
 def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder):
     role = ROLE.model_copy(
-        update={"batch": ROLE.batch.model_copy(update={"gpus_per_node": 2, "exclusive": True})}
+        update={
+            "batch": ROLE.batch.model_copy(
+                update={"gpus_per_node": 2, "exclusive": True, "exclude": ("broken",)}
+            )
+        }
     )
     gang = job_spec(folder, lease_spec(folder, role), python="python")
-    node = node_job(gang, folder, 7, 2, 90.0)
+    node = node_job(gang, folder, 7, NodeRequest(number=2, time_limit_s=90.0, exclude=("bad",)))
     assert node.command == ("python", "-m", "headrace.leases.worker", str(folder.path), "2")
+    assert node.exclude == ("broken", "bad")
     assert (node.name, node.nodes, node.time_limit_s) == (f"{gang.name}-7", 1, 90.0)
     assert node.log == str(folder.jobs / "000007.log")
     assert (node.gpus_per_node, node.exclusive) == (2, True)
@@ -61,7 +70,7 @@ def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder
 
 def test_each_job_has_its_own_name_and_a_record_until_it_has_ended(folder: LeaseFolder):
     jobs = _jobs(folder, Submits(Answer(0, "11\n", ""), Answer(0, "12\n", "")))
-    first, second = jobs.submit(0, 60.0), jobs.submit(3, 60.0)
+    first, second = jobs.submit(_request(0)), jobs.submit(_request(3))
     assert [each.record.job_id for each in (first, second)] == ["11", "12"]
     assert first.record.name != second.record.name
     assert second.number == 3
@@ -70,7 +79,7 @@ def test_each_job_has_its_own_name_and_a_record_until_it_has_ended(folder: Lease
     assert [file.name for file in folder.jobs.glob("*.json")] == ["000002.json"]
     jobs.stop()
     with pytest.raises(LeaseError, match="closing"):
-        jobs.submit(0, 60.0)
+        jobs.submit(_request(0))
 
 
 def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
@@ -84,8 +93,8 @@ def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
     commands = Submits(SILENT, nothing, there)
     jobs = _jobs(folder, commands)
     with pytest.raises(BatchError):
-        jobs.submit(2, 60.0)
-    found = jobs.submit(0, 60.0)
+        jobs.submit(_request(2))
+    found = jobs.submit(_request(0))
     assert (found.number, found.record.job_id) == (2, "11")
     assert sum(command[0] == "sbatch" for command in commands.seen) == 1
 
@@ -93,7 +102,7 @@ def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
 def test_jobs_of_a_killed_host_are_found_by_records_and_by_name(folder: LeaseFolder):
     """pains 22."""
     jobs = _jobs(folder, Submits(Answer(0, "11\n", "")))
-    jobs.submit(0, 60.0)
+    jobs.submit(_request(0))
     (folder.jobs / "000002.submitting").write_text("the-second")
     running = "11|RUNNING|N/A||None|a\n12|PENDING|N/A||Priority|the-second\n"
     gone = running.replace("RUNNING", "CANCELLED").replace("PENDING", "CANCELLED")
@@ -113,7 +122,7 @@ def test_jobs_of_a_killed_host_are_found_by_records_and_by_name(folder: LeaseFol
 
 def test_the_last_words_of_a_job_are_those_of_its_log(folder: LeaseFolder):
     jobs = _jobs(folder, Submits(Answer(0, "11\n", "")))
-    job = jobs.submit(0, 60.0)
+    job = jobs.submit(_request(0))
     assert jobs.last_words(job) == ""
     (folder.jobs / "000001.log.queue").write_text("can't open the log: disk quota exceeded\n")
     assert jobs.last_words(job) == "can't open the log: disk quota exceeded"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from headrace.leases import gpus, preflight
 from headrace.leases.preflight import Check, NodeReport
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.recipe.site import Role, Tier
-from headrace.storage.atomic import read_record
+from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import LeaseFolder, SiteFolder
 from headrace.storage.locks import locked
 
@@ -49,6 +50,18 @@ def test_what_is_wrong_with_a_node_is_told(folder: LeaseFolder, monkeypatch: pyt
     bad = read_record(folder.bad_nodes, BadNodes)
     assert bad is not None
     assert bad.nodes == ("node7",)
+
+
+def test_what_was_reported_before_is_not_read_again(folder: LeaseFolder):
+    """A thousand files on a slow file system; and it is listed less and less often."""
+    write_record(preflight.report_file(folder, 0), _report())
+    known = preflight.reports(folder)
+    preflight.report_file(folder, 0).write_text("not a report")
+    write_record(preflight.report_file(folder, 1), _report().model_copy(update={"index": 1}))
+    assert [each.index for each in preflight.reports(folder, known)] == [0, 1]
+    pauses_s = list(islice(preflight.pauses_s(), 20))
+    assert pauses_s == sorted(pauses_s)
+    assert (pauses_s[0], pauses_s[-1]) == (0.1, 2.0)
 
 
 def test_nothing_is_looked_at_where_the_site_says_so(folder: LeaseFolder):

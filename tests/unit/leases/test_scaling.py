@@ -15,6 +15,7 @@ from headrace.leases.scaling import (
     PoolNode,
     Stage,
     Wish,
+    given_up,
     moves,
 )
 
@@ -80,6 +81,16 @@ def test_jobs_that_die_are_followed_by_longer_and_longer_pauses_and_then_by_none
     on_trial = [_node(0, Stage.QUEUED)]
     assert moves(on_trial, _wish(4, now_s=NOW_S + 999), faults) == Moves()
     assert faults.is_hopeless
+
+
+def test_one_strike_is_forgiven_for_each_node_that_is_done_without():
+    faults = Faults().struck(NOW_S, NOW_S)
+    assert faults.remedied() == faults
+    again = faults.struck(NOW_S + 1, NOW_S + 1).remedied()
+    assert (again.strikes, again.forgiven) == (1, 1)
+    assert again.seen(NOW_S + 2, NOW_S + 3, NOW_S + 3 + SETTLED_S) == Faults()
+    error, _ = given_up(again, "failed")
+    assert error.what == "2 jobs in a row came to nothing; last: failed"
 
 
 def test_a_node_that_stays_ends_the_doubts_if_it_was_asked_for_after_them():

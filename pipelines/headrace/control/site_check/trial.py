@@ -55,7 +55,8 @@ def try_role(
         told = why or f"its nodes did not come within {wait_s:g} s"
         yield fail("job", told, f"See {folder.log}.")
         return
-    yield ok("job", f"{spec.role.nodes} nodes were there after {time.monotonic() - begun_s:.0f} s")
+    count = "1 node was" if spec.role.nodes == 1 else f"{spec.role.nodes} nodes were"
+    yield ok("job", f"{count} there after {time.monotonic() - begun_s:.0f} s")
     yield _clock(skew_s)
     shutil.rmtree(folder.path, ignore_errors=True)
 

@@ -1,0 +1,93 @@
+"""Which nodes a pool does without, since its jobs ended badly there; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace.leases.batch.jobs import JobState
+from headrace.leases.records import AvoidedNode
+from headrace.leases.scaling import SETTLED_S
+
+BAD_ENDS = 2
+"""A node is avoided after so many jobs that ended badly on it."""
+
+MOST_AVOIDED = 8
+"""Not more nodes are avoided, the newest ones: a cluster of bad nodes has another fault."""
+
+
+def is_nodes_fault(state: JobState, here_s: float | None) -> bool:
+    """Whether the end of a node's job speaks against the node.
+
+    A job that was cancelled, preempted or out of time or memory would have been so elsewhere.
+
+    Args:
+        state: How the job ended.
+        here_s: Seconds since its worker joined; None when it never did.
+    """
+    if state is JobState.NODE_FAILED:
+        return True
+    return state is JobState.FAILED and (here_s is None or here_s < SETTLED_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadEnds:
+    """Jobs that ended badly on one node."""
+
+    node: str
+    """Name of the node, as the batch system knows it."""
+    count: int
+    """How many."""
+    cause: str
+    """How the last one ended, for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Avoidance:
+    """What a pool knows against nodes."""
+
+    before: tuple[str, ...] = ()
+    """Nodes that earlier leases of the run have failed on."""
+    ends: tuple[BadEnds, ...] = ()
+    """Nodes that jobs of this pool ended badly on, the newest last."""
+    lifted: str = ""
+    """Why it takes all nodes, whatever speaks against them; empty as long as it does not."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes that further jobs must not get."""
+        if self.lifted:
+            return ()
+        own = (each.node for each in self.avoided)
+        return tuple(dict.fromkeys((*self.before, *own)))
+
+    @property
+    def avoided(self) -> tuple[AvoidedNode, ...]:
+        """Nodes that jobs of this pool ended badly on, the newest last, and why."""
+        if self.lifted:
+            return ()
+        return tuple(
+            AvoidedNode(node=each.node, why=f"{each.count} jobs ended badly there: {each.cause}")
+            for each in self.ends
+            if each.count >= BAD_ENDS
+        )[-MOST_AVOIDED:]
+
+    def after(self, node: str, cause: str) -> Avoidance:
+        """After a job that ended badly.
+
+        Args:
+            node: Where; empty when that is not known.
+            cause: How, for the user.
+        """
+        if not node:
+            return self
+        count = 1 + sum(each.count for each in self.ends if each.node == node)
+        others = (each for each in self.ends if each.node != node)
+        return replace(self, ends=(*others, BadEnds(node=node, count=count, cause=cause)))
+
+    def without_any(self, why: str) -> Avoidance:
+        """From now on all nodes will do.
+
+        Args:
+            why: For the user.
+        """
+        return replace(self, lifted=self.lifted or why)

@@ -1,0 +1,122 @@
+"""What went wrong with the jobs of a pool, and what its host concludes from that."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from headrace.errors import HeadraceError, JobRefusedError
+from headrace.leases.avoidance import Avoidance
+from headrace.leases.batch.jobs import JobState
+from headrace.leases.pool_members import Member
+from headrace.leases.records import EndedJob, JobView
+from headrace.leases.scaling import Faults, given_up
+from headrace.states import FailureClass
+
+logger = logging.getLogger(__name__)
+
+_MOST_ENDED = 20
+
+
+class Setbacks:
+    """The memory of a pool's host for jobs that came to nothing.
+
+    Args:
+        exclude: Nodes that earlier leases of the run have failed on.
+    """
+
+    def __init__(self, exclude: tuple[str, ...]) -> None:
+        self.faults = Faults()
+        """Jobs that came to nothing lately."""
+        self.avoidance = Avoidance(before=exclude)
+        """Nodes that are to blame."""
+        self.last_end = ""
+        """How the last such job ended, with the last words of its log."""
+        self.ended: tuple[EndedJob, ...] = ()
+        """The last such jobs, the newest last."""
+        self._failure: tuple[HeadraceError, FailureClass] | None = None
+
+    @property
+    def failure(self) -> HeadraceError | None:
+        """Why the pool can have no nodes; None as long as it can."""
+        return None if self._failure is None else self._failure[0]
+
+    @property
+    def view(self) -> JobView | None:
+        """The same for the lease's records."""
+        if self._failure is None:
+            return None
+        error, failure_class = self._failure
+        return JobView(is_ended=True, why=error.what, failure_class=failure_class)
+
+    def strike(self, member: Member, why: str, words: str = "") -> None:
+        """Take up that a job has ended by itself, or did not do what it should.
+
+        Args:
+            member: Its node.
+            why: What happened, for the user.
+            words: The last lines of its log.
+        """
+        now_s = time.monotonic()
+        self.last_end = f"{why}\n{words}" if words else why
+        if member.sight.state is not JobState.PREEMPTED:  # its turn comes again in the queue
+            self.faults = self.faults.struck(member.asked_s, now_s)
+        ended = EndedJob(
+            node=member.name, job_id=member.job.record.job_id, host=member.host, why=why
+        )
+        self.ended = (*self.ended, ended)[-_MOST_ENDED:]
+        known = self.avoidance.nodes
+        if member.speaks_against_node(now_s):
+            self.avoidance = self.avoidance.after(member.host, why)
+        if set(self.avoidance.nodes) - set(known):
+            logger.warning("Doing without %s: %s", member.host, self.avoidance.avoided[-1].why)
+            self.faults = self.faults.remedied()
+
+    def see(self, member: Member, now_s: float) -> None:
+        """Take up that a node is there: after a while that ends the doubts."""
+        if member.joined_s is not None:
+            self.faults = self.faults.seen(member.asked_s, member.joined_s, now_s)
+
+    def waste(self) -> None:
+        """Take up that a job was cancelled before it started."""
+        self.faults = self.faults.wasted()
+
+    def take_all_nodes(self, why: str) -> None:
+        """Do without no node any more.
+
+        Args:
+            why: For the user.
+        """
+        if self.avoidance.nodes:
+            logger.warning("Taking all nodes again: %s", why)
+            self.avoidance = self.avoidance.without_any(why)
+
+    def refuse(self, error: HeadraceError) -> None:
+        """Give the pool up, since the batch system does not take its jobs."""
+        self._fail(error, FailureClass.USER_ERROR)
+
+    def never_start(self, member: Member, why: str) -> bool:
+        """Take up that a job waits for what waiting does not bring.
+
+        Args:
+            member: Its node.
+            why: What it waits for, for the user.
+
+        Returns:
+            Whether another one may start: the pool did without nodes, and takes all from now on.
+        """
+        if member.job.exclude:
+            self.take_all_nodes(why)
+            return True
+        self.refuse(JobRefusedError(why, "Correct the role's `batch` settings in the site."))
+        return False
+
+    def lose_hope(self) -> None:
+        """Give a pool without nodes up, if too much went wrong."""
+        if self.faults.is_hopeless:
+            self.take_all_nodes("jobs fail on other nodes, too")
+            self._fail(*given_up(self.faults, self.last_end))
+
+    def _fail(self, error: HeadraceError, failure_class: FailureClass) -> None:
+        logger.error("Giving the pool up: %s", error)
+        self._failure = error, failure_class

@@ -1,0 +1,71 @@
+"""What the host of a pool concludes from jobs that came to nothing."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.errors import JobRefusedError
+from headrace.leases.batch.jobs import JobSight, JobState
+from headrace.leases.batch.submitting import JobRecord
+from headrace.leases.pool_jobs import PoolJob
+from headrace.leases.pool_members import Member
+from headrace.leases.scaling import MOST_STRIKES
+from headrace.leases.setbacks import Setbacks
+from headrace.states import FailureClass
+
+
+def test_a_bad_node_costs_a_pool_no_hope_but_many_do():
+    """pains 20, 34: the queue gives the same bad node again and again; the next one is good."""
+    setbacks = Setbacks(())
+    setbacks.strike(_ended("a"), "failed")
+    assert setbacks.avoidance.nodes == ()
+    setbacks.strike(_ended("a"), "failed")
+    assert setbacks.avoidance.nodes == ("a",)
+    assert setbacks.faults.strikes == 1
+    for node in ("b", "b", "c"):  # never more than a few jobs, however many nodes are tried
+        setbacks.lose_hope()
+        assert setbacks.failure is None
+        setbacks.strike(_ended(node), "failed", "no such module")
+    setbacks.lose_hope()
+    assert "5 jobs in a row came to nothing; last: failed\nno such" in str(setbacks.failure)
+    assert setbacks.avoidance.nodes == ()
+    assert setbacks.avoidance.lifted == "jobs fail on other nodes, too"
+    assert [each.host for each in setbacks.ended] == ["a", "a", "b", "b", "c"]
+
+
+def test_a_job_that_never_joined_while_it_ran_speaks_against_its_node():
+    setbacks = Setbacks(())
+    for _ in range(2):
+        setbacks.strike(_ended("a", JobState.RUNNING), "started no worker within 60 s")
+    assert setbacks.avoidance.nodes == ("a",)
+
+
+def test_preempted_jobs_are_no_fault_but_told():
+    setbacks = Setbacks(())
+    for _ in range(MOST_STRIKES):
+        setbacks.strike(_ended("a", JobState.PREEMPTED), "preempted")
+    setbacks.lose_hope()
+    assert setbacks.failure is None
+    assert setbacks.avoidance.nodes == ()
+    assert len(setbacks.ended) == MOST_STRIKES
+
+
+def test_a_job_that_never_starts_for_want_of_bad_nodes_is_no_end():
+    setbacks = Setbacks(("a", "b"))
+    assert setbacks.never_start(_ended("", exclude=("a", "b")), "can never start: BadConstraints")
+    assert setbacks.avoidance.nodes == ()
+    assert setbacks.failure is None
+    assert not setbacks.never_start(_ended(""), "can never start: PartitionTimeLimit")
+    assert isinstance(setbacks.failure, JobRefusedError)
+    assert setbacks.view is not None
+    assert setbacks.view.failure_class is FailureClass.USER_ERROR
+
+
+def _ended(host: str, state: JobState = JobState.FAILED, exclude: tuple[str, ...] = ()) -> Member:
+    """A node whose job has ended before its worker joined."""
+    record = JobRecord(job_id="7", name="demo", submitted_at=0.0)
+    sight = JobSight(job_id="7", state=JobState.PENDING)
+    job = PoolJob(serial=1, number=0, record=record, exclude=exclude)
+    member = Member(job, sight, asked_s=time.monotonic(), retire_s=60.0, since_s=0.0)
+    member.take(sight.model_copy(update={"state": state, "nodes": (host,) if host else ()}))
+    return member
