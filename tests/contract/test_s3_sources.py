@@ -1,6 +1,7 @@
 """Sources on S3 give what the same files give in a folder."""
 
 import io
+import json
 import tarfile
 from pathlib import Path
 
@@ -53,6 +54,16 @@ def write_parquet(folder: Path) -> None:
     parquet.write_table(table, folder / "a.parquet", row_group_size=7)
 
 
+def write_arrow(folder: Path) -> None:
+    """As `save_to_disk` of Hugging Face `datasets`."""
+    folder.mkdir()
+    table = pa.table({"n": range(NUM), "text": [f"text {n}" for n in range(NUM)]})
+    with pa.ipc.new_stream(folder / "data.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    state = {"_data_files": [{"filename": "data.arrow"}]}
+    (folder / "state.json").write_text(json.dumps(state))
+
+
 def write_hdf5(folder: Path) -> None:
     folder.mkdir()
     with h5py.File(folder / "a.h5", "w") as file:
@@ -66,6 +77,7 @@ FORMS = {
     "tar": (write_tars, {"format": "tar", "include": ["**/*.jpg"], "labels": "none"}),
     "parquet": (write_parquet, {}),
     "hdf5": (write_hdf5, {}),
+    "huggingface": (write_arrow, {}),
 }
 
 

@@ -8,9 +8,11 @@ import numpy as np
 
 from headrace.packing.convert import Column, Converter
 from headrace.packing.decode import UnreadableError, decode_array, plain_header
-from headrace.packing.samples import Content, Unreadable
+from headrace.packing.samples import Content, FileBlock, Unreadable
+from headrace.packing.slots import Slots
 from headrace.shards.streams import Buffer
 
+_MAX_SLOT_BYTES = 64 * 2**20
 _VIEWED_BYTES = 16 * 2**10  # copying less is as fast as making a view
 
 
@@ -26,6 +28,33 @@ class Alike:
         self._header: bytes | None = None
         self._num_bytes = 0
         self._shapes: list[tuple[int, ...]] = []
+        self._slots: Slots | None = None
+        self._fills = True  # until a block turns out not to be alike
+
+    def filled(self, path: str, files: FileBlock) -> Column | None:
+        """The bytes of the arrays of `.npy` files that are all alike, in memory of its own.
+
+        Args:
+            path: Name of the first file.
+            files: The files.
+
+        Returns:
+            None when they are to be read one by one.
+
+        Raises:
+            DataError: The first has another shape or dtype than the example.
+        """
+        num_files = len(files.sizes)
+        if not self._fills or files.sizes.count(files.sizes[0]) < num_files:
+            return None
+        self._fills = self._may_fill(path, files) and files.fill(self._room(num_files))
+        if not self._fills or self._slots is None:
+            return None
+        return Column(
+            items=[*self._slots.bodies(num_files)],
+            shapes=self._shapes * num_files,
+            joined=self._slots.joined(num_files),
+        )
 
     def column(self, path: str, contents: Sequence[Content]) -> Column | None:
         """The bytes of the arrays of `.npy` files, when equal headers say that all are alike.
@@ -55,7 +84,22 @@ class Alike:
         ]
         if len(items) < len(contents):
             return None
+        self._fills = True
         return Column(items=items, shapes=self._shapes * len(items))
+
+    def _may_fill(self, path: str, files: FileBlock) -> bool:
+        """Whether the header of these files is known, or was learnt from the first."""
+        if self._header is None or self._num_bytes != files.sizes[0]:
+            first = files.first()
+            if first is None or self.column(path, [first]) is None:
+                return False
+        return len(self._header or b"") < self._num_bytes <= _MAX_SLOT_BYTES
+
+    def _room(self, num_files: int) -> Slots:
+        header = self._header or b""
+        if self._slots is None or self._slots.num_files < num_files:
+            self._slots = Slots(header, self._num_bytes - len(header), num_files)
+        return self._slots
 
     def _is_known(self, content: bytes) -> bool:
         header = self._header
@@ -63,7 +107,7 @@ class Alike:
 
     def _look(self, path: str, content: bytes) -> bool:
         """Learn the header of a file; whether it may speak for others."""
-        self._header, column = None, Column()
+        self._header, self._slots, column = None, None, Column()
         try:
             header = plain_header(content)
             array = decode_array(content)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from headrace.packing.blocks import Gatherer
 from headrace.packing.samples import (
-    Content,
+    FileBlock,
     FileSource,
     SampleRef,
     Source,
@@ -26,30 +26,33 @@ def blocks_of(source: Source, refs: Sequence[SampleRef], gatherer: Gatherer) -> 
         StoreError: S3 kept failing.
     """
     arrays = [field.kind for field in source.fields] == ["array"]
-    contents = source.contents(refs) if arrays and isinstance(source, FileSource) else None
-    if contents is None:
+    files = source.blocks(refs) if arrays and isinstance(source, FileSource) else None
+    if files is None:
         yield from _one_by_one(enumerate(source.read(refs)), gatherer)
     else:
-        yield from _whole_files(contents, refs, source.fields[0], gatherer)
+        yield from _whole_files(files, refs, source.fields[0], gatherer)
     if gatherer.num_waiting:
         yield gatherer.block()
 
 
 def _whole_files(
-    contents: Iterator[list[Content]],
+    files: Iterator[FileBlock],
     refs: Sequence[SampleRef],
     field: SourceField,
     gatherer: Gatherer,
 ) -> Iterator[Block]:
     """Files of arrays, many at once where they differ in their values only."""
     first = 0
-    for batch in contents:
-        if not gatherer.take_alike(first, batch):
-            values = values_of(refs[first : first + len(batch)], iter(batch), field)
-            yield from _one_by_one(enumerate(values, first), gatherer)
+    for some in files:
+        end = first + len(some.sizes)
+        if not gatherer.take_filled(first, some):
+            contents = some.contents()
+            if not gatherer.take_alike(first, contents):
+                values = values_of(refs[first:end], iter(contents), field)
+                yield from _one_by_one(enumerate(values, first), gatherer)
         if gatherer.num_waiting:
             yield gatherer.block()
-        first += len(batch)
+        first = end
 
 
 def _one_by_one(

@@ -14,7 +14,7 @@ from headrace.packing.decode import UnreadableError
 from headrace.packing.looked import Looked
 from headrace.packing.packed import ShardTask
 from headrace.packing.plan import PlannedShard
-from headrace.packing.samples import Content, Values, is_full
+from headrace.packing.samples import Content, FileBlock, Values, is_full
 from headrace.packing.statistics import Moments
 from headrace.shards.columns import Block
 from headrace.storage.manifest import LengthStatistics, Quarantined
@@ -85,6 +85,15 @@ class Gatherer:
         self._positions.append(position)
         return is_full(self._num_bytes, len(self._positions))
 
+    def take_filled(self, first: int, files: FileBlock) -> bool:
+        """As `take_alike`, of files that are read into memory that is used again.
+
+        The block must be written before the next is taken.
+        """
+        if len(self._converters) > 1 or self.num_waiting:
+            return False
+        return self._take(first, self._alike.filled(self._plan.paths[first], files))
+
     def take_alike(self, first: int, contents: Sequence[Content]) -> bool:
         """Make whole files the block, when they are arrays that differ in their values only.
 
@@ -100,12 +109,7 @@ class Gatherer:
         """
         if len(self._converters) > 1 or self.num_waiting:
             return False
-        column = self._alike.column(self._plan.paths[first], contents)
-        if column is None:
-            return False
-        self._columns = [column]
-        self._positions += range(first, first + len(contents))
-        return True
+        return self._take(first, self._alike.column(self._plan.paths[first], contents))
 
     def leave_out(self, position: int, reason: str) -> None:
         """Put a sample into quarantine."""
@@ -132,6 +136,7 @@ class Gatherer:
             sources=[plan.paths[position].encode() for position in positions],
             columns=columns,
             shapes=shapes,
+            joined=self._columns[0].joined,
         )
         self._start_block()
         return block
@@ -145,6 +150,13 @@ class Gatherer:
         self._positions: list[int] = []
         self._columns = [Column() for _ in self._converters]
         self._num_bytes = 0
+
+    def _take(self, first: int, column: Column | None) -> bool:
+        if column is None:
+            return False
+        self._columns = [column]
+        self._positions += range(first, first + len(column.items))
+        return True
 
     def _undo(self, number: int) -> None:
         """Take back the values of a sample in the columns before one."""
@@ -163,7 +175,8 @@ class Gatherer:
                 continue
             looked = self._looked.get(name)
             if looked is not None and column.items:
-                looked.add(column.items, self._plan.first_sample_id + self._positions[0])
+                items = column.items if column.joined is None else [column.joined]
+                looked.add(items, self._plan.first_sample_id + self._positions[0])
 
     def _count_lengths(self, name: str, sizes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         found = statistics.lengths(sizes)

@@ -43,6 +43,9 @@ class Column:
     """Its shape, in a ragged field of arrays."""
     encodings: set[str] = field(default_factory=set)
     """Encodings met, of values that stay encoded."""
+    joined: memoryview | None = None
+    """The bytes of all samples, where these lie one after the other in memory that is used again
+    for the next block."""
 
 
 class Converter:

@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 
 from numpy.typing import NDArray
 
+from headrace.packing.slots import Slots
+
 FieldKind = Literal["image", "audio", "array", "text", "bytes", "value"]
 """What a field of a source holds, see `Value`."""
 
@@ -67,13 +69,15 @@ class Unreadable:
 Content: TypeAlias = "bytes | Unreadable"
 """Bytes of a whole file, or why there are none."""
 
-_BLOCK_BYTES = 2**20  # what was read is in the processor's cache still when it is written
-_BLOCK_SAMPLES = 512
+BLOCK_BYTES = 2**20
+"""Bytes of a block of samples: what was read is in the processor's cache when it is written."""
+BLOCK_SAMPLES = 512
+"""Samples of a block at most."""
 
 
 def is_full(num_bytes: int, num_samples: int) -> bool:
     """Whether a block of samples holds enough."""
-    return num_bytes >= _BLOCK_BYTES or num_samples >= _BLOCK_SAMPLES
+    return num_bytes >= BLOCK_BYTES or num_samples >= BLOCK_SAMPLES
 
 
 class Source(Protocol):
@@ -124,15 +128,41 @@ class Source(Protocol):
         ...
 
 
-@runtime_checkable
-class FileSource(Protocol):
-    """A source whose samples may be whole files of one field each."""
+class FileBlock(Protocol):
+    """Some of the files of a source, read in one of two ways."""
 
-    def contents(self, refs: Sequence[SampleRef]) -> Iterator[list[Content]] | None:
-        """Bytes of the files of samples, in order, in blocks; None when a sample is more than that.
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of each, when it was listed."""
+        ...
+
+    def first(self) -> Content | None:
+        """The bytes of the first, to see what `fill` needs; None when it would not work."""
+        ...
+
+    def fill(self, slots: Slots) -> bool:
+        """Read them into slots.
+
+        Returns:
+            Whether they are there; False when they cannot be read so, or are not what they should
+            be: `contents` tells why.
+        """
+        ...
+
+    def contents(self) -> list[Content]:
+        """Their bytes.
 
         Raises:
             DataError: A source changed or vanished since it was listed.
             StoreError: The storage failed.
         """
+        ...
+
+
+@runtime_checkable
+class FileSource(Protocol):
+    """A source whose samples may be whole files of one field each."""
+
+    def blocks(self, refs: Sequence[SampleRef]) -> Iterator[FileBlock] | None:
+        """The files of samples, in order, in blocks; None when a sample is more than that."""
         ...

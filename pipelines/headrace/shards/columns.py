@@ -44,6 +44,9 @@ class Block:
     """By field, the bytes of each sample."""
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
     """Shapes of the samples, of ragged fields of arrays."""
+    joined: Buffer | None = None
+    """The bytes of the first field of all samples, where these lie one after the other; they may
+    change once the block was added."""
 
 
 class Columns:
@@ -95,8 +98,9 @@ class Columns:
             OSError: The disk is full, or failed.
         """
         self._checksums.append(checksums(block.columns))
-        for info, column in zip(self.fields, block.columns, strict=True):
-            ends = _extend(self._data[info.name], column)
+        for number, (info, column) in enumerate(zip(self.fields, block.columns, strict=True)):
+            joined = block.joined if number == 0 else None
+            ends = _extend(self._data[info.name], column, joined)
             if info.layout == "ragged":
                 self._ends[info.name].append(ends)
         for name, shapes in block.shapes.items():
@@ -197,13 +201,18 @@ def _data_key(info: FieldInfo) -> str:
     return f"{key}/{names.DATA}" if info.layout == "ragged" else key
 
 
-def _extend(stream: Stream, items: Sequence[Buffer]) -> NDArray[np.int64]:
-    """Add items to an array.
+def _extend(
+    stream: Stream, items: Sequence[Buffer], joined: Buffer | None = None
+) -> NDArray[np.int64]:
+    """Add items to an array; `joined` has the bytes of all, and may change afterwards.
 
     Returns:
         Where each ends.
     """
     sizes = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
     ends: NDArray[np.int64] = stream.num_bytes + np.cumsum(sizes)
-    stream.extend(items, int(sizes.sum()))
+    if joined is None:
+        stream.extend(items, int(sizes.sum()))
+    else:
+        stream.extend_now(joined)
     return ends

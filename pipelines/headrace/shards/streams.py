@@ -81,6 +81,17 @@ class Stream:
             if self._waiting_bytes >= self._limit or len(self._waiting) >= _MAX_BUFFERS:
                 self._relieve()
 
+    def extend_now(self, content: Buffer) -> None:
+        """Add bytes that may change afterwards.
+
+        Raises:
+            OSError: The disk is full, or failed.
+        """
+        if self._descriptor < 0:
+            content = bytes(content)
+        self.extend([content], len(content))
+        self.flush()
+
     def hold(self, content: bytes) -> None:
         """Keep bytes in memory whatever their size."""
         self._waiting.append(content)

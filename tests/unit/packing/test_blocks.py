@@ -10,6 +10,7 @@ import pytest
 
 from headrace.errors import DataError
 from headrace.packing.packed import PackedShard, ShardTask
+from headrace.packing.slots import Slots
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.verify import verify_dataset
@@ -61,6 +62,36 @@ def test_blocks_of_large_files_hold_each_sample_once(
     assert found.minimum == expected.min()
     assert [sample.path for sample in manifest.quarantined] == ["c1/33.npy"]
     assert not verify_dataset(folder)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_files_read_many_at_once_give_the_same_shards(
+    large_source: Path,
+    make_context: MakeContext,
+    in_process: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    codec: str,
+) -> None:
+    def packed(name: str) -> dict[str, bytes]:
+        options = {"fields": {"array": {"codec": codec}}}
+        context = make_context(large_source, pack=options, site_folder=tmp_path / name)
+        shards = (Path(pack(context, in_process)["dataset"]) / "shards").iterdir()
+        return {path.name: path.read_bytes() for path in shards}
+
+    filled: list[bool] = []
+    read = Slots.read
+
+    def watched(*arguments: Any) -> bool:
+        filled.append(read(*arguments))
+        return filled[-1]
+
+    monkeypatch.setattr(Slots, "read", watched)
+    at_once = packed("at once")
+    assert filled
+    assert all(filled)
+    monkeypatch.setattr(Slots, "read", lambda *_: False)
+    assert packed("one by one") == at_once
 
 
 def test_a_large_file_that_changes_while_it_is_packed_ends_the_step(

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headrace.bench.peers.hf_datasets import epochs, write_rows
-from headrace.bench.peers.peer import Epoch, Pair, Part, Reading
+from headrace.bench.peers.hf_datasets import HfPeer
+from headrace.bench.peers.peer import Pair, Part, Reading
 
 
-class HfArrow:
-    """Arrow files with a column of bytes; the user makes tensors of Arrow's buffers."""
+def _column(part: Part) -> Any:
+    from datasets import Value
 
-    name = "HF datasets, Arrow by hand"
-    folder = "hf_arrow"
-    package = "datasets"
-    module = "datasets"
-    settings = "bytes column, Arrow buffers viewed as a tensor, full shuffle"
-    workers = (0,)
-    packs = True
+    del part
+    return Value("large_binary")
 
-    def write(self, part: Part, folder: Path) -> None:
-        """Write one Arrow file."""
-        from datasets import Value
 
-        write_rows(part, folder, Value("large_binary"), lambda sample: sample.tobytes())
-
-    def finish(self, folder: Path, num_parts: int) -> None:
-        """Nothing is left to do."""
-
-    def open(self, reading: Reading) -> Epoch:
-        """Take rows of the mapped tables."""
-
-        def tensors(rows: Any) -> Pair:
-            table = rows.combine_chunks()
-            batch = _flat(table["x"].chunk(0)).reshape(-1, *reading.sample_shape)
-            return batch, torch.from_numpy(table["y"].to_numpy().copy())
-
-        return epochs(reading, "arrow", tensors)
+def _tensors(rows: Any, reading: Reading) -> Pair:
+    table = rows.combine_chunks()
+    batch = _flat(table["x"].chunk(0)).reshape(-1, *reading.sample_shape)
+    return batch, torch.from_numpy(table["y"].to_numpy().copy())
 
 
 def _flat(column: Any) -> torch.Tensor:
@@ -53,4 +34,12 @@ def _flat(column: Any) -> torch.Tensor:
         return torch.from_numpy(values[int(ends[0]) : int(ends[len(column)])])
 
 
-PEER = HfArrow()
+PEER = HfPeer(
+    name="HF datasets, Arrow by hand",
+    folder="hf_arrow",
+    settings="bytes column, Arrow buffers viewed as a tensor, full shuffle",
+    column=_column,
+    cell=lambda sample: sample.tobytes(),
+    row_format="arrow",
+    tensors=_tensors,
+)

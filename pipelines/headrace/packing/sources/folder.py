@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.decode import decode_arrays
 from headrace.packing.labels import by_folders, folder_labels
 from headrace.packing.listed import Listed
 from headrace.packing.samples import (
-    Content,
+    FileBlock,
     SampleRef,
     SourceField,
     Unreadable,
     Values,
-    is_full,
 )
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.containers import check_unique, no_second_label
@@ -24,7 +22,7 @@ from headrace.packing.sources.globs import matcher
 from headrace.packing.sources.index import Index, index_of
 from headrace.packing.sources.kinds import ARCHIVE, field_of, kind_of, plural, suffix_of
 from headrace.packing.sources.parts import Patterns, grouped, parts_of, patterns_of, values_of_parts
-from headrace.packing.sources.place import FileRow, Place
+from headrace.packing.sources.place import Place
 from headrace.packing.sources.tars import TarPlace
 from headrace.recipe.dataset import DatasetSpec
 
@@ -83,14 +81,12 @@ class FolderSource:
             return own
         return joined(own, index.values(fields[num_own:], refs))
 
-    def contents(self, refs: Sequence[SampleRef]) -> Iterator[list[Content]] | None:
-        """Bytes of whole files, when these are the samples, in blocks."""
+    def blocks(self, refs: Sequence[SampleRef]) -> Iterator[FileBlock] | None:
+        """Whole files, when these are the samples, in blocks."""
         alone = len(self.fields) == 1 and not self._patterns
         if not alone or (refs and suffix_of(refs[0].path) == ARCHIVE):
             return None
-        files = Listed.of(refs).files()
-        contents = iter(self._place.read(files))
-        return (list(islice(contents, size)) for size in block_sizes(files))
+        return self._place.blocks(Listed.of(refs))
 
     def _num_own(self, refs: Sequence[SampleRef]) -> int:
         if self._patterns:
@@ -134,18 +130,6 @@ class FolderSource:
         found = sorted(grouped(self._patterns, self._place, check))
         self.fields = pattern_fields(self._patterns)
         return Listed.of(found)
-
-
-def block_sizes(files: Sequence[FileRow]) -> Iterator[int]:
-    """How many of the files make each block."""
-    num_files = num_bytes = 0
-    for _, size, _ in files:
-        num_files, num_bytes = num_files + 1, num_bytes + size
-        if is_full(num_bytes, num_files):
-            yield num_files
-            num_files = num_bytes = 0
-    if num_files:
-        yield num_files
 
 
 def included(

@@ -46,7 +46,7 @@ class Hdf5Rows:
         self._told = told
 
     @property
-    def parts(self) -> Sequence[int]:
+    def parts(self) -> Mapping[int, int]:
         """All rows in one part.
 
         Raises:
@@ -60,7 +60,7 @@ class Hdf5Rows:
                 f"The datasets of {self._name} have different numbers of rows: {listed}",
                 "Name those that count in dataset.fields.",
             )
-        return [next(iter(sizes.values()))] if sizes else []
+        return {0: next(iter(sizes.values()))} if sizes else {}
 
     @property
     def types(self) -> Mapping[str, str]:

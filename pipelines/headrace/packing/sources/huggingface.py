@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.samples import SourceField, Unreadable, Value
+from headrace.packing.sources.arrow_stream import ArrowStream
 from headrace.packing.sources.arrow_values import arrow_field, arrow_values, huggingface_names
 from headrace.packing.sources.containers import damaged, matching
 from headrace.packing.sources.place import changed
@@ -25,8 +26,13 @@ class HuggingFaceSource(RowSource):
 
     form = "huggingface"
     suffixes = (".arrow",)
-    sequential = False
     _is_dict = False
+    _kept: tuple[tuple[str, str, int], dict[str, Any]] = ("", "", -1), {}
+
+    @property
+    def sequential(self) -> bool:  # type: ignore[override]
+        """Whether files are not mapped: then a record batch is read whole."""
+        return self._place.folder is None
 
     def files(self, check: Callable[[], None] | None) -> Sequence[StoredFile]:
         """The Arrow files that the states name; others are caches."""
@@ -46,21 +52,25 @@ class HuggingFaceSource(RowSource):
 
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[ArrowRows]:
-        """Map an Arrow file."""
+        """Open an Arrow file: mapped into memory when it is local."""
         import pyarrow as pa
 
         name = f"{self._place.name}/{path}"
-        if self._place.folder is None:
-            raise RecipeError(
-                f"{name} is an Arrow file, which is mapped into memory and so must be local",
-                "Copy the dataset to a folder, or write it as Parquet.",
-            )
-        self._place.open(path, version).close()
-        try:
-            with pa.memory_map(str(self._place.folder / path)) as mapped:
-                yield ArrowRows(pa.ipc.open_stream(mapped).read_all())
-        except (pa.ArrowException, OSError) as error:
-            raise damaged(name, "Arrow", error) from error
+        folder = self._place.folder
+        with self._place.open(path, version) as stream:
+            raw = getattr(stream, "raw", stream)  # reading ahead would read what is skipped
+            try:
+                with pa.memory_map(str(folder / path)) if folder else pa.PythonFile(raw) as file:
+                    key = (path, version)
+                    yield ArrowRows(ArrowStream(file), lambda part: self._kept_of((*key, part)))
+            except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+                raise damaged(name, "Arrow", error) from error
+
+    def _kept_of(self, part: tuple[str, str, int]) -> dict[str, Any]:
+        """What is kept of the record batch that was read last: neighbours are often read next."""
+        if self._kept[0] != part:
+            self._kept = part, {}
+        return self._kept[1]
 
     def _files_of(self, state: StoredFile) -> Iterator[StoredFile]:
         folder = PurePosixPath(state.path).parent
@@ -82,39 +92,54 @@ class HuggingFaceSource(RowSource):
 
 
 class ArrowRows:
-    """Rows of one Arrow file."""
+    """Rows of one Arrow file.
 
-    def __init__(self, table: Any) -> None:
-        self._table = table
-        self._names = huggingface_names(table.schema.metadata)
+    Args:
+        stream: The file.
+        kept: What is kept of a record batch; the batch is added.
+    """
+
+    def __init__(self, stream: ArrowStream, kept: Callable[[int], dict[str, Any]]) -> None:
+        self._stream = stream
+        self._kept = kept
+        self._names = huggingface_names(stream.schema.metadata)
 
     @property
-    def parts(self) -> Sequence[int]:
-        """All rows in one part."""
-        return [int(self._table.num_rows)]
+    def parts(self) -> Mapping[int, int]:
+        """Rows of each record batch, by its first byte."""
+        return self._stream.batches
 
     @property
     def types(self) -> Mapping[str, str]:
         """Arrow type of every column."""
-        return {field.name: str(field.type) for field in self._table.schema}
+        return {field.name: str(field.type) for field in self._stream.schema}
 
     def field(self, name: str, column: str) -> SourceField:
         """What a column holds."""
-        cells = self._table.column(column)
-        return arrow_field(
-            name, column, cells.type, lambda: cells[0].as_py() if len(cells) else None
-        )
+        kind = self._stream.schema.field(column).type
+        return arrow_field(name, column, kind, lambda: self._first(column))
 
     def cells(self, column: str) -> Sequence[object]:
         """All cells of a column."""
-        return list(self._table.column(column).to_pylist())
+        parts = (self._batch(part).column(column) for part in self.parts)
+        return [cell for part in parts for cell in part.to_pylist()]
 
     def values(
         self, field: SourceField, column: str, part: int, rows: Sequence[int]
     ) -> list[Value | Unreadable]:
-        """Values of some rows."""
-        return arrow_values(field, self._table.column(column).take(rows).combine_chunks())
+        """Values of some rows of a record batch."""
+        return arrow_values(field, self._batch(part).column(column).take(rows))
 
     def class_names(self, column: str) -> Sequence[str]:
         """Names of the classes."""
         return self._names.get(column, [])
+
+    def _batch(self, part: int) -> Any:
+        kept = self._kept(part)
+        if "batch" not in kept:
+            kept["batch"] = self._stream.batch(part)
+        return kept["batch"]
+
+    def _first(self, column: str) -> object:
+        first = next((part for part, num_rows in self.parts.items() if num_rows), None)
+        return None if first is None else self._batch(first).column(column)[0].as_py()

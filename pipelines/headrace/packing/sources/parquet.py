@@ -55,10 +55,10 @@ class ParquetRows:
         self._names = huggingface_names(self._schema.metadata)
 
     @property
-    def parts(self) -> Sequence[int]:
+    def parts(self) -> Mapping[int, int]:
         """Rows in each row group."""
         meta = self._file.metadata
-        return [meta.row_group(index).num_rows for index in range(meta.num_row_groups)]
+        return {index: meta.row_group(index).num_rows for index in range(meta.num_row_groups)}
 
     @property
     def types(self) -> Mapping[str, str]:

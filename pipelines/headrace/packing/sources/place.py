@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from headrace.errors import DataError
 from headrace.packing.listed import Listed
-from headrace.packing.samples import Unreadable
+from headrace.packing.samples import FileBlock, Unreadable
+from headrace.packing.slots import FLAGS
+from headrace.packing.sources.file_blocks import FolderBlock, cuts
 from headrace.packing.sources.tree import Tree, Wanted
 from headrace.storage.store import StoredFile
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _MAX_OPEN = 64
 
 
@@ -86,6 +88,10 @@ class Place(Protocol):
         """
         ...
 
+    def blocks(self, files: Listed) -> Iterator[FileBlock]:
+        """The same files, in blocks."""
+        ...
+
     def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
         """Bytes of parts of files, in order.
 
@@ -131,7 +137,8 @@ class LocalPlace:
 
     def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
         """The files of `names` that are wanted."""
-        return map(StoredFile._make, self.listed(wanted, check).files())
+        for part in self._tree.parts(wanted, check):
+            yield from map(StoredFile, *part)
 
     def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
         """The files of `walk` as samples of one file each, by path."""
@@ -150,7 +157,7 @@ class LocalPlace:
         prefix, fstat, read = self._prefix, os.fstat, os.read
         for path, num_bytes, version in files:
             try:
-                handle = os.open(prefix + path, _FLAGS)
+                handle = os.open(prefix + path, FLAGS)
             except OSError as error:
                 yield self._not_opened(path, error)
                 continue
@@ -165,6 +172,12 @@ class LocalPlace:
             finally:
                 os.close(handle)
             yield content
+
+    def blocks(self, files: Listed) -> Iterator[FileBlock]:
+        """The same files, in blocks."""
+        for start, stop in cuts(files.sizes):
+            part = files[start:stop]
+            yield FolderBlock(part, partial(self.read, part.files()), self.folder)
 
     def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
         """Bytes of parts of files, in order; at most 64 files are open at once."""

@@ -10,7 +10,8 @@ from typing import BinaryIO, TypeVar, cast
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
 from headrace.packing.listed import Listed, columns_of
-from headrace.packing.samples import Unreadable
+from headrace.packing.samples import FileBlock, Unreadable
+from headrace.packing.sources.file_blocks import given_blocks
 from headrace.packing.sources.place import FileRow, Piece, changed
 from headrace.packing.sources.tree import Wanted, check_name
 from headrace.storage.store import Store, StoredFile
@@ -76,6 +77,10 @@ class RemotePlace:
                 if isinstance(content, DataError):
                     raise self._changed(path, content)
                 yield content
+
+    def blocks(self, files: Listed) -> Iterator[FileBlock]:
+        """The same files, in blocks."""
+        return given_blocks(files, self.read(files.files()))
 
     def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
         """Bytes of parts of files, in order; neighbours are read at once, memory as in `read`."""

@@ -34,8 +34,8 @@ class Rows(Protocol):
     """An opened container."""
 
     @property
-    def parts(self) -> Sequence[int]:
-        """Rows in each of the parts that are read at once."""
+    def parts(self) -> Mapping[int, int]:
+        """Rows in each of the parts that are read at once, in order, by the part's number."""
         ...
 
     @property
@@ -207,13 +207,14 @@ class RowSource(ABC):
             for role, column in {"label": self._label, **self._roles}.items()
             if column and not (role == "label" and self._as_value)
         }
-        num_rows = sum(rows.parts)
+        parts = rows.parts
+        num_rows = sum(parts.values())
         num_bytes = file.num_bytes // max(num_rows, 1)
         width = len(str(max(num_rows - 1, 0)))
         split = self.split_of(file.path)
         labels, groups, splits = (told.get(role) for role in ("label", "group", "split"))
         row = 0
-        for part, size in enumerate(rows.parts):
+        for part, size in parts.items():
             for at in range(size):
                 yield SampleRef(
                     f"{file.path}#{row:0{width}d}",

@@ -9,8 +9,9 @@ from typing import BinaryIO, NamedTuple
 
 from headrace.errors import DataError
 from headrace.packing.listed import Listed, columns_of
-from headrace.packing.samples import Unreadable
+from headrace.packing.samples import FileBlock, Unreadable
 from headrace.packing.sources.containers import containers, damaged
+from headrace.packing.sources.file_blocks import given_blocks
 from headrace.packing.sources.place import (
     FileRow,
     Piece,
@@ -136,6 +137,10 @@ class TarPlace:
     def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
         """Bytes of members, in order."""
         return self._place.read_pieces([_piece(file) for file in files])
+
+    def blocks(self, files: Listed) -> Iterator[FileBlock]:
+        """The same files, in blocks."""
+        return given_blocks(files, self.read(files.files()))
 
     def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
         """Parts of files beside the tar files."""

@@ -1,6 +1,7 @@
 """Folders of files: which files are samples, several files a sample, values, what changed."""
 
 import io
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from PIL import Image
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.samples import SampleRef, Source, Unreadable
+from headrace.packing.sources import tree
 from headrace.packing.sources.access import NOTHING
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources.place import LocalPlace
 from headrace.packing.sources.remote import RemotePlace
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import open_store
@@ -112,13 +115,31 @@ def test_links(tmp_path: Path) -> None:
         found(source)
 
 
-def test_many_files_are_looked_at_by_threads_and_come_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", [0, 1000], ids=["at once", "by threads"])
+def test_many_files_are_looked_at_and_come_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: int
+) -> None:
+    """On a server each look waits: then threads look (`waits` more are told at each question)."""
+    told = itertools.count(step=waits)
+    monkeypatch.setattr(tree, "_num_waits", lambda: next(told))
     names = [f"{a}{b}/{number:04d}.png" for a, b in ("a-", "a.", "ab") for number in range(700)]
     names += [f"a-/{number:05d}.png" for number in range(2000)]
     num_open = len(os.listdir("/proc/self/fd"))
     listed = open_source(spec_of(touch(tmp_path, *names))).list_samples()
     assert [ref.path for ref in listed] == sorted(names)
     assert [ref.num_bytes for ref in listed] == [len(name) for name in sorted(names)]
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
+def test_files_come_while_the_folder_is_still_read(tmp_path: Path) -> None:
+    """Of millions of files the first come at once, and the listing can be stopped in between."""
+    touch(tmp_path, *(f"{number:04d}.png" for number in range(2000)))
+    checks: list[int] = []
+    num_open = len(os.listdir("/proc/self/fd"))
+    files = LocalPlace(tmp_path).walk(bool, lambda: checks.append(1))
+    assert next(files).path.endswith(".png")
+    assert len(checks) == 1
+    del files
     assert len(os.listdir("/proc/self/fd")) == num_open
 
 

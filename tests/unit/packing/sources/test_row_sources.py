@@ -1,6 +1,7 @@
 """Parquet, Hugging Face and HDF5: rows are samples, columns are fields."""
 
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from headrace.errors import DataError, HeadraceError, RecipeError
 from headrace.packing.samples import Source, Unreadable
 from headrace.packing.sources.access import NOTHING
 from headrace.packing.sources.hdf5 import Hdf5Source
+from headrace.packing.sources.huggingface import HuggingFaceSource
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.parquet import ParquetSource
 from headrace.packing.sources.remote import RemotePlace
@@ -118,6 +120,30 @@ def test_columns_are_fields(tmp_path: Path, form: str) -> None:
         assert (sample["caption"], sample["weight"]) == (f"caption {n}", n / 2)
         np.testing.assert_array_equal(sample["box"], [[n, 1], [2, 3]])
         assert json.loads(sample["tags"]) == ["a"] * (n % 3)
+
+
+def test_arrow_through_a_store(tmp_path: Path) -> None:
+    """Only the record batches that are asked for are read, each once while neighbours come."""
+    folder = tmp_path / "d"
+    save_to_disk(folder, table(), 1)
+    place = RemotePlace(open_store(str(folder)))
+    source = HuggingFaceSource(spec_of(folder, labels="none"), place, (), NOTHING)
+    refs = source.list_samples()
+    assert source.sequential
+    sizes = [len(list(group)) for _, group in itertools.groupby(ref.where[1] for ref in refs)]
+    assert sizes == [7, 7, 7, 4]
+    assert [sample["caption"] for sample in source.read(refs)] == [
+        f"caption {n}" for n in range(NUM)
+    ]
+    (last,) = source.read(refs[-1:])
+    assert last["image"] == png(NUM - 1)
+
+
+def test_texts_of_an_arrow_dictionary(tmp_path: Path) -> None:
+    texts = pa.array([f"text {n % 3}" for n in range(NUM)]).dictionary_encode()
+    save_to_disk(tmp_path / "d", pa.table({"text": texts, "n": range(NUM)}))
+    _, values = read_all(spec_of(tmp_path / "d"))
+    assert values == [{"text": f"text {n % 3}", "n": n} for n in range(NUM)]
 
 
 def test_a_dataset_dict_gives_its_splits(tmp_path: Path) -> None:
