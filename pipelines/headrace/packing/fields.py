@@ -18,6 +18,7 @@ from headrace.storage.manifest import FieldInfo
 _ENCODED_KINDS = ("image", "audio")
 _DECODED_KINDS = (*_ENCODED_KINDS, "array")
 _CHUNK_BYTES = 4 * 2**10
+_MAX_CHUNK_BYTES = 16 * 2**20
 
 _OPTION_KINDS: Mapping[str, tuple[str, ...]] = {
     "keep": _ENCODED_KINDS,
@@ -27,6 +28,7 @@ _OPTION_KINDS: Mapping[str, tuple[str, ...]] = {
     "dtype": _DECODED_KINDS,
     "mixed": _DECODED_KINDS,
     "codec": (*_DECODED_KINDS, "value"),
+    "chunk_samples": _DECODED_KINDS,
 }
 
 
@@ -102,7 +104,7 @@ def settled(
         _refuse_ragged_codec(rule, mixed)
         update |= {
             "codec": rule.options.codec,
-            "chunk_samples": chunk_samples(example.nbytes),
+            "chunk_samples": chunk_samples(example.nbytes, rule.options.chunk_samples),
         }
     resize = rule.resize
     if mixed == "resize" and resize is None:
@@ -117,12 +119,17 @@ def settled(
     )
 
 
-def chunk_samples(sample_bytes: int) -> int:
+def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
     """Samples in a chunk of a compressed field, all of which is decompressed for any of them.
 
     One, so that a shuffled epoch decompresses each once; smaller samples share 4 KiB.
+
+    Args:
+        sample_bytes: Size of a sample.
+        wanted: What the recipe says.
     """
-    return max(1, _CHUNK_BYTES // max(1, sample_bytes))
+    most = _MAX_CHUNK_BYTES if wanted else _CHUNK_BYTES
+    return max(1, min(most // max(1, sample_bytes), wanted or most))
 
 
 def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
@@ -163,6 +170,11 @@ def _check_options(given: SourceField, options: PackField) -> None:
                 f"{given.kind}",
                 f"It is for fields of kind {', '.join(kinds)}.",
             )
+    if options.chunk_samples and options.codec == "none":
+        raise RecipeError(
+            f"pack.fields.{given.name}.chunk_samples is set, but its codec is 'none'",
+            "Set a codec, or leave chunk_samples out: fields without a codec have no chunks.",
+        )
     if options.mixed == "resize" and given.kind != "image":
         raise RecipeError(
             f"pack.fields.{given.name}.mixed is 'resize', but '{given.name}' is of kind "
@@ -172,7 +184,7 @@ def _check_options(given: SourceField, options: PackField) -> None:
 
 
 def _check_kept_encoded(name: str, options: PackField) -> None:
-    for option in ("resize", "channels", "sample_rate", "dtype", "mixed", "codec"):
+    for option in sorted(_OPTION_KINDS.keys() - {"keep"}):
         if getattr(options, option) not in (None, "none"):
             raise RecipeError(
                 f"pack.fields.{name}.{option} is set, but '{name}' stays encoded",

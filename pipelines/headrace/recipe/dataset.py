@@ -138,6 +138,9 @@ class PackField(Part):
     store every shape; null: `ragged` for audio, else `error`."""
     codec: Literal["none", "lz4", "zstd", "blosc"] = "none"
     """Compression of fixed fields; `none` reads fastest."""
+    chunk_samples: int | None = Field(default=None, ge=1)
+    """Samples that `codec` compresses together, up to 16 MiB, and decompresses for any one of them:
+    more make small samples smaller, and slower to read; null: one, or as many as fit 4 KiB."""
 
 
 class PackSpec(Part):

@@ -99,13 +99,18 @@ class Columns:
         """
         self._checksums.append(checksums(block.columns))
         for number, (info, column) in enumerate(zip(self.fields, block.columns, strict=True)):
-            joined = block.joined if number == 0 else None
-            ends = _extend(self._data[info.name], column, joined)
+            sizes = _sizes(info, column)
             if info.layout == "ragged":
-                self._ends[info.name].append(ends)
+                self._ends[info.name].append(_ends(self._data[info.name], sizes))
+            if block.joined is not None and number == 0:
+                self._data[info.name].extend_now(block.joined)
+            else:
+                self._data[info.name].extend(column, int(sizes.sum()))
         for name, shapes in block.shapes.items():
             self._shapes[name].append(np.array(shapes, dtype=np.int64).reshape(len(shapes), -1))
-        self._source_ends.append(_extend(self._sources, block.sources))
+        sizes = _lengths(block.sources)
+        self._source_ends.append(_ends(self._sources, sizes))
+        self._sources.extend(block.sources, int(sizes.sum()))
         self._ids.append(block.ids)
         self.num_samples += len(block.ids)
 
@@ -201,18 +206,18 @@ def _data_key(info: FieldInfo) -> str:
     return f"{key}/{names.DATA}" if info.layout == "ragged" else key
 
 
-def _extend(
-    stream: Stream, items: Sequence[Buffer], joined: Buffer | None = None
-) -> NDArray[np.int64]:
-    """Add items to an array; `joined` has the bytes of all, and may change afterwards.
-
-    Returns:
-        Where each ends.
-    """
-    sizes = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+def _ends(stream: Stream, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each item of such sizes will end in an array."""
     ends: NDArray[np.int64] = stream.num_bytes + np.cumsum(sizes)
-    if joined is None:
-        stream.extend(items, int(sizes.sum()))
-    else:
-        stream.extend_now(joined)
     return ends
+
+
+def _sizes(info: FieldInfo, items: Sequence[Buffer]) -> NDArray[np.int64]:
+    """Bytes of each item of a field."""
+    if info.layout == "fixed":
+        return np.full(len(items), len(items[0]) if items else 0, dtype=np.int64)
+    return _lengths(items)
+
+
+def _lengths(items: Sequence[Buffer]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, items), dtype=np.int64, count=len(items))

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import h5py
@@ -228,13 +229,7 @@ def codec_options(codec: Codec) -> dict[str, Any]:
 
 def _reserve(file: h5py.File, spec: ArraySpec) -> int | None:
     """Room for an array that others write; None for an empty one."""
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plist.set_layout(h5py.h5d.CONTIGUOUS)
-    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    plist.set_obj_track_times(False)
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
+    plist, links = _properties()
     dtype = np.dtype(spec.dtype).newbyteorder("<")
     dataset = h5py.h5d.create(
         file.id,
@@ -246,6 +241,19 @@ def _reserve(file: h5py.File, spec: ArraySpec) -> int | None:
     )
     offset = dataset.get_offset()
     return None if offset is None else int(offset)
+
+
+@cache
+def _properties() -> tuple[Any, Any]:
+    """How the arrays that others write are made, and their links."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_layout(h5py.h5d.CONTIGUOUS)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    plist.set_obj_track_times(False)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    return plist, links
 
 
 def _compress(file: h5py.File, spec: ArraySpec, feed: Feed) -> None:

@@ -75,16 +75,18 @@ def run(make: MakeContext, fleet: Any, source: Path, pack_spec: Any, **dataset: 
     return Packed(pack(make(source, given, pack_spec), fleet))
 
 
+@pytest.mark.parametrize("chunk", [None, 7])
 def test_resize_channels_dtype_and_codec(
-    mixed_source: Path, make_context: MakeContext, in_process: Any
+    mixed_source: Path, make_context: MakeContext, in_process: Any, chunk: int | None
 ) -> None:
     options = {
         "resize": [8, 10], "channels": 3, "dtype": "float32", "filter": "lanczos", "codec": "zstd",
+        **({"chunk_samples": chunk} if chunk else {}),
     }  # fmt: skip
     done = run(make_context, in_process, mixed_source, {"fields": {"image": options}})
     info = done.manifest.field("image")
     assert (info.dtype, info.shape, info.layout) == ("float32", (8, 10, 3), "fixed")
-    assert (info.codec, info.chunk_samples) == ("zstd", 4096 // (8 * 10 * 3 * 4))
+    assert (info.codec, info.chunk_samples) == ("zstd", chunk or 4096 // (8 * 10 * 3 * 4))
     for path, found in done.samples("image").items():
         with Image.open(mixed_source / path) as image:
             pixels = image.convert("RGB").resize((10, 8), Image.Resampling.LANCZOS)
@@ -128,6 +130,11 @@ def test_mixed_shapes_without_a_rule_say_what_to_set(
     ("fields", "images", "message"),
     [
         ({"imag": {}}, "decode", "Did you mean 'image'"),
+        (
+            {"image": {"chunk_samples": 9}},
+            "decode",
+            "chunk_samples is set, but its codec is 'none'",
+        ),
         ({"image": {"sample_rate": 8000}}, "decode", r"sample_rate is set, but 'image' is of kind"),
         ({"image": {"resize": [3, 3]}}, "encoded", r"resize is set, but 'image' stays encoded"),
         ({"image": {"codec": "lz4", "mixed": "ragged"}}, "decode", "is of varying shape"),
