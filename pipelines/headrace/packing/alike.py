@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from headrace.packing.convert import Column, Converter
-from headrace.packing.decode import UnreadableError, decode_array, plain_header
+from headrace.packing.decode import plain_header
 from headrace.packing.samples import Content, FileBlock, Unreadable
 from headrace.packing.slots import Slots
 from headrace.shards.streams import Buffer
 
+_BEGINNING_BYTES = 4096  # headers are smaller
 _MAX_SLOT_BYTES = 64 * 2**20
 _VIEWED_BYTES = 16 * 2**10  # copying less is as fast as making a view
 
@@ -31,23 +30,19 @@ class Alike:
         self._slots: Slots | None = None
         self._fills = True  # until a block turns out not to be alike
 
-    def filled(self, path: str, files: FileBlock) -> Column | None:
+    def filled(self, files: FileBlock) -> Column | None:
         """The bytes of the arrays of `.npy` files that are all alike, in memory of its own.
 
         Args:
-            path: Name of the first file.
             files: The files.
 
         Returns:
             None when they are to be read one by one.
-
-        Raises:
-            DataError: The first has another shape or dtype than the example.
         """
         num_files = len(files.sizes)
         if not self._fills or files.sizes.count(files.sizes[0]) < num_files:
             return None
-        self._fills = self._may_fill(path, files) and files.fill(self._room(num_files))
+        self._fills = self._may_fill(files) and files.fill(self._room(num_files))
         if not self._fills or self._slots is None:
             return None
         return Column(
@@ -56,23 +51,19 @@ class Alike:
             joined=self._slots.joined(num_files),
         )
 
-    def column(self, path: str, contents: Sequence[Content]) -> Column | None:
+    def column(self, contents: Sequence[Content]) -> Column | None:
         """The bytes of the arrays of `.npy` files, when equal headers say that all are alike.
 
         Args:
-            path: Name of the first file.
             contents: The files.
 
         Returns:
             None when each must be looked at.
-
-        Raises:
-            DataError: They have another shape or dtype than the example.
         """
         first = contents[0]
-        if self._converter.rule.kind != "array" or isinstance(first, Unreadable):
+        if isinstance(first, Unreadable):
             return None
-        if not self._is_known(first) and not self._look(path, first):
+        if not self._is_known(first) and not self._look(first, len(first)):
             return None
         header, size = self._header or b"", self._num_bytes
         start = len(header)
@@ -87,11 +78,11 @@ class Alike:
         self._fills = True
         return Column(items=items, shapes=self._shapes * len(items))
 
-    def _may_fill(self, path: str, files: FileBlock) -> bool:
+    def _may_fill(self, files: FileBlock) -> bool:
         """Whether the header of these files is known, or was learnt from the first."""
         if self._header is None or self._num_bytes != files.sizes[0]:
-            first = files.first()
-            if first is None or self.column(path, [first]) is None:
+            beginning = files.beginning(_BEGINNING_BYTES)
+            if beginning is None or not self._look(beginning, files.sizes[0]):
                 return False
         return len(self._header or b"") < self._num_bytes <= _MAX_SLOT_BYTES
 
@@ -105,18 +96,14 @@ class Alike:
         header = self._header
         return header is not None and len(content) == self._num_bytes and content.startswith(header)
 
-    def _look(self, path: str, content: bytes) -> bool:
-        """Learn the header of a file; whether it may speak for others."""
-        self._header, self._slots, column = None, None, Column()
-        try:
-            header = plain_header(content)
-            array = decode_array(content)
-            self._converter.add(path, array, column)
-        except UnreadableError:
+    def _look(self, content: bytes, num_bytes: int) -> bool:
+        """Learn the header of a file, or its beginning; whether it may speak for others."""
+        self._header, self._slots, rule = None, None, self._converter.rule
+        plain = plain_header(content, num_bytes) if rule.kind == "array" else None
+        if plain is None or not self._converter.fits(plain[1]):
             return False
-        if header is None or array.dtype != np.dtype(self._converter.rule.info.dtype):
-            return False
-        self._header, self._num_bytes, self._shapes = header, len(content), column.shapes
+        self._header, self._num_bytes = plain[0], num_bytes
+        self._shapes = [plain[1].shape] if rule.info.ndim is not None else []
         return True
 
 

@@ -92,7 +92,7 @@ class Gatherer:
         """
         if len(self._converters) > 1 or self.num_waiting:
             return False
-        return self._take(first, self._alike.filled(self._plan.paths[first], files))
+        return self._take(first, self._alike.filled(files))
 
     def take_alike(self, first: int, contents: Sequence[Content]) -> bool:
         """Make whole files the block, when they are arrays that differ in their values only.
@@ -103,13 +103,10 @@ class Gatherer:
 
         Returns:
             Whether they are; else they are to be added one by one.
-
-        Raises:
-            DataError: The arrays have another shape or dtype than the example.
         """
         if len(self._converters) > 1 or self.num_waiting:
             return False
-        return self._take(first, self._alike.column(self._plan.paths[first], contents))
+        return self._take(first, self._alike.column(contents))
 
     def leave_out(self, position: int, reason: str) -> None:
         """Put a sample into quarantine."""

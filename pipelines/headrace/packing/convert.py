@@ -71,7 +71,7 @@ class Converter:
         """
         if self.to_array is not None:
             array = self.to_array(value)
-            self._check_shape(path, array)
+            self._check(path, array)
             column.items.append(as_buffer(array))
             if self.rule.info.ndim is not None:
                 column.shapes.append(array.shape)
@@ -89,12 +89,17 @@ class Converter:
             column.encodings.add(_CHECKS[kind](content, self.rule.check))
         return content
 
-    def _check_shape(self, path: str, array: NDArray[Any]) -> None:
+    def fits(self, array: NDArray[Any]) -> bool:
+        """Whether an array has the shape and dtype of the example."""
+        info = self.rule.info
+        ragged = info.layout == "ragged"
+        return array.dtype == self._dtype and (
+            array.ndim == info.ndim if ragged else array.shape == info.shape
+        )
+
+    def _check(self, path: str, array: NDArray[Any]) -> None:
         info, example = self.rule.info, self.rule.example
-        if not example:
-            return
-        fits = array.ndim == info.ndim if info.layout == "ragged" else array.shape == info.shape
-        if fits and array.dtype == self._dtype:
+        if not example or self.fits(array):
             return
         expected = f"{info.ndim} axes" if info.layout == "ragged" else str(info.shape)
         raise DataError(

@@ -111,24 +111,26 @@ def decode_array(content: bytes) -> NDArray[Any]:
     return array
 
 
-def plain_header(content: bytes) -> bytes | None:
+def plain_header(content: bytes, num_bytes: int) -> tuple[bytes, NDArray[Any]] | None:
     """The header of a `.npy` file after which lie the bytes of the array that `decode_array` gives.
 
     Args:
-        content: A file that `decode_array` can read.
+        content: The file, or its beginning.
+        num_bytes: Size of the whole file.
 
     Returns:
-        None when these lie there in another order.
-
-    Raises:
-        UnreadableError: There is no header.
+        The header, and an array of the same shape and dtype whose values do not count; None when
+        the bytes lie there in another order, or the array cannot be read.
     """
     try:
         header, start = _header_bytes(content)
-        _, fortran_order, dtype, _ = _npy_header(header)
-    except (ValueError, TypeError, SyntaxError, EOFError, struct.error) as error:
-        raise UnreadableError(f"no .npy file: {error}") from error
-    return None if fortran_order or dtype.byteorder == ">" else content[:start]
+        shape, fortran_order, dtype, body_bytes = _npy_header(header)
+    except (ValueError, TypeError, SyntaxError, EOFError, struct.error):
+        return None
+    plain = dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.byteorder != ">"
+    if fortran_order or not plain or start + body_bytes != num_bytes or len(content) < start:
+        return None
+    return header, np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:

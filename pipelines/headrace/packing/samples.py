@@ -136,8 +136,8 @@ class FileBlock(Protocol):
         """Bytes of each, when it was listed."""
         ...
 
-    def first(self) -> Content | None:
-        """The bytes of the first, to see what `fill` needs; None when it would not work."""
+    def beginning(self, num_bytes: int) -> bytes | None:
+        """The first bytes of the first, to see what `fill` needs; None when it would not work."""
         ...
 
     def fill(self, slots: Slots) -> bool:

@@ -31,8 +31,9 @@ class GivenBlock:
         """Bytes of each, when it was listed."""
         return self._files.sizes
 
-    def first(self) -> Content | None:
+    def beginning(self, num_bytes: int) -> bytes | None:
         """Not looked at."""
+        del num_bytes
         return None
 
     def fill(self, slots: Slots) -> bool:
@@ -58,9 +59,13 @@ class FolderBlock(GivenBlock):
         super().__init__(files, read)
         self._folder = folder
 
-    def first(self) -> Content | None:
-        """The bytes of the first."""
-        return next(iter(self._read()), None)
+    def beginning(self, num_bytes: int) -> bytes | None:
+        """The first bytes of the first; None when it cannot be read."""
+        try:
+            with open(self._folder / self._files.paths[0], "rb", buffering=0) as file:
+                return file.read(num_bytes)
+        except OSError:
+            return None
 
     def fill(self, slots: Slots) -> bool:
         """Read them into slots; whether they are there and as they were listed."""
