@@ -171,7 +171,7 @@ def _ask(system: BatchSystem, leases: Path, board: Board) -> Board:
         if job_id not in told and now - records[job_id].submitted_at > _FORGOTTEN_AFTER_S:
             reason = f"{system.name} knows nothing of it any more"
             told[job_id] = JobSight(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
-    known = {job_id: each for job_id, each in ended.items() if job_id in records}
+    known = {job_id: each for job_id, each in board.jobs.items() if job_id in records}
     return Board(asked_at=now, jobs={**known, **{each: _since(board, told[each]) for each in told}})
 
 

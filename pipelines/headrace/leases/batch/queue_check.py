@@ -95,4 +95,4 @@ def _judge_size(queue: QueueFacts, spec: JobSpec) -> Finding:
     if spec.nodes < queue.least_nodes:
         seen = f"{name} is for {queue.least_nodes} nodes and more, the job asks for {spec.nodes}"
         return fail("nodes", seen, "Name another queue as `batch.partition`.")
-    return ok("nodes", f"{spec.nodes} with {spec.cpus_per_node} CPUs: {name} sets no lower limit")
+    return ok("nodes", f"{spec.nodes} with {spec.cpus_per_node} CPUs are within {name}'s limits")

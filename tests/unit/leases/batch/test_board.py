@@ -49,3 +49,17 @@ def test_a_silent_queue_is_asked_less_and_less(tmp_path: Path, monkeypatch: pyte
     assert pauses == sorted(pauses)
     assert 20 <= pauses[0] <= 26
     assert pauses[-1] >= 40
+
+
+def test_a_job_that_the_queue_has_forgotten_stays_what_it_was_for_a_while(tmp_path: Path):
+    """Books may be seconds late, as Grid Engine's: until then it has neither ended nor waits."""
+    slurm = SmallSlurm()
+    slurm.jobs["1"] = "RUNNING"
+    (tmp_path / "a").mkdir()
+    record = JobRecord(job_id="1", name="a", submitted_at=time.time())
+    write_record(tmp_path / "a" / "job.json", record)
+    assert sight(Slurm(slurm), tmp_path, record, 0.0).state is JobState.RUNNING
+    slurm.jobs.clear()
+    assert sight(Slurm(slurm), tmp_path, record, 0.0).state is JobState.RUNNING
+    write_record(tmp_path / "a" / "job.json", record.model_copy(update={"submitted_at": 0.0}))
+    assert sight(Slurm(slurm), tmp_path, record, 0.0).state is JobState.UNKNOWN
