@@ -82,7 +82,7 @@ def remarks(view: RunView) -> Iterator[str]:
         yield f"Waits for a lease: {view.waits_for}"
     if view.without:
         nodes = ", ".join(view.without)
-        yield f"Does without {nodes}, where its jobs failed: headrace lease list shows its leases"
+        yield f"Does without {nodes}, where its jobs failed: headrace lease show LEASE tells why"
 
 
 def _row(step: StepView) -> Iterator[RenderableType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import yaml
 
 from headrace.recipe.load import BUILT_IN
 from headrace.states import LeaseState, StepState
+from headrace.storage.atomic import write_text
 from support.airflow_service import DAG_ID, AirflowService
 from support.disturbed import GONE_S, LONG_S, OVERRIDES, Records, Result, training_moment
 from support.slurm_dev import DevSlurm
+from support.training import CODE
 from support.waiting import wait_until
 
 pytestmark = [
@@ -24,11 +27,16 @@ pytestmark = [
 ]
 
 SITE = "slurm-dev"
+_STEP_S = 1.0
+"""Two hundred steps of this take longer than Airflow is away, on any machine."""
+
 _WAITS = re.compile(r"Slurm job \d+ is pending: \w+, expected (\w+ \d+ \w+ )?\d\d:\d\d \w+")
 
 
 class Site:
     """The built-in site `slurm-dev`, for the Slurm of the tests, with two ranks as elsewhere.
+
+    The model of recipe `digits` pauses before each step when told to, and is else the same.
 
     Args:
         home: Home of headrace in which it hides the built-in one.
@@ -37,6 +45,7 @@ class Site:
 
     def __init__(self, home: Path, config: Path) -> None:
         self._file = home / "sites" / f"{SITE}.yaml"
+        self._recipe = home / "recipes" / "digits.yaml"
         content = yaml.safe_load((BUILT_IN / "sites" / f"{SITE}.yaml").read_text())
         content["folder"] = str(home)
         content["tiers"] = [{"name": "disk", "folder": str(home / "cache"), "budget": "2GiB"}]
@@ -45,18 +54,35 @@ class Site:
             role["batch"] |= {"config": str(config), "poll": 0.5}
         content["roles"]["gpu"]["ranks_per_node"] = 1
         content["roles"]["cpu"]["host"] = "job"  # as where Airflow's workers live for a short time
+        content["allowed_code"] = [str(CODE)]
+        self._pace = home / "pace"
+        self._pace.mkdir(exist_ok=True)
+        self.pace(None)
         self._content: dict[str, Any] = content
 
     def write(self, batch: dict[str, Any] | None = None, **changes: Any) -> None:
-        """Write the site with another first role; runs keep the site they were made with."""
+        """Write site and recipe, with another first role; runs keep those they were made with."""
         cpu = self._content["roles"]["cpu"]
         cpu = cpu | changes | {"batch": cpu["batch"] | (batch or {})}
         roles = self._content["roles"] | {"cpu": cpu}
         self._file.write_text(yaml.safe_dump(self._content | {"roles": roles}))
+        recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
+        recipe["model"] |= {"_target_": "paced_digits.PacedDigits", "folder": str(self._pace)}
+        # the order of the splits is part of what they hold
+        text = yaml.safe_dump(recipe | {"code": [str(CODE)]}, sort_keys=False)
+        self._recipe.write_text(text)
+
+    def pace(self, seconds: float | None) -> None:
+        """Have the model pause so long before each step; None for not at all."""
+        if seconds is None:
+            (self._pace / "pause").unlink(missing_ok=True)
+        else:
+            write_text(self._pace / "pause", str(seconds))
 
     def remove(self) -> None:
-        """The built-in site shows again."""
+        """The built-in site and recipe show again."""
         self._file.unlink(missing_ok=True)
+        self._recipe.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -85,12 +111,23 @@ def test_the_main_job_waits_in_the_queue_and_goes_on_while_airflow_is_stopped(
     finally:
         slurm.run("scancel", blocker)
     training_moment(records, run_id, rng, most=0.3)
+    site.pace(_STEP_S)
     jobs = slurm.queue()
 
     service.go_down()
-    assert slurm.queue() == jobs
+    down_since = time.monotonic()
     (attempt,) = records.attempts(run_id, "train")
+    done = [_steps_done(records, run_id)]
+    for minutes in (1, 2):
+        until = down_since + 60 * minutes
+        wait_until(lambda until=until: time.monotonic() > until, 120, "a minute to pass", poll_s=1)
+        done.append(_steps_done(records, run_id))
     result = records.folder(attempt).result
+    assert not result.exists()  # it has trained throughout
+    first, second, third = done
+    assert first < second < third, done
+    assert slurm.queue() == jobs
+    site.pace(None)
     wait_until(result.exists, LONG_S, "the training to end without Airflow")
     assert not records.ledger.run(run_id).state.is_final
 
@@ -102,6 +139,12 @@ def test_the_main_job_waits_in_the_queue_and_goes_on_while_airflow_is_stopped(
     assert [each.state for each in records.attempts(run_id, "train")] == [StepState.SUCCEEDED]
     assert len(records.events(attempt, "launch")) == 1
     wait_until(lambda: slurm.queue() == [], GONE_S, "an empty queue")
+
+
+def _steps_done(records: Records, run_id: str) -> float:
+    status = records.status(run_id, "train")
+    assert status is not None
+    return status.progress.done
 
 
 def assert_wait_is_told(service: AirflowService, dag_run: str, run_id: str) -> None:

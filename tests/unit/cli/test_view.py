@@ -7,7 +7,15 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli.view import amount, closing, duration, live, print_failures, result_line
+from headrace.cli.view import (
+    amount,
+    closing,
+    duration,
+    live,
+    print_failures,
+    remarks,
+    result_line,
+)
 from headrace.control.overview import RunView, StepView
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import Progress, StepStatus
@@ -74,6 +82,12 @@ def test_a_run_that_succeeded_has_no_failures():
     ok = view(done, state=StepState.SUCCEEDED)
     assert printed(lambda console: print_failures(ok, console)) == ""
     assert "5 samples" in printed(lambda console: console.print(closing(ok)))
+
+
+def test_nodes_that_a_run_does_without_are_told():
+    run = view(state=StepState.RUNNING, owner="airflow:x").model_copy(update={"without": ("n7",)})
+    (remark,) = remarks(run)
+    assert remark.startswith("Does without n7, where its jobs failed")
 
 
 def test_the_live_table_shows_progress_rate_and_time_left():
