@@ -137,6 +137,8 @@ class _Writing:
         size = os.fstat(reader.fileno()).st_size
         while num_pages := min((size - self.num_bytes) // HUGE_PAGE, AT_ONCE):
             start, pages = self.num_bytes, self.pages.prepare(self.num_bytes, num_pages)
+            if pages is not None:
+                num_pages = len(pages) // HUGE_PAGE
             for number in range(num_pages):
                 if pages is None:
                     self.write(next(chunks, memoryview(b"")))

@@ -55,12 +55,13 @@ class Pace:
         self._num_left_out = 0
         self._lock = threading.Lock()
 
-    def lets(self, num_pages: int) -> bool:
-        """Whether to try so many pages now."""
+    def grants(self, num_pages: int) -> int:
+        """How many of so many pages to try now: all, one to see how it goes, or none."""
         with self._lock:
-            left_out = self._num_left_out > 0
-            self._num_left_out -= num_pages if left_out else 0
-            return not left_out
+            if self._num_left_out > 0:
+                self._num_left_out -= num_pages
+                return 0
+            return num_pages if self._pause == _LEAST_PAUSE else 1
 
     def took(self, num_pages: int, seconds: float, *, failed: bool) -> None:
         """Take in how it went."""
@@ -69,7 +70,7 @@ class Pace:
                 self._num_left_out = self._pause
                 self._pause = min(2 * self._pause, _MOST_PAUSE)
             else:
-                self._pause = _LEAST_PAUSE
+                self._pause = max(self._pause // 2, _LEAST_PAUSE)
 
 
 class HugePages:
@@ -96,13 +97,16 @@ class HugePages:
             num_pages: Pages, `AT_ONCE` at most.
 
         Returns:
-            What lies there, to be read until the next call, `(num_pages * HUGE_PAGE,) uint8`; None
-            when it lies in small pages.
+            What lies there, to be read until the next call, in one page or all of them,
+            `(num_bytes,) uint8`; None when it lies in small pages.
 
         Raises:
             OSError: There is no room (`errno.ENOSPC`).
         """
-        if self._window is None or not self.is_usable or not self._pace.lets(num_pages):
+        if self._window is None or not self.is_usable:
+            return None
+        num_pages = self._pace.grants(num_pages)
+        if not num_pages:
             return None
         before = time.monotonic()
         for page in range(num_pages):  # a page must be there to be made a huge one

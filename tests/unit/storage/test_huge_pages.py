@@ -90,21 +90,24 @@ def test_what_fails_for_want_of_memory_is_tried_again_later_and_later(tmp_path, 
     monkeypatch.setattr(huge_pages._Window, "collapse", lacking)
     with (tmp_path / "file").open("w+b") as file:
         pages = HugePages(file.fileno())
-        for number in range(90):
+        for number in range(100):
             pages.prepare(number * HUGE_PAGE)
         assert pages.is_usable
-    assert tried == [0, 9, 26, 59, 60, 69, 86]
+    assert tried == [0, 9, 26, 59, 60, 93]
 
 
-def test_slow_pages_are_done_without_for_a_while() -> None:
+def test_slow_pages_are_done_without_for_a_while_and_then_tried_one_by_one() -> None:
     pace = Pace(slow_s=0.001)
-    assert pace.lets(8)
+    assert pace.grants(8) == 8
     pace.took(8, seconds=0.007, failed=False)
-    assert pace.lets(8)
+    assert pace.grants(8) == 8
     pace.took(8, seconds=0.009, failed=False)
-    assert [pace.lets(4) for _ in range(3)] == [False, False, True]
-    pace.took(8, seconds=0.009, failed=False)
-    assert [pace.lets(8) for _ in range(3)] == [False, False, True]
+    assert [pace.grants(4) for _ in range(3)] == [0, 0, 1]
+    pace.took(1, seconds=0.002, failed=False)
+    assert [pace.grants(8) for _ in range(3)] == [0, 0, 1]
+    for _ in range(2):
+        pace.took(1, seconds=0.0001, failed=False)
+    assert pace.grants(8) == 8
 
 
 def huge_bytes(path: Path) -> int:
