@@ -17,6 +17,7 @@ from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
 from headrace.errors import LeaseError
+from headrace.leases.dashboard import offer_dashboard
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
 from headrace.recipe.site import Role
@@ -123,6 +124,7 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
     logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
     os.environ.update(worker_environment(role))
     cluster = await NodeCluster(**_options(role, _scratch(folder)))
+    offer_dashboard(cluster.scheduler)
     try:
         if role.kind == "gang":
             cluster.scale(role.nodes)
@@ -188,6 +190,7 @@ def _options(role: Role, scratch: Path) -> dict[str, Any]:
         "host": _HOST,
         "scheduler_port": 0,
         "dashboard_address": f"{_HOST}:0",
+        "scheduler_kwargs": {"dashboard": False},
         "memory_limit": 0,
         "resources": {NODE: 1, SLOT: role.threads_per_node},
         "local_directory": str(scratch),

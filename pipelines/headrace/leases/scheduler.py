@@ -15,6 +15,7 @@ from distributed.utils import get_ip, get_ip_interface
 
 from headrace.errors import LeaseError
 from headrace.leases.cluster import CONFIG, worker_environment
+from headrace.leases.dashboard import offer_dashboard
 from headrace.leases.encryption import make_keys
 from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
@@ -31,13 +32,16 @@ async def open_scheduler(folder: LeaseFolder, spec: LeaseSpec) -> Scheduler:
         LeaseError: This machine has no such network interface.
     """
     configure()
-    return await Scheduler(
+    scheduler = await Scheduler(
         host=address(spec.role.batch.interface),
         port=0,
         protocol="tls",
         security=make_keys(folder),
+        dashboard=False,
         dashboard_address=f"{_LOOPBACK}:0",
     )
+    offer_dashboard(scheduler)
+    return scheduler
 
 
 def configure() -> None:
