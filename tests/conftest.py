@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,11 +45,21 @@ __all__ = [
     "two_hosts",
 ]
 
-_ORDER = ("architecture", "unit", "contract", "dags", "benchmarks", "integration", "chaos", "docs")
-"""Groups of tests, the quick ones first."""
+_ORDER = ("architecture", "unit", "contract", "dags", "chaos", "docs", "benchmarks", "integration")
+"""Groups of tests: quick ones first; of the whole jobs those with the longest files first, so that
+several test processes end together.
+"""
+
+_FORK_SERVER_IMPORTS = ["pytest", "headrace.ledger.ledger", "headrace.ledger.migrate"]
+"""What the twenty processes of a ledger test need."""
 
 _GRACE_S = 60.0
 """No process of headrace may live longer than this after its work has ended."""
+
+
+def pytest_configure() -> None:
+    """The first test that starts a fork server starts it for all, so this is said before."""
+    multiprocessing.set_forkserver_preload(_FORK_SERVER_IMPORTS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

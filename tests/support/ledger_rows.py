@@ -69,7 +69,6 @@ def attempt_row(step: str = "train", attempt: int = 1, **changes: Any) -> Attemp
 def in_processes(function: Callable[[str, int], Result], url: str) -> list[Result]:
     """Call `function(url, number)` in twenty processes that start together."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "headrace.ledger.ledger", "headrace.ledger.migrate"])
     with context.Manager() as manager:
         barrier = manager.Barrier(NUM_PROCESSES)
         with ProcessPoolExecutor(NUM_PROCESSES, mp_context=context) as pool:
