@@ -15,6 +15,7 @@ from support.images import write_class_folders
 from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
 from support.ports import find_free_port
+from support.rank_processes import end_idle_servers
 from support.s3_servers import (
     moto_bucket,
     moto_server,
@@ -96,6 +97,7 @@ def no_leftover_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     test_id = uuid.uuid4().hex
     monkeypatch.setenv(MARK, test_id)
     yield
+    end_idle_servers()
     try:
         wait_until(
             lambda: not started_by(test_id, tmp_path), _GRACE_S, "the test's processes to end"

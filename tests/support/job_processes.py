@@ -12,6 +12,7 @@ from headrace.leases.records import HostRecord
 from headrace.storage.atomic import read_record
 from headrace_airflow.service_component import GENERATION_MARK
 from support.airflow_service import AirflowService
+from support.rank_processes import is_rank, worker_of
 from support.waiting import wait_until
 
 _SUPERVISES = "airflow worker -- LocalExecutor: "
@@ -55,13 +56,6 @@ def _works_on(worker: psutil.Process, task_instance: str) -> bool:
     return title != number and len(number) > _ID_LENGTH and task_instance.startswith(number)
 
 
-def _parent(process: psutil.Process) -> psutil.Process | None:
-    try:
-        return process.parent()
-    except psutil.NoSuchProcess:
-        return None
-
-
 def _title(process: psutil.Process | None) -> str:
     try:
         return " ".join(process.cmdline()).strip() if process is not None else ""
@@ -85,13 +79,13 @@ def step_drivers(service: AirflowService, run_id: str) -> list[psutil.Process]:
 
 def ranks(service: AirflowService, run_id: str) -> list[psutil.Process]:
     """The run's training ranks."""
-    return _of_run(service, run_id, lambda line: "headrace.training.rank" in line)
+    return [each for each in lease_processes(service, run_id) if is_rank(each)]
 
 
 def dask_workers(service: AirflowService, run_id: str) -> list[psutil.Process]:
-    """The Dask workers that have started the run's ranks: their parents."""
-    parents = {_parent(rank) for rank in ranks(service, run_id)}
-    return [parent for parent in parents if parent is not None]
+    """The Dask workers that have the run's ranks."""
+    workers = {worker_of(rank) for rank in ranks(service, run_id)}
+    return [worker for worker in workers if worker is not None]
 
 
 def lease_processes(service: AirflowService, run_id: str) -> list[psutil.Process]:

@@ -22,6 +22,7 @@ from headrace.recipe.load import BUILT_IN
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.layout import LeaseFolder
 from support.disturbed import Records, kill
+from support.rank_processes import SERVER, is_rank, worker_of
 
 Waiting = Iterator[None]
 """What a test does while a run goes on: a generator that is asked again a few times a second."""
@@ -105,15 +106,22 @@ class PacedRun:
         assert host is not None
         kill(psutil.Process(host.process.pid))
 
+    def kill_rank(self) -> None:
+        """Kill -9 one of the ranks."""
+        kill(self._ranks()[0])
+
     def kill_worker(self) -> None:
-        """Kill -9 the Dask worker that has started one of the ranks."""
-        parent = self.processes("headrace.training.rank")[0].parent()
-        assert parent is not None
-        kill(parent)
+        """Kill -9 the Dask worker of one of the ranks."""
+        worker = worker_of(self._ranks()[0])
+        assert worker is not None
+        kill(worker)
 
     def kill_one(self, what: str) -> None:
         """Kill -9 the first process of the lease with this in its command line."""
         kill(self.processes(what)[0])
+
+    def _ranks(self) -> list[psutil.Process]:
+        return [each for each in self.processes(SERVER) if is_rank(each)]
 
     def processes(self, what: str) -> list[psutil.Process]:
         """Processes of the lease, by a part of their command line."""

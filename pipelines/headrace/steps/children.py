@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,44 @@ class ChildEnd:
         return f"signal {signal.Signals(-self.code).name}"
 
 
+class Process(Protocol):
+    """A child that was started."""
+
+    def poll(self) -> int | None:
+        """Exit code, None while it runs."""
+
+    def wait(self) -> int:
+        """Wait for its end; gives the exit code."""
+
+    def send_signal(self, sig: signal.Signals) -> None:
+        """Signal the process, if it runs."""
+
+    def signal_group(self, sig: signal.Signals) -> None:
+        """Signal the process and all that it started and that did not leave its group."""
+
+
+class StartedProcess(subprocess.Popen[bytes]):
+    """A child with a program of its own."""
+
+    def signal_group(self, sig: signal.Signals) -> None:
+        """See `Process`."""
+        signal_group(self.pid, sig)
+
+
+def start_program(child: Child) -> Process:
+    """Start a child as a program of its own, which leads a process group."""
+    child.log.parent.mkdir(parents=True, exist_ok=True)
+    with child.log.open("ab") as log:
+        return StartedProcess(
+            child.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **child.env},
+            start_new_session=True,
+        )
+
+
 class ChildGroup:
     """Starts children, watches them, and ends all when one fails. A context manager.
 
@@ -61,19 +100,26 @@ class ChildGroup:
     Args:
         children: What to start.
         grace_s: Seconds between SIGTERM and SIGKILL.
+        start: Starts one child.
     """
 
-    def __init__(self, children: Sequence[Child], grace_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        children: Sequence[Child],
+        grace_s: float = 5.0,
+        start: Callable[[Child], Process] = start_program,
+    ) -> None:
         self._children = children
         self._grace_s = grace_s
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._start = start
+        self._running: dict[str, Process] = {}
         self._ends: dict[str, ChildEnd] = {}
         self._stopping = False
 
     def __enter__(self) -> ChildGroup:
         try:
             for child in self._children:
-                self._running[child.name] = _start(child)
+                self._running[child.name] = self._start(child)
         except BaseException:
             self.stop()
             raise
@@ -96,7 +142,7 @@ class ChildGroup:
                 self._ends[name] = ChildEnd(
                     name=name, code=code, at=time.time(), stopped=self._stopping
                 )
-                _signal_group(process.pid, signal.SIGKILL)  # what it left behind
+                process.signal_group(signal.SIGKILL)  # what it left behind
         return tuple(self._ends.values())
 
     def supervise(
@@ -130,31 +176,19 @@ class ChildGroup:
         self.ends()
         self._stopping = True
         for process in self._running.values():
-            _signal_group(process.pid, signal.SIGTERM)
+            process.signal_group(signal.SIGTERM)
         deadline = time.monotonic() + self._grace_s
         while self._running and time.monotonic() < deadline:
             time.sleep(0.02)
             self.ends()
         for process in self._running.values():
-            _signal_group(process.pid, signal.SIGKILL)
+            process.signal_group(signal.SIGKILL)
         for process in list(self._running.values()):
             process.wait()
         return self.ends()
 
 
-def _start(child: Child) -> subprocess.Popen[bytes]:
-    child.log.parent.mkdir(parents=True, exist_ok=True)
-    with child.log.open("ab") as log:
-        return subprocess.Popen(
-            child.command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **child.env},
-            start_new_session=True,
-        )
-
-
-def _signal_group(pid: int, sig: signal.Signals) -> None:
+def signal_group(pid: int, sig: signal.Signals) -> None:
+    """Signal a process group, if it is there."""
     with suppress(ProcessLookupError):
         os.killpg(pid, sig)

@@ -13,6 +13,17 @@ from headrace.steps.children import Child
 from headrace.storage.layout import RunFolder, StepFolder
 from headrace.training.records import NodeLaunch, RankSpec
 
+RANK_VARIABLES = frozenset(
+    (
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+        "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE",
+    )
+)  # fmt: skip
+"""Names of the variables that torchrun gives a rank; nothing that a rank imports depends on them,
+but Lightning's `rank_zero_only`."""
+
 
 def rank_name(rank: int) -> str:
     """Name of a rank's process."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.leases.held import wanted
-from headrace.steps.children import Child, ChildEnd, ChildGroup
+from headrace.steps.children import Child, ChildEnd, ChildGroup, Process, start_program
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.layout import StepFolder
 from headrace.training.beats import read_beat
@@ -147,6 +147,7 @@ def run_watched(
     children: Sequence[Child],
     hang_timeout_s: float,
     keep_on: Callable[[], bool] = lambda: True,
+    start: Callable[[Child], Process] = start_program,
 ) -> NodeOutcome:
     """Run ranks of a node to their end.
 
@@ -155,12 +156,13 @@ def run_watched(
         children: The ranks' processes, all of the node or some.
         hang_timeout_s: A rank without a sign of life for this time hangs.
         keep_on: Called at each look; false stops the ranks.
+        start: Starts a rank.
 
     Returns:
         How they ended; faults are told, not raised.
     """
     memory_kills = num_memory_kills()
-    with ChildGroup(children, GRACE_S) as group:
+    with ChildGroup(children, GRACE_S, start) as group:
         watch = RankWatch(launch, group, children, hang_timeout_s)
         ends = group.supervise(lambda: watch.keep_on() and keep_on())
     return NodeOutcome(

@@ -72,7 +72,7 @@ def test_kill_9_of_a_rank_a_worker_the_driver_and_the_host(
 
     def disturb() -> Waiting:
         yield from paced.held_at(12)
-        paced.kill_one("headrace.training.rank")
+        paced.kill_rank()
         yield from paced.begun_anew()
         yield from paced.held_at(22)
         paced.kill_worker()

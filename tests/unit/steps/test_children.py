@@ -1,19 +1,25 @@
-"""Children that stand and fall together."""
+"""Children that stand and fall together, as programs of their own and from a fork server."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from headrace.steps.children import Child, ChildGroup
+from headrace.steps.children import Child, ChildGroup, Process, start_program
+from headrace.steps.fork_server import ForkServers
 from support.waiting import wait_until
 
 SLEEP = "import time; time.sleep(600)"
+TESTS = str(Path(__file__).parents[2])
+
+Start = Callable[[Child], Process]
 
 
 def child(folder: Path, name: str, code: str, **env: str) -> Child:
@@ -25,12 +31,22 @@ def go_on() -> bool:
     return True
 
 
-def test_all_end_well_with_logs_and_environment(tmp_path):
+@pytest.fixture(params=["program", "forked"])
+def start(request, monkeypatch) -> Start:
+    if request.param == "program":
+        return start_program
+    monkeypatch.syspath_prepend(TESTS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("IDLE_S", "1")
+    return ForkServers("support.forked_code", frozenset({"WORD"})).start
+
+
+def test_all_end_well_with_logs_and_environment(tmp_path, start):
     children = [
         child(tmp_path, f"c{i}", "import os; print(os.environ['WORD'])", WORD=f"word-{i}")
         for i in range(2)
     ]
-    with ChildGroup(children) as group:
+    with ChildGroup(children, start=start) as group:
         ends = group.supervise(go_on)
     assert sorted((end.name, end.code, end.failed) for end in ends) == [
         ("c0", 0, False),
@@ -39,9 +55,9 @@ def test_all_end_well_with_logs_and_environment(tmp_path):
     assert (tmp_path / "c1.log").read_text() == "word-1\n"
 
 
-def test_the_first_failure_ends_the_others(tmp_path, no_leftover_processes):
+def test_the_first_failure_ends_the_others(tmp_path, start, no_leftover_processes):
     children = [child(tmp_path, "good", SLEEP), child(tmp_path, "bad", "raise SystemExit(3)")]
-    with ChildGroup(children) as group:
+    with ChildGroup(children, start=start) as group:
         ends = {end.name: end for end in group.supervise(go_on)}
     assert ends["bad"].failed
     assert ends["bad"].cause == "exit code 3"
@@ -49,9 +65,9 @@ def test_the_first_failure_ends_the_others(tmp_path, no_leftover_processes):
     assert not ends["good"].failed
 
 
-def test_a_killed_child_names_the_signal(tmp_path, no_leftover_processes):
+def test_a_killed_child_names_the_signal(tmp_path, start, no_leftover_processes):
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    with ChildGroup([child(tmp_path, "one", code)]) as group:
+    with ChildGroup([child(tmp_path, "one", code)], start=start) as group:
         (end,) = group.supervise(go_on)
     assert end.code == -signal.SIGKILL
     assert end.cause == "signal SIGKILL"
@@ -59,7 +75,7 @@ def test_a_killed_child_names_the_signal(tmp_path, no_leftover_processes):
 
 
 def test_children_that_ignore_sigterm_are_killed_with_what_they_started(
-    tmp_path, no_leftover_processes
+    tmp_path, start, no_leftover_processes
 ):
     code = (
         "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -67,13 +83,14 @@ def test_children_that_ignore_sigterm_are_killed_with_what_they_started(
         "print('ready', flush=True)\n" + SLEEP
     )
     log = tmp_path / "deaf.log"
-    with ChildGroup([child(tmp_path, "deaf", code)], grace_s=0.2) as group:
+    with ChildGroup([child(tmp_path, "deaf", code)], grace_s=0.2, start=start) as group:
         ends = group.supervise(lambda: not (log.exists() and "ready" in log.read_text()))
     assert [(end.code, end.stopped) for end in ends] == [(-signal.SIGKILL, True)]
 
 
-def test_an_error_while_watching_ends_the_children(tmp_path, no_leftover_processes):
-    with pytest.raises(KeyError), ChildGroup([child(tmp_path, "one", SLEEP)]) as group:
+def test_an_error_while_watching_ends_the_children(tmp_path, start, no_leftover_processes):
+    children = [child(tmp_path, "one", SLEEP)]
+    with pytest.raises(KeyError), ChildGroup(children, start=start) as group:
         group.supervise(lambda: {}["missing"])
     assert group.running == ()
 

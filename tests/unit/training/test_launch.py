@@ -9,7 +9,13 @@ import pytest
 
 from headrace.recipe.site import Role
 from headrace.training.gang import free_port
-from headrace.training.launch import interface_of, rank_children, rank_spec
+from headrace.training.launch import (
+    RANK_VARIABLES,
+    interface_of,
+    rank_children,
+    rank_spec,
+    torchrun_environment,
+)
 from headrace.training.records import NodeLaunch
 from support.training import make_recipe
 
@@ -58,6 +64,11 @@ def test_ranks_get_what_torchrun_would_give_them():
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "OMP_NUM_THREADS": "3",
     }
+
+
+def test_ranks_differ_in_nothing_but_what_torchrun_gives_them():
+    """Ranks of one launch, and of the next one, are forked from one process."""
+    assert set(torchrun_environment(LAUNCH, 3, 3)) == RANK_VARIABLES
 
 
 def test_scripts_learn_where_data_and_checkpoints_lie():

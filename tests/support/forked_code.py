@@ -1,0 +1,30 @@
+"""A module for a fork server, whose children run Python code; its import can be watched."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from headrace.processes import die_with_parent
+from headrace.steps.forking import forked
+
+if "IMPORT_HOLDS" in os.environ:
+    while Path(os.environ["IMPORT_HOLDS"]).exists():
+        time.sleep(0.02)
+if "IMPORT_FAILS" in os.environ:
+    raise ImportError(os.environ["IMPORT_FAILS"])
+
+
+def main() -> None:
+    die_with_parent()
+    request = forked(socket.socket(fileno=int(sys.argv[1])), float(os.environ.get("IDLE_S", "30")))
+    if request is not None:
+        die_with_parent()
+        exec(request.command[-1], {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    main()
