@@ -13,7 +13,8 @@ from headrace.leases import client
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.ssh import SshCommands, master_command
-from headrace.recipe.site import Login, Role
+from headrace.recipe.batch import Login
+from headrace.recipe.site import Role
 from support.leases import opened
 from support.login_node import LoginNode
 from support.slurm_dev import DevSlurm

@@ -13,7 +13,8 @@ from headrace.errors import QueueFullError, SubmitLimitError
 from headrace.leases import client
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.jobs import JobSpec
-from headrace.recipe.site import Batch, Role
+from headrace.recipe.batch import Batch
+from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.storage.layout import SiteFolder
 from support.leases import lease_spec

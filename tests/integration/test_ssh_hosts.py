@@ -19,7 +19,8 @@ from headrace.leases.fleet import Fleet
 from headrace.leases.marks import marked
 from headrace.leases.queued import job_name
 from headrace.leases.records import HostRecord
-from headrace.recipe.site import Login, Role
+from headrace.recipe.batch import Login
+from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.leases.batch.ssh import SshCommands
 from headrace.processes import die_with_parent, end_processes
-from headrace.recipe.site import Login
+from headrace.recipe.batch import Login
 from support.ports import find_free_port
 from support.waiting import wait_until
 

@@ -17,7 +17,7 @@ from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.queued import job_name
-from headrace.recipe.site import Batch
+from headrace.recipe.batch import Batch
 from headrace.storage.atomic import write_text
 from headrace.storage.layout import LeaseFolder
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from headrace.recipe.site import Container
+from headrace.recipe.batch import Container
 
 _ALWAYS_THERE = ("/dev", "/proc", "/sys", "/tmp")
 """Folders of the node that both runtimes show inside."""

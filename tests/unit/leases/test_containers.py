@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.leases.containers import python_of, wrap
-from headrace.recipe.site import Container
+from headrace.recipe.batch import Container
 
 COMMAND = ("python3", "-m", "x")
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from headrace.recipe.batch import Batch
 from headrace.recipe.load import parse
-from headrace.recipe.site import Batch, Site
+from headrace.recipe.site import Site
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "run-on-slurm.md"
 

@@ -29,7 +29,7 @@ from headrace.leases.batch.places import (
 from headrace.leases.batch.submitting import JobRecord, submit_once
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.records import Record
-from headrace.recipe.site import Batch
+from headrace.recipe.batch import Batch
 from headrace.storage.atomic import read_record, write_record
 
 logger = logging.getLogger(__name__)

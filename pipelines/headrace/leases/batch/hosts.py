@@ -15,7 +15,7 @@ from headrace.leases.batch.commands import Commands
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.scripts import INDEX, script, told
-from headrace.recipe.site import Login
+from headrace.recipe.batch import Login
 
 JOB = "HEADRACE_JOB_ID"
 """Environment variable of all processes of a job: its name."""

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from headrace.errors import BatchError, LoginError
 from headrace.leases.batch.commands import Answer, LocalCommands
-from headrace.recipe.site import Login
+from headrace.recipe.batch import Login
 
 LOST = 255
 """Exit code of `ssh` when the connection, not the command, failed."""

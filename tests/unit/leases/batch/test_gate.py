@@ -13,7 +13,7 @@ from headrace.leases.batch.limits import Limit, first_reached, limits_of_site
 from headrace.leases.batch.places import Places, places_file
 from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.slurm_limits import parse_association, parse_qos
-from headrace.recipe.site import Batch
+from headrace.recipe.batch import Batch
 from headrace.storage.atomic import read_record, write_record
 from support.scripted_commands import SmallSlurm
 

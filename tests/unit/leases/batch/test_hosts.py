@@ -13,7 +13,8 @@ from headrace.errors import AmbiguousSubmitError, JobRefusedError
 from headrace.leases.batch.commands import Answer, LocalCommands
 from headrace.leases.batch.hosts import SshHosts, render
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
-from headrace.recipe.site import Login, Role
+from headrace.recipe.batch import Login
+from headrace.recipe.site import Role
 from support.scripted_commands import ScriptedCommands
 from support.waiting import wait_until
 

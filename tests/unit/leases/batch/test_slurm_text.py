@@ -20,7 +20,8 @@ from headrace.leases.batch.jobs import (
 from headrace.leases.batch.slurm import Slurm, parse_sacct, parse_squeue, render
 from headrace.leases.queued import job_name, job_spec
 from headrace.leases.records import LeaseSpec
-from headrace.recipe.site import Batch, Role
+from headrace.recipe.batch import Batch
+from headrace.recipe.site import Role
 from headrace.states import FailureClass
 from headrace.storage.layout import LeaseFolder
 from support.scripted_commands import ScriptedCommands

@@ -1,0 +1,115 @@
+"""What a batch system is asked for: the container, the login node, everything under `batch`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from headrace.recipe.base import Bytes, Name, Part, Seconds
+
+
+class Container(Part):
+    """The container that workers and ranks run in; host, driver and scheduler stay outside."""
+
+    runtime: Literal["none", "apptainer", "charliecloud"] = "none"
+    """Program that starts it, on PATH of the nodes; `none` switches it off."""
+    image: str
+    """Image file or folder, seen by all nodes."""
+    python: str = "python3"
+    """Python in the image, with the same headrace and Dask as outside."""
+    binds: tuple[str, ...] = ()
+    """Folders of the node that are seen inside, as `FROM` or `FROM:TO`; site and tiers are."""
+    env: dict[str, str] = {}
+    """Environment variables inside, besides those of the job."""
+    options: tuple[str, ...] = ()
+    """Further options of the program that starts it."""
+    gpus: Literal["nvidia", "amd"] = "nvidia"
+    """Whose accelerators Apptainer shows inside when the role has some (`--nv`, `--rocm`)."""
+
+
+class Login(Part):
+    """A login node, reached by OpenSSH without questions: a key, and a host key that is known."""
+
+    host: str = Field(pattern=r"^[^\s-]\S*$")
+    """Where the batch system's commands are, such as `me@login1`, or a name of `~/.ssh/config`."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Port; null for that of OpenSSH's configuration, else 22."""
+    identity: str | None = None
+    """File of the private key; null for what OpenSSH finds: an agent, the keys in `~/.ssh`."""
+    options: tuple[str, ...] = ()
+    """Further options of OpenSSH, such as `ProxyJump=gate.example.org`."""
+    path: str = ""
+    """Folders of the batch system's commands there, when a plain `ssh` does not find them."""
+
+
+def _as_login(value: object) -> object:
+    return {"host": value} if isinstance(value, str) else value
+
+
+class Batch(Part):
+    """What a batch system is asked for, besides nodes and time."""
+
+    partition: str | None = None
+    """Partition or queue; null for the default one."""
+    account: str | None = None
+    """Account that pays (Grid Engine, LSF: project); null for the user's default."""
+    qos: str | None = None
+    """Slurm's quality of service; null for the default."""
+    parallel_environment: str | None = None
+    """Grid Engine's parallel environment that gives each node all its slots; null for one slot."""
+    gpus_per_node: int = Field(default=0, ge=0)
+    """Accelerators of each node."""
+    gpu_type: Name | None = None
+    """Type of the accelerators in the cluster's words, such as `a100`; null for any."""
+    memory_per_node: Bytes | None = None
+    """Memory of each node; null for what the partition gives by default."""
+    constraint: str | None = None
+    """Features that the nodes must have, such as `ib&a100`; null for any nodes."""
+    exclusive: bool = False
+    """Nodes that no other job shares."""
+    reservation: str | None = None
+    """Reservation that the job may use; null for none."""
+    nodelist: tuple[str, ...] = ()
+    """Nodes that the job must get, such as `node[1-4]`."""
+    exclude: tuple[str, ...] = ()
+    """Nodes that the job must not get."""
+    options: tuple[str, ...] = ()
+    """Further options of the submit command, such as `--mail-type=FAIL`."""
+    srun_options: tuple[str, ...] = ()
+    """Further options of Slurm's `srun`, which starts one task a node, such as `--mpi=none`."""
+    modules: tuple[str, ...] = ()
+    """Environment modules that are loaded before the prologue, such as `cuda/12.4`."""
+    prologue: tuple[str, ...] = ()
+    """Shell lines that run on the first node before anything else, such as `ulimit -n 65536`."""
+    epilogue: tuple[str, ...] = ()
+    """Shell lines that run on the first node after all else, unless the job was ended."""
+    python: str | None = None
+    """Python of the nodes, with headrace in it; null for the one that runs headrace here."""
+    container: Container | None = None
+    """Container of workers and ranks; null for none."""
+    preflight: Literal["full", "quick", "off"] = "quick"
+    """What each node of a gang looks at before work starts; `full`: an all-reduce, too."""
+    interface: str | None = None
+    """Network interface between the nodes; null for the one of the default route."""
+    config: str | None = None
+    """Which batch system, where there are several (`SLURM_CONF`, `PBS_CONF_FILE`, `SGE_ROOT`,
+    `LSF_ENVDIR`); null for the machine's own."""
+    hosts: tuple[Annotated[Login, BeforeValidator(_as_login)], ...] = ()
+    """Machines of backend `ssh`; a gang takes the first ones, and the very first holds its host."""
+    login: Login | None = None
+    """Login node where the commands run, over one SSH connection; null for this machine."""
+    poll: Annotated[Seconds, Field(gt=0)] = 10.0
+    """Time between two questions to the queue, which are for all leases of the site together."""
+    submits_per_minute: int = Field(default=30, ge=1)
+    """Most jobs that the leases of the site submit in a minute."""
+    max_jobs: int | None = Field(default=None, ge=1)
+    """Most jobs of the site that are in the queue at once, running ones too; null: Slurm's own."""
+    max_queued: int | None = Field(default=None, ge=1)
+    """Most jobs of the site that wait in the queue at once; null for no limit."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Batch:
+        if self.gpu_type and not self.gpus_per_node:
+            raise ValueError("`gpu_type` says which, not how many; write `gpus_per_node`, too")
+        return self
