@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
-from headrace.recipe.base import Fraction, Name, Seconds, Target
+from headrace.recipe.base import Fraction, Lifetime, Name, Seconds, Target
 
 WORDS = {
     "duration": "a number of seconds, or text such as `90s`, `30min`, `4h`, `2d`",
@@ -24,7 +24,8 @@ WORDS = {
 }
 """Kinds of value that have a word of their own."""
 
-_ALIASES = {"duration": Seconds, "share": Fraction, "name": Name}
+_ALIASES = {"duration": Seconds, "duration or `auto`": Lifetime, "share": Fraction, "name": Name}
+_TIMES = ("duration", "duration or `auto`")
 _SIMPLE = {str: "text", int: "integer", float: "number", bool: "`true` or `false`", object: "any"}
 _SIGNS = {Ge: ("≥", "ge"), Gt: (">", "gt"), Le: ("≤", "le"), Lt: ("<", "lt")}
 
@@ -165,7 +166,7 @@ def _default(field: FieldInfo, hint: Any) -> str:
         return "see there"
     if _without_none(hint) is ByteSize and value is not None:
         return f"`{ByteSize(value).human_readable(separator='').replace('.0', '')}`"
-    if _word(_without_none(hint)) == "duration" and value is not None:
+    if _word(_without_none(hint)) in _TIMES and value is not None:
         return f"`{_duration(value)}`"
     return f"`{json.dumps(value)}`"
 

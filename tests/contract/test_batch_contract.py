@@ -21,6 +21,7 @@ from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.batch.submitting import JobRecord, intent_of, submit_once
 from headrace.leases.batch.system import BatchSystem
+from headrace.recipe.batch import Batch
 from headrace.storage.atomic import write_text
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
@@ -56,6 +57,8 @@ class BatchContract:
     """Changes that make a job one that is taken and can never start."""
     always: ClassVar[dict[str, Any]] = {}
     """What every job of the system must say."""
+    longest_job_s: float | None = None
+    """The longest time of a job, where the system tells it."""
     cancelled_early = JobState.CANCELLED
     """What the system knows of a job that was cancelled before it started."""
 
@@ -161,6 +164,9 @@ class BatchContract:
         assert len(system.find(job.name)) == 1
         _end_of(system, job_id)
 
+    def test_the_longest_job_is_told_or_not_known(self, system: BatchSystem) -> None:
+        assert system.longest_job_s(Batch()) == self.longest_job_s
+
     def test_a_queue_that_is_down_is_no_end_of_a_job(
         self, system: BatchSystem, silent: BatchSystem, tmp_path: Path
     ) -> None:
@@ -190,6 +196,7 @@ class TestSlurm(BatchContract):
     refused = {"partition": "nope"}
     refusal = "nope"
     impossible = {"time_limit_s": 99 * 3600.0}
+    longest_job_s = 48 * 3600.0
 
     @pytest.fixture
     def system(self, slurm: DevSlurm) -> BatchSystem:
@@ -235,6 +242,7 @@ class TestSlurmOverSsh(BatchContract):
     refused = TestSlurm.refused
     refusal = TestSlurm.refusal
     impossible = TestSlurm.impossible
+    longest_job_s = TestSlurm.longest_job_s
 
     @pytest.fixture
     def commands(self, slurm: DevSlurm, login_node: LoginNode) -> SshCommands:

@@ -75,6 +75,29 @@ class LedgerContract:
             assert (run.state, run.outputs) == (StepState.SUCCEEDED, {"accuracy": number / 100})
             assert [row.number for row in ledger.attempts(run.run_id)] == list(range(1, 11))
 
+    # --- history
+
+    def test_past_attempts_are_those_that_ended_on_a_role_the_newest_first(self, ledger: Ledger):
+        ended = {"state": StepState.SUCCEEDED}
+        for number, (recipe, site, role) in enumerate(
+            [("digits", "a", "gpu"), ("digits", "a", "gpu"), ("digits", "a", "cpu"),
+             ("digits", "b", "gpu"), ("letters", "a", "gpu")]
+        ):  # fmt: skip
+            run_id, lease_id = f"run-{number}", f"lease-{number}"
+            ledger.add_run(run_row(run_id, recipe_name=recipe))
+            row = lease_row(lease_id, run_id=run_id, site_name=site, role=role)
+            ledger.add_lease(row, max_active=9)
+            of_run = {"run_id": run_id, "lease_id": lease_id, "created_at": float(number)}
+            ledger.add_attempt(attempt_row("stage", **of_run, **ended))
+            ledger.add_attempt(attempt_row("train", **of_run))
+        found = ledger.past_attempts("digits", "a", "gpu", limit=9)
+        assert [(each.run_id, each.step) for each in found] == [
+            ("run-1", "stage"),
+            ("run-0", "stage"),
+        ]
+        assert ledger.past_attempts("digits", "a", "gpu", limit=1) == found[:1]
+        assert ledger.past_attempts("digits", "c", "gpu", limit=9) == ()
+
     # --- runs
 
     def test_a_run_comes_back_as_it_was(self, ledger: Ledger):

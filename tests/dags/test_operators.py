@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -18,12 +18,15 @@ from airflow.sdk.exceptions import (
 from headrace.control.books import ledger
 from headrace.control.leases import RELEASED
 from headrace.control.reaper import ABANDONED
+from headrace.control.retrying import KEPT
 from headrace.control.runs import open_run
 from headrace.control.steps import Ticket
 from headrace.control.watch import LeaseLook, Look
 from headrace.errors import CapacityError, JobRefusedError, LeaseError
+from headrace.leases.records import LeaseSpec, Walltime
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.records import Failure, StepResult, StepStatus
+from headrace.storage.atomic import read_record, write_record
 from headrace_airflow import operators, owners, run_operators
 from headrace_airflow.assets import DATASETS, dataset_asset
 from headrace_airflow.operators import (
@@ -35,6 +38,7 @@ from headrace_airflow.operators import (
 from headrace_airflow.patience import briefly
 from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator, ReapOperator
 from headrace_airflow.triggers import STOPPED, LeaseTrigger, RoomTrigger, StepTrigger
+from support.runs import attempt_row_of, lease_on_disk
 
 
 class Outlets(dict):
@@ -312,6 +316,61 @@ def test_a_users_mistake_is_not_tried_again(run, context, script, ticket, cause)
     failed = result(StepState.FAILED, cause, trace="Traceback: line 7", where="rank 1")
     script("collect", failed)
     with pytest.raises(AirflowFailException, match=r"why \(rank 1\)"):
+        complete(run, context, ticket)
+
+
+def ran_out_of_time(run, *kept, cause=FailureClass.TIMED_OUT):
+    """Attempts in the ledger whose leases ended under them, with what each left for the next."""
+    lease_id = lease_on_disk(run, "gpu")
+    for number, steps in enumerate(kept, start=1):
+        attempt_row_of(
+            run, "train", lease_id, attempt=number, key=f"{run.run_id}/train/{number}",
+            state=StepState.FAILED, failure_class=cause, outputs={KEPT: steps},
+            started_at=0.0, finished_at=60.0,
+        )  # fmt: skip
+    return result(StepState.FAILED, cause)
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("cause", [FailureClass.TIMED_OUT, FailureClass.PREEMPTED])
+def test_a_step_goes_on_in_another_lease_without_using_up_a_try(
+    run, context, script, ticket, cause
+):
+    """pains 31: the machines were taken away, and the step had come further."""
+    script("collect", ran_out_of_time(run, 10, 20, 30, cause=cause))
+    asked = []
+    again = replace(ticket, attempt=4, lease_id=f"{run.run_id}-gpu-2")
+    script("start_step", again, asked)
+    with pytest.raises(TaskDeferred) as deferred:
+        complete(run, context, ticket, may_resubmit=False)
+    assert [arguments[1:] for arguments in asked] == [("train",)]
+    assert deferred.value.kwargs == {"ticket": asdict(again), "may_resubmit": True}
+
+
+def test_a_step_that_came_no_further_is_tried_again_by_airflow(run, context, script, ticket):
+    script("collect", ran_out_of_time(run, 0))
+    with pytest.raises(AirflowException, match="why") as caught:
+        complete(run, context, ticket)
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+def test_two_leases_that_were_too_short_fail_the_task_at_once(run, context, script, ticket):
+    script("collect", ran_out_of_time(run, 10, 10, 10))
+    with pytest.raises(AirflowFailException, match="Raise `lifetime` of the role"):
+        complete(run, context, ticket)
+
+
+@pytest.mark.usefixtures("running")
+def test_a_lease_that_was_too_short_is_followed_by_a_longer_one(run, context, script, ticket):
+    """With `lifetime: auto` the second one without progress is not the last."""
+    script("collect", ran_out_of_time(run, 0, 0))
+    folder = run.lease_folder(f"{run.run_id}-gpu-1")
+    spec = read_record(folder.spec, LeaseSpec)
+    walltime = Walltime(seconds=600.0, most_s=3600.0, why="")
+    role = spec.role.model_copy(update={"kind": "gang"})
+    write_record(folder.spec, spec.model_copy(update={"walltime": walltime, "role": role}))
+    script("start_step", ticket)
+    with pytest.raises(TaskDeferred):
         complete(run, context, ticket)
 
 

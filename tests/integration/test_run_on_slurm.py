@@ -12,16 +12,20 @@ import pytest
 import slurm_dev
 import yaml
 
+from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.execute import execute
 from headrace.control.owners import process_owner
+from headrace.control.preview import previews
 from headrace.control.runs import Run, RunRequest, create_run
+from headrace.control.walltime.choice import DEFAULT_S
 from headrace.errors import JobRefusedError
 from headrace.leases import client
+from headrace.leases.batch.slurm_facts import parse_limit
 from headrace.leases.fleet import Fleet
 from headrace.leases.overview import view
 from headrace.ledger.records import AttemptRecord
-from headrace.recipe.load import BUILT_IN
+from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.storage.layout import SiteFolder
@@ -64,7 +68,9 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
     elsewhere = {"name": "workstation", "folder": str(headrace_home / "workstation")}
     _write(headrace_home / "sites" / "workstation.yaml", site | elsewhere)
     slurm_dev = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text()
-    slurm_dev = slurm_dev.replace("poll: 2s", "poll: 0.2s")
+    slurm_dev = slurm_dev.replace("poll: 2s", "poll: 0.2s").replace(
+        "lifetime: 1h", "lifetime: auto"
+    )
     (headrace_home / "sites" / "quick.yaml").write_text(
         slurm_dev.replace("name: slurm-dev", f"name: quick\nallowed_code: [{CODE}]")
     )
@@ -105,11 +111,35 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert steps[-2:] == [0, HOLD_AT - HOLD_AT % CHECKPOINT_EVERY]  # from the last checkpoint
     (evaluated,) = _attempts(run, "evaluate")
     assert evaluated.state is StepState.SUCCEEDED
-    leases = ledger().leases(run_id=run.run_id)
-    assert not any(lease.state.is_active for lease in leases)
-    assert {(lease.role, len(lease.job_ids)) for lease in leases} == {("cpu", 0), ("gpu", 1)}
-    (pool,) = [run.lease_folder(lease.lease_id) for lease in leases if lease.role == "cpu"]
+    rows = ledger().leases(run_id=run.run_id)
+    assert not any(lease.state.is_active for lease in rows)
+    assert {(lease.role, len(lease.job_ids)) for lease in rows} == {("cpu", 0), ("gpu", 1)}
+    (pool,) = [run.lease_folder(lease.lease_id) for lease in rows if lease.role == "cpu"]
     assert len(list(pool.jobs.glob("*.log"))) == 4
+    _check_that_the_next_lease_is_shorter(run, slurm)
+
+
+def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None:
+    """What `headrace plan` tells of the time limit, and what Slurm then gets."""
+    first = client.spec(earlier.lease_folder(f"{earlier.run_id}-gpu-1"))
+    assert first.role.lifetime_s == DEFAULT_S
+    assert first.walltime is not None
+    assert first.walltime.why.startswith("no earlier run tells how long stage and train")
+    planned = {each.role: each for each in previews(load_recipe("held"), load_site("quick"))}
+    chosen = planned["gpu"].walltime
+    assert chosen is not None
+    assert chosen.seconds < DEFAULT_S
+    assert chosen.most_s == 48 * 3600
+    assert "in one earlier run, times 1.5 plus 5 minutes" in planned["gpu"].time
+    run = _run("quick")
+    lease_id = leases.acquire(run, "gpu")
+    try:
+        (job_id,) = slurm.queue()
+        limit = slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%l").strip()
+        assert parse_limit(limit) == chosen.seconds
+        assert client.spec(run.lease_folder(lease_id)).walltime == chosen
+    finally:
+        leases.release(run, "gpu", "the test has seen enough")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +175,7 @@ def test_a_job_that_can_never_start_is_not_waited_for(home: Path, slurm: DevSlur
 def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
     """pains 22: what waits is not lost, and whoever gives up leaves no job behind."""
     run = _run("quick")
-    role = run.site.roles["gpu"].model_copy(update={"nodes": 4})
+    role = run.site.roles["gpu"].model_copy(update={"nodes": 4, "lifetime": 600.0})
     hold = ("--exclusive", "--output=/dev/null", "--wrap=sleep 60")
     blocker = slurm.run("sbatch", "--parsable", *hold).strip()
     folder = SiteFolder(home).lease("waits-1")

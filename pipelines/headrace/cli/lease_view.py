@@ -83,7 +83,10 @@ def _facts(
     yield from _node_facts(view)
     yield "run", view.run_id or "none"
     yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
-    yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime)}"
+    yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime_s)}"
+    if spec.walltime is not None:
+        chosen = duration(spec.walltime.seconds)
+        yield "time limit", Text(f"{chosen}, chosen: {spec.walltime.why}")
     yield "idle stop", f"after {duration(role.idle_stop)} without a step"
     if view.idle_s is not None:
         yield "idle", duration(view.idle_s)

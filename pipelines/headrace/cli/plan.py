@@ -26,7 +26,8 @@ def plan(
 ) -> None:
     """Show what a run would ask of a site: leases, their steps and the exact job scripts.
 
-    Nothing is submitted or written; `RUN` stands for the id of the run.
+    Nothing is submitted or written; `RUN` stands for the id of the run. Where a role has `lifetime:
+    auto`, the chosen time and the reason are told, and the queue is asked for its longest job.
 
     Examples:
         headrace plan digits --site slurm-dev

@@ -79,7 +79,7 @@ def remarks(view: RunView) -> Iterator[str]:
             f"has ended. Go on with it: headrace resume {view.run_id}"
         )
     if view.waits_for:
-        yield f"Waits for a lease: {view.waits_for}"
+        yield f"Waits for {'nodes' if view.has_lease else 'a lease'}: {view.waits_for}"
     if view.without:
         nodes = ", ".join(view.without)
         yield f"Does without {nodes}, where its jobs failed: headrace lease show LEASE tells why"

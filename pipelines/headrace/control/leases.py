@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 
 from headrace.control.books import ledger
 from headrace.control.owners import owner_process
 from headrace.control.runs import Run
+from headrace.control.walltime.choice import shown
+from headrace.control.walltime.chosen import for_run
 from headrace.errors import BatchError
 from headrace.leases import client
-from headrace.leases.records import LeaseSpec
+from headrace.leases.records import LeaseSpec, Walltime
 from headrace.ledger.records import LeaseRecord
 from headrace.states import LeaseState
 from headrace.steps import mailbox
+from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
+
+logger = logging.getLogger(__name__)
 
 _MOST_BAD_NODES = 8
 """A cluster that fails on more nodes than these is not healed by leaving some out."""
@@ -35,13 +41,13 @@ def acquire(run: Run, role_name: str) -> str:
     record = ledger().latest_lease(_key(run, role_name))
     if record is not None and record.state.is_active:
         if _is_usable(run, record):
-            client.start(run.lease_folder(record.lease_id), _spec(run, role_name, record.lease_id))
+            _start(run, role_name, record.lease_id)
             return record.lease_id
         settle(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
     ledger().add_lease(recorded(run, role_name, lease_id), max_active=run.site.limits.max_leases)
-    client.start(run.lease_folder(lease_id), _spec(run, role_name, lease_id))
+    _start(run, role_name, lease_id)
     return lease_id
 
 
@@ -129,13 +135,25 @@ def _key(run: Run, role_name: str) -> str:
     return f"{run.run_id}/{role_name}"
 
 
-def _spec(run: Run, role_name: str, lease_id: str) -> LeaseSpec:
+def _start(run: Run, role_name: str, lease_id: str) -> None:
+    folder = run.lease_folder(lease_id)
+    asked = read_record(folder.spec, LeaseSpec)
+    # chosen once: what waits for its turn is asked for again and again
+    walltime = for_run(run, role_name) if asked is None else asked.walltime
+    if asked is None and walltime is not None:
+        logger.info("Lease %s gets %s: %s", lease_id, shown(walltime.seconds), walltime.why)
+    client.start(folder, _spec(run, role_name, lease_id, walltime))
+
+
+def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:
+    role = run.site.roles[role_name]
     return LeaseSpec(
         lease_id=lease_id,
         key=_key(run, role_name),
         run_id=run.run_id,
         role_name=role_name,
-        role=run.site.roles[role_name],
+        role=role if walltime is None else walltime.of(role),
+        walltime=walltime,
         heartbeat_s=run.site.limits.heartbeat,
         owner=owner_process(run.request.owner),
         code=run.recipe.code,

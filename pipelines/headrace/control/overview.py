@@ -62,7 +62,9 @@ class RunView(BaseModel):
     """Whether nobody goes on with it: its process, on this machine, has ended before the run."""
     waits_for: str = ""
     """Why its next step does not begin: who has the leases of a site that has no more to give, or
-    what its lease waits for in a queue."""
+    what the nodes of its lease wait for in a queue."""
+    has_lease: bool = False
+    """Whether there is a lease for that step, so that what it waits for is nodes."""
     without: tuple[str, ...] = ()
     """Nodes that its leases, or jobs of them, failed on, and that further jobs do without."""
     steps: tuple[StepView, ...]
@@ -85,6 +87,7 @@ def overview(run_id: str) -> RunView:
     urls = [row.dashboard_url for row in open_leases if row.dashboard_url]
     waits = (client.waiting_for(run.lease_folder(row.lease_id)) for row in open_leases)
     queued = next((each for each in waits if each), "")
+    no_room = _no_room(run, planned, attempts, open_leases)
     return RunView(
         run_id=run_id,
         recipe=record.recipe_name,
@@ -95,7 +98,8 @@ def overview(run_id: str) -> RunView:
         folder=record.folder,
         dashboard_url=urls[0] if urls else "",
         owner_is_gone=is_gone,
-        waits_for=_no_room(run, planned, attempts, open_leases) or queued if goes_on else "",
+        waits_for=(no_room or queued) if goes_on else "",
+        has_lease=bool(open_leases) and not no_room,
         without=bad_nodes(run) if goes_on else (),
         steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )

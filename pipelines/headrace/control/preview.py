@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from headrace.control.flow import steps_of
+from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.walltime.chosen import for_plan
 from headrace.leases.backends import backend
 from headrace.leases.lifetime import leaving_s
-from headrace.leases.records import LeaseSpec
+from headrace.leases.records import LeaseSpec, Walltime
 from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -33,12 +35,16 @@ class LeasePreview(BaseModel):
     """What it consists of, for the user."""
     time: str
     """How long it may last, and what that means for the steps."""
+    walltime: Walltime | None = None
+    """How `lifetime: auto` was chosen; null where the site says the time."""
     script: str
     """What is submitted; empty where there is no queue."""
 
 
 def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
     """The leases that a run of the recipe would ask for, in order of their first steps.
+
+    Side effects: for `lifetime: auto`, asks the batch system for its longest job.
 
     Args:
         recipe: The resolved recipe.
@@ -50,14 +56,18 @@ def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
     """
     check_packing(recipe, site)
     check_training(recipe, site)
-    steps: dict[str, list[str]] = {}
+    steps: dict[str, list[PlannedStep]] = {}
     for step in steps_of(recipe, "train"):
-        steps.setdefault(step.role, []).append(step.name)
-    return tuple(_preview(recipe, site, role, tuple(names)) for role, names in steps.items())
+        steps.setdefault(step.role, []).append(step)
+    return tuple(_preview(recipe, site, role, served) for role, served in steps.items())
 
 
-def _preview(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) -> LeasePreview:
-    role = site.roles[role_name]
+def _preview(
+    recipe: Recipe, site: Site, role_name: str, served: Sequence[PlannedStep]
+) -> LeasePreview:
+    role, walltime = site.roles[role_name], for_plan(recipe, site, role_name, served)
+    role = role if walltime is None else walltime.of(role)
+    steps = tuple(step.name for step in served)
     lease_id = f"{RUN_ID}-{role_name}-1"
     spec = LeaseSpec(
         lease_id=lease_id,
@@ -65,6 +75,7 @@ def _preview(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...])
         run_id=RUN_ID,
         role_name=role_name,
         role=role,
+        walltime=walltime,
         code=recipe.code,
     )
     folder = SiteFolder(Path(site.folder).expanduser()).lease(lease_id)
@@ -76,24 +87,33 @@ def _preview(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...])
         role=role_name,
         steps=steps,
         machines=f"{machines}, on {role.backend}",
-        time=_time(role, steps, script),
+        time=_time(role, steps, script, walltime),
+        walltime=walltime,
         script=script,
     )
 
 
-def _time(role: Role, steps: tuple[str, ...], script: str) -> str:
-    limit = timedelta(seconds=role.lifetime)
+def _time(role: Role, steps: tuple[str, ...], script: str, walltime: Walltime | None) -> str:
+    limit = timedelta(seconds=role.lifetime_s)
     if not script:
         return f"at most {limit}, the `lifetime` of the role"
+    if walltime is not None and role.kind == "pool":
+        chosen = timedelta(seconds=walltime.seconds)
+        return (
+            f"time limit {chosen} of each node, chosen: {walltime.why}; nodes are replaced before "
+            f"it, and the pool lasts {limit} at most"
+        )
+    whose = "the `lifetime` of the role" if walltime is None else f"chosen: {walltime.why}"
     text = (
-        f"time limit {limit}, the `lifetime` of the role; the lease ends "
-        f"{leaving_s(role.lifetime):.0f} s before it"
+        f"time limit {limit}, {whose}; the lease ends {leaving_s(role.lifetime_s):.0f} s before it"
     )
     if "train" in steps:
         text += (
             ", and training that is not done by then stops with a checkpoint and goes on in "
             "another job"
         )
+    if walltime is not None:
+        return text
     return (
         f"{text}. A shorter `lifetime` starts sooner where the queue is filled up with short jobs"
     )

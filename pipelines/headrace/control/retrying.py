@@ -14,10 +14,14 @@ MAX_FAILURES = 5
 KEPT = "kept"
 """Output of an attempt that failed: how much of its work the next one need not do again."""
 
+TOTAL = "total"
+"""Output of a training that failed: optimizer steps in all, where they are known."""
+
 _TAKEN_AWAY = (FailureClass.TIMED_OUT, FailureClass.PREEMPTED)
 _TOO_SHORT = (
     "Two leases in a row ended before the step got any further. Raise `lifetime` of the role in "
-    "the site, or save checkpoints more often (trainer.checkpoint_every_steps)."
+    "the site (with `auto`: `lifetime_max`), or save checkpoints more often "
+    "(trainer.checkpoint_every_steps)."
 )
 _TOO_LITTLE_MEMORY = (
     "It would fail again at the same place. Give the role more memory, or lower "
@@ -38,12 +42,15 @@ class Decision:
     """Why not again, where the failure's class alone does not say; for the user."""
 
 
-def decide(attempts: Sequence[AttemptRecord], timeout_s: float | None = None) -> Decision:
+def decide(
+    attempts: Sequence[AttemptRecord], timeout_s: float | None = None, *, grows: bool = False
+) -> Decision:
     """What becomes of a step.
 
     Args:
         attempts: Its attempts that count, the first one first; the last one has failed.
         timeout_s: The step's own limit for one attempt; another lease does not help against that.
+        grows: Whether the next lease has more time than the last one had.
     """
     last = attempts[-1]
     if last.failure_class is None or not last.failure_class.is_retried:
@@ -54,6 +61,8 @@ def decide(attempts: Sequence[AttemptRecord], timeout_s: float | None = None) ->
         return Decision(again=True, free=last.failure_class in _TAKEN_AWAY)
     if last.failure_class is FailureClass.OUT_OF_MEMORY:
         return Decision(again=False, why_not=_TOO_LITTLE_MEMORY)
+    if grows and last.failure_class is FailureClass.TIMED_OUT and not own_limit[-1]:
+        return Decision(again=True, free=True)
     # the first of two may have begun late in its lease, the second had one of its own
     ends = [each.failure_class for each in attempts[-2:]]
     if ends == [FailureClass.TIMED_OUT] * 2 and not any(further[-2:] + own_limit[-2:]):

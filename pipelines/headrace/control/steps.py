@@ -11,8 +11,9 @@ from pydantic import JsonValue
 from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.flow import Outputs, PlannedStep, step_of
-from headrace.control.retrying import KEPT, Decision, decide
+from headrace.control.retrying import KEPT, TOTAL, Decision, decide
 from headrace.control.runs import Run
+from headrace.control.walltime.chosen import can_grow
 from headrace.errors import LeaseEndsError, StepError
 from headrace.leases import client
 from headrace.ledger.records import AttemptRecord
@@ -71,7 +72,7 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
         result = _explained(run, ticket, result)
     if result.state is not StepState.SUCCEEDED:
         kept = _kept(run, _kind_of(run, ticket.step), folder)
-        result = result.model_copy(update={"outputs": {**result.outputs, KEPT: kept}})
+        result = result.model_copy(update={"outputs": {**result.outputs, **kept}})
         if result.failure is not None and result.failure.error == LeaseEndsError.__name__:
             # the next attempt must not get what is left of it
             client.request_close(LeaseFolder(Path(ticket.lease_folder)), _OVER)
@@ -97,7 +98,8 @@ def conclude(
     is_training = bool(attempts) and attempts[-1].kind == "train"
     if result.failure is None or not attempts:
         return Decision(again=False), result
-    decision = decide(attempts, run.recipe.train.timeout if is_training else None)
+    timeout_s = run.recipe.train.timeout if is_training else None
+    decision = decide(attempts, timeout_s, grows=can_grow(run, attempts[-1].lease_id))
     if not decision.why_not:
         return decision, result
     message = f"{result.failure.message}\n  {decision.why_not}"
@@ -106,11 +108,12 @@ def conclude(
     return decision, result.model_copy(update={"failure": failure})
 
 
-def _kept(run: Run, kind: str, folder: StepFolder) -> float:
-    """How much of a failed attempt's work the next one need not do again; grows with it."""
-    if kind == "pack":
-        return mailbox.status(folder).progress.done
-    return checkpoints.progress_in(run.folder.checkpoints) if kind == "train" else 0.0
+def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
+    """How much of a failed attempt's work the next one need not do again, and of how much."""
+    progress = mailbox.status(folder).progress
+    if kind == "train":
+        return {KEPT: checkpoints.progress_in(run.folder.checkpoints), TOTAL: progress.total}
+    return {KEPT: progress.done if kind == "pack" else 0.0}
 
 
 def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:

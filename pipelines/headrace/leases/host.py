@@ -133,7 +133,7 @@ class Host:
             now_s=time.monotonic(),
             ends_s=self._ends_s,
             idle_since_s=self._idle_since_s,
-            lifetime_s=self._spec.role.lifetime,
+            lifetime_s=self._spec.role.lifetime_s,
             idle_stop_s=self._spec.role.idle_stop,
             asked=self._asked(),
             lost_owner=f"process {owner.pid} on {owner.host}" if owner and gone else None,
@@ -155,7 +155,7 @@ class Host:
 
 
 def _ends_at(spec: LeaseSpec) -> float:
-    return ends_at(spec.role.lifetime, time.time(), os.environ.get(JOB_STARTED))
+    return ends_at(spec.role.lifetime_s, time.time(), os.environ.get(JOB_STARTED))
 
 
 async def _close(opening: asyncio.Task[Cluster]) -> None:

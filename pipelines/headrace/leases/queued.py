@@ -71,7 +71,7 @@ class BatchBackend:
         """The scripts of the lease's job and of a pool's nodes; nothing is asked of the queue."""
         jobs = [] if _has_host_here(spec) else [_job(folder, spec)]
         if spec.role.kind == "pool":
-            life_s = spec.role.node_lifetime or spec.role.lifetime
+            life_s = spec.role.node_lifetime or spec.role.lifetime_s
             first = NodeRequest(number=0, time_limit_s=life_s, exclude=spec.exclude)
             jobs.append(_node_job(folder, spec, 1, first))
         return "\n".join(system_of(spec.role).render(job) for job in jobs)
@@ -185,7 +185,7 @@ def job_spec(
         gpus_per_node=batch.gpus_per_node,
         gpu_type=batch.gpu_type,
         memory_bytes=batch.memory_per_node,
-        time_limit_s=role.lifetime,
+        time_limit_s=role.lifetime_s,
         folder=str(folder.path),
         log=str(folder.log),
         environment={**mark(folder), "PYTHONPATH": path},

@@ -17,6 +17,24 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class Walltime(Record):
+    """A time limit that headrace has chosen (`lifetime: auto`)."""
+
+    seconds: float
+    """Time limit of the lease's job; of a pool, of the jobs of its nodes."""
+    most_s: float
+    """The longest time that could have been chosen, seconds."""
+    why: str
+    """What it was chosen from, for the user."""
+
+    def of(self, role: Role) -> Role:
+        """The role with this time in place of `auto`; a pool itself lasts as long as it may."""
+        times: dict[str, float | None] = {"lifetime": self.seconds, "lifetime_max": None}
+        if role.kind == "pool":
+            times |= {"lifetime": self.most_s, "node_lifetime": self.seconds}
+        return role.model_copy(update=times)
+
+
 class LeaseSpec(Record):
     """What was asked for (`spec.json`); written once, before the host starts."""
 
@@ -40,6 +58,8 @@ class LeaseSpec(Record):
     """Folders put in front of the module path of drivers, workers and ranks."""
     tiers: tuple[Tier, ...] = ()
     """Storage of the nodes, which they look at before work starts."""
+    walltime: Walltime | None = None
+    """How the role's `lifetime` was chosen; null where the site says it."""
     exclude: tuple[str, ...] = ()
     """Nodes that earlier leases of the run have failed on; it gets none of them."""
 
@@ -151,6 +171,8 @@ class PoolRecord(Record):
     """Jobs that have not ended, in order of their nodes."""
     waits_for: str = ""
     """Why the pool has fewer nodes than it has work for; empty when it has not."""
+    first_node_at: float | None = None
+    """When its first node was there, seconds since the epoch; null until then."""
     ended: tuple[EndedJob, ...] = ()
     """Jobs that ended by themselves, the newest last, not more than the last twenty."""
     avoids: tuple[AvoidedNode, ...] = ()

@@ -69,6 +69,7 @@ class Scaler:
         self._submitting: asyncio.Task[None] | None = None
         self._started_s = time.monotonic()
         self._told = PoolRecord()
+        self._first_node_at: float | None = None
 
     @property
     def failure(self) -> HeadraceError | None:
@@ -111,6 +112,7 @@ class Scaler:
                 continue
             member.see(worker, now_s)
             if worker is not None:
+                self._first_node_at = self._first_node_at or time.time()
                 self._setbacks.see(member, now_s)
         await self._end_overdue(now_s)
 
@@ -224,7 +226,7 @@ class Scaler:
 
     async def _submit_one(self) -> None:
         free = next(number for number in itertools.count() if number not in self._members)
-        left_s = self._started_s + self._role.lifetime - time.monotonic()
+        left_s = self._started_s + self._role.lifetime_s - time.monotonic()
         life_s = max(min(self._role.node_lifetime or left_s, left_s), 1.0)
         asked_s = time.monotonic()
         exclude = self._setbacks.avoidance.nodes
@@ -263,6 +265,7 @@ class Scaler:
         return PoolRecord(
             jobs=node_jobs(members, system),
             waits_for=lack(members, self._wanted, system, self._trouble(), avoidance.nodes),
+            first_node_at=self._first_node_at,
             ended=self._setbacks.ended,
             avoids=avoidance.avoided,
             takes_all=avoidance.lifted,

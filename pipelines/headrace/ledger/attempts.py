@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from headrace.errors import LedgerError, UnknownNameError
 from headrace.ledger.records import AttemptChanges, AttemptRecord
 from headrace.ledger.rows import Rows, changed, fetch, fetch_first
-from headrace.ledger.tables import attempts
+from headrace.ledger.tables import attempts, leases, runs
 from headrace.states import StepState
 
 _OPEN = tuple(state.value for state in StepState if not state.is_final)
@@ -55,6 +55,30 @@ class AttemptRows(Rows):
         query = _of(run_id, step).order_by(attempts.c.attempt.desc())
         with self._database.read() as connection:
             return fetch_first(connection, AttemptRecord, query)
+
+    def past_attempts(
+        self, recipe_name: str, site_name: str, role: str, limit: int
+    ) -> tuple[AttemptRecord, ...]:
+        """Attempts that have ended, the newest first, whatever run they belong to.
+
+        Args:
+            recipe_name: Only those of runs of the recipe of this name.
+            site_name: Only those on leases of this site.
+            role: Only those on leases of this role.
+            limit: Most attempts to give.
+        """
+        query = (
+            select(attempts)
+            .join(runs, runs.c.run_id == attempts.c.run_id)
+            .join(leases, leases.c.lease_id == attempts.c.lease_id)
+            .where(runs.c.recipe_name == recipe_name)
+            .where(leases.c.site_name == site_name, leases.c.role == role)
+            .where(attempts.c.state.not_in(_OPEN))
+            .order_by(attempts.c.created_at.desc(), attempts.c.key.desc())
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return fetch(connection, AttemptRecord, query)
 
     def set_attempt(
         self, run_id: str, step: str, attempt: int, **changes: Unpack[AttemptChanges]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, WithJsonSchema
 
@@ -68,6 +68,21 @@ Seconds = Annotated[
     float, Field(ge=0), BeforeValidator(_parse_duration), WithJsonSchema(_DURATION_SCHEMA)
 ]
 """A duration in seconds; written as a number or as `90s`, `30min`, `4h`, `2d`."""
+
+
+def _parse_lifetime(value: object) -> object:
+    seconds = value if value == "auto" else _parse_duration(value)
+    if isinstance(seconds, (int, float)) and seconds < 0:
+        raise ValueError(f"{value} is less than no time; write 90s, 30min, 4h, 2d or auto")
+    return seconds
+
+
+Lifetime = Annotated[
+    float | Literal["auto"],
+    BeforeValidator(_parse_lifetime),
+    WithJsonSchema({"anyOf": [*_DURATION_SCHEMA["anyOf"], {"const": "auto"}]}),
+]
+"""A duration in seconds, as `Seconds`, or `auto` to let headrace choose."""
 
 Bytes = ByteSize
 """A size in bytes; written as a number or as `64MiB`, `2GB`."""

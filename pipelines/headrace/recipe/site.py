@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from headrace.errors import SiteError
 from headrace.recipe import reserved
-from headrace.recipe.base import Bytes, Name, Part, Seconds, no_credentials
+from headrace.recipe.base import Bytes, Lifetime, Name, Part, Seconds, no_credentials
 from headrace.recipe.batch import Batch
 
 
@@ -32,8 +33,11 @@ class Role(Part):
     """Tasks that run at once on each node."""
     threads_per_rank: int = Field(default=1, ge=1)
     """Compute threads (OpenMP) of each rank."""
-    lifetime: Seconds = 4 * 3600.0
-    """The lease ends after this time, whatever it does; of a job, its time limit."""
+    lifetime: Lifetime = 4 * 3600.0
+    """The lease ends after this time, whatever it does; of a job, its time limit. With a queue also
+    `auto`: headrace chooses the time limit from earlier runs; of a pool, that of its nodes."""
+    lifetime_max: Annotated[Seconds, Field(gt=0)] | None = None
+    """The longest time that `lifetime: auto` may choose; null for the queue's own, else a day."""
     idle_stop: Seconds = 300.0
     """The lease ends after this time without a step."""
     start_timeout: Seconds = 120.0
@@ -94,6 +98,28 @@ class Role(Part):
         if self.launcher is not None and container is not None and container.runtime != "none":
             raise ValueError(f"'{self.launcher}' starts no ranks in a container; leave out one")
         return self
+
+    @model_validator(mode="after")
+    def _check_lifetime(self) -> Role:
+        is_auto = isinstance(self.lifetime, str)
+        if is_auto and self.backend in ("local", "ssh"):
+            raise ValueError(f"backend '{self.backend}' has no queue; write `lifetime` as a time")
+        if is_auto and self.node_lifetime is not None:
+            raise ValueError("`lifetime: auto` chooses `node_lifetime`, too; leave that out")
+        if self.lifetime_max is not None and not is_auto:
+            raise ValueError("`lifetime_max` goes with `lifetime: auto`; leave it out")
+        return self
+
+    @property
+    def lifetime_s(self) -> float:
+        """`lifetime` in seconds.
+
+        Raises:
+            SiteError: It is `auto`, for which no time has been chosen yet.
+        """
+        if isinstance(self.lifetime, str):
+            raise SiteError("No time has been chosen yet for `lifetime: auto`")
+        return self.lifetime
 
     @property
     def cpus_per_node(self) -> int:

@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import build
 from headrace.control.reaper import end_run
+from headrace.leases.records import PoolRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import StepState
+from headrace.storage.atomic import write_record
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
@@ -56,6 +58,19 @@ def test_a_run_that_waits_for_room_says_who_has_it(headrace_home: Path) -> None:
     assert "Waits for a lease: Site 'laptop' has 2 leases open and allows 2" in shown
     assert all(lease_id in shown for lease_id in held)
     assert "Waits" not in headrace("status", others[0].run_id)  # it has its lease
+
+
+def test_a_pool_that_waits_for_nodes_says_why_and_until_when() -> None:
+    """pains 22: it has its lease; what is missing are nodes."""
+    run = make_run()
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    attempt_row_of(run, "pack", lease_id, state=StepState.RUNNING)
+    why = "2 of 2 nodes are not there: Slurm job 7 is pending: Resources, expected 14:05"
+    write_record(run.lease_folder(lease_id).pool, PoolRecord(waits_for=why))
+    shown = headrace("status", run.run_id)
+    assert f"Waits for nodes: {why}" in shown
+    assert "Waits for a lease" not in shown
+    assert json.loads(headrace("status", run.run_id, "--json"))["has_lease"]
 
 
 def test_a_step_that_is_tried_again_waits_too() -> None:

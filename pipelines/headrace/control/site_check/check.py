@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.control.site_check import elsewhere, storage, trial
+from headrace.control.walltime.choice import FLOOR_S
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
 from headrace.leases.batch import lsf_check, pbs_check, sge_check, slurm_check
 from headrace.leases.batch.commands import Commands
@@ -92,6 +93,8 @@ def _role(
 def _queue(site: Site, name: str) -> Iterator[Finding]:
     role = site.roles[name]
     shaped = role if role.kind == "gang" else role.model_copy(update={"nodes": 1})
+    if isinstance(role.lifetime, str):  # never more than the queue gives, so any will do
+        shaped = shaped.model_copy(update={"lifetime": FLOOR_S})
     root = Path(site.folder).expanduser().absolute()
     folder = SiteFolder(root).lease(f"check-{name}")
     lease = LeaseSpec(

@@ -64,7 +64,7 @@ def try_role(
 def shape(role: Role) -> Role:
     """The role as a short gang; a pool as one of its nodes."""
     batch = role.batch.model_copy(update={"preflight": "full"})
-    changes = {"batch": batch, "lifetime": _LIFETIME_S, "idle_stop": 60.0}
+    changes = {"batch": batch, "lifetime": _LIFETIME_S, "lifetime_max": None, "idle_stop": 60.0}
     if role.kind == "pool":
         changes |= {"kind": "gang", "nodes": 1, "host": "control", "host_options": ()}
     fields = {name: value for name, value in changes.items() if name in Role.model_fields}

@@ -15,7 +15,7 @@ from headrace.leases.batch.commands import Commands
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.scripts import INDEX, script, told
-from headrace.recipe.batch import Login
+from headrace.recipe.batch import Batch, Login
 
 JOB = "HEADRACE_JOB_ID"
 """Environment variable of all processes of a job: its name."""
@@ -197,6 +197,10 @@ class SshHosts:
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
         """None; see `BatchSystem.limits`."""
         return ()
+
+    def longest_job_s(self, batch: Batch) -> float | None:
+        """Not told; see `BatchSystem.longest_job_s`."""
+        return None
 
 
 def render(spec: JobSpec, hosts: Sequence[Login]) -> str:

@@ -24,6 +24,7 @@ from headrace.leases.batch.scripts import (
     slots_of,
     told,
 )
+from headrace.recipe.batch import Batch
 
 _STATES = {
     "PEND": JobState.PENDING,
@@ -144,6 +145,10 @@ class Lsf:
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
         """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
         return ()
+
+    def longest_job_s(self, batch: Batch) -> float | None:
+        """Not told; see `BatchSystem.longest_job_s`."""
+        return None
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Every other word of `LSB_MCPU_HOSTS`; see `BatchSystem.job_nodes`."""

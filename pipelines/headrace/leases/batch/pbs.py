@@ -22,6 +22,7 @@ from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import INDEX, clock, mebibytes, script, told
+from headrace.recipe.batch import Batch
 
 _STATES = {
     "B": JobState.RUNNING,
@@ -135,6 +136,10 @@ class Pbs:
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
         """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
         return ()
+
+    def longest_job_s(self, batch: Batch) -> float | None:
+        """Not told; see `BatchSystem.longest_job_s`."""
+        return None
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """None: PBS cannot leave nodes out; see `BatchSystem.job_nodes`."""

@@ -26,6 +26,7 @@ from headrace.leases.batch.scripts import (
     slots_of,
     told,
 )
+from headrace.recipe.batch import Batch
 
 _REFUSALS = Refusals(
     system="Grid Engine",
@@ -124,6 +125,10 @@ class Sge:
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
         """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
         return ()
+
+    def longest_job_s(self, batch: Batch) -> float | None:
+        """Not told; see `BatchSystem.longest_job_s`."""
+        return None
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """First words of the lines of its host file; see `BatchSystem.job_nodes`."""

@@ -18,8 +18,9 @@ from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.nodelist import node_names
 from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import load
-from headrace.leases.batch.slurm_limits import told_limits
+from headrace.leases.batch.slurm_limits import longest_job_s, told_limits
 from headrace.leases.batch.slurm_states import state_of
+from headrace.recipe.batch import Batch
 
 _NEVER = re.compile(
     r"BadConstraints|Partition(Node|Time)Limit|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)"
@@ -157,6 +158,14 @@ class Slurm:
             BatchError: Slurm keeps no books, or they do not answer.
         """
         return told_limits(self._ask, spec.account, spec.qos)
+
+    def longest_job_s(self, batch: Batch) -> float | None:
+        """Longest time of a job; see `BatchSystem.longest_job_s`.
+
+        Raises:
+            BatchError: Slurm does not answer.
+        """
+        return longest_job_s(self._ask, batch.partition, batch.account, batch.qos)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Nodes of the job that this is a task of; see `BatchSystem.job_nodes`."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from headrace.leases.batch.jobs import JobSight, JobSpec
 from headrace.leases.batch.limits import Limit
+from headrace.recipe.batch import Batch
 
 
 class BatchSystem(Protocol):
@@ -87,6 +88,19 @@ class BatchSystem(Protocol):
 
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
         """What the system tells of how many such jobs the user may have; often nothing.
+
+        Raises:
+            BatchError: It cannot be asked.
+        """
+
+    def longest_job_s(self, batch: Batch) -> float | None:
+        """Longest time that the system gives a job, seconds.
+
+        Args:
+            batch: What the job is asked for; partition, account and the like.
+
+        Returns:
+            None where there is no limit, or the system tells of none.
 
         Raises:
             BatchError: It cannot be asked.

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import JobRefusedError, QueueFullError, SubmitLimitError
+from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
+from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.limits import Limit, first_reached, limits_of_site
@@ -15,7 +16,7 @@ from headrace.leases.batch.slurm import Slurm
 from headrace.leases.batch.slurm_limits import parse_association, parse_qos
 from headrace.recipe.batch import Batch
 from headrace.storage.atomic import read_record, write_record
-from support.scripted_commands import SmallSlurm
+from support.scripted_commands import ScriptedCommands, SmallSlurm
 
 
 class Site:
@@ -149,3 +150,20 @@ def test_limits_in_the_words_of_sacctmgr():
     (limit,) = parse_qos("normal|12\n")
     assert str(limit) == "Slurm's (MaxSubmitJobsPerUser of QOS normal) limit of 12 jobs"
     assert parse_qos("normal|\n") == ()
+
+
+def test_the_longest_job_is_the_least_of_partition_association_and_qos():
+    partitions = Answer(0, "main*|2-00:00:00\ngpu|12:00:00\nfree|infinite\n", "")
+    books = Answer(0, "phys|chem|01:00:00|long|long\nphys|phys|1-00:00:00||normal\n", "")
+    system = Slurm(ScriptedCommands(partitions, Answer(0, "me\n", ""), books, Answer(0, "\n", "")))
+    assert system.longest_job_s(Batch()) == 86400.0
+    commands = ScriptedCommands(
+        partitions, Answer(0, "me\n", ""), books, Answer(0, "00:30:00\n", "")
+    )
+    assert Slurm(commands).longest_job_s(Batch(account="chem", partition="gpu")) == 1800.0
+    assert commands.seen[-1][-2:] == ("name=long", "format=MaxWall")
+    no_books = Answer(1, "", "sacctmgr: error: accounting is off")
+    none = ScriptedCommands(partitions, Answer(0, "me\n", ""), no_books)
+    assert Slurm(none).longest_job_s(Batch(partition="free")) is None
+    with pytest.raises(BatchError):
+        Slurm(ScriptedCommands(no_books)).longest_job_s(Batch())
