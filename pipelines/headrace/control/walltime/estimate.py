@@ -30,6 +30,8 @@ class Past:
     """Optimizer steps done in that time; 0 for other kinds and for scripts."""
     total_steps: float | None = None
     """Optimizer steps of the whole training; None where it is not known."""
+    was_done: bool = False
+    """Whether the step found its work done; such runs count only where no other tells more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +62,14 @@ def expected(name: str, kind: str, work: Work, pasts: Sequence[Past]) -> StepTim
         pasts: What earlier runs of the same recipe name, site and role tell, the newest first.
     """
     now = slots(kind, work.recipe, work.role)
-    found = []
+    found: dict[bool, list[float]] = {False: [], True: []}
     for past in pasts:
         if past.kind != kind or not _is_alike(kind, past.recipe, work.recipe):
             continue
         seconds = _scaled_s(past, work)
         if seconds is not None:
-            found.append(seconds * max(1.0, past.slots / now))
-    newest = found[:_NUM_RUNS]
+            found[past.was_done].append(seconds * max(1.0, past.slots / now))
+    newest = (found[False] or found[True])[:_NUM_RUNS]
     return StepTime(name=name, seconds=max(newest, default=None), num_runs=len(newest))
 
 

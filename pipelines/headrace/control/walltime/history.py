@@ -30,7 +30,8 @@ def attempts_at(recipe_name: str, site_name: str, role_name: str) -> tuple[Attem
 def pasts(attempts: Sequence[AttemptRecord], role_name: str) -> tuple[Past, ...]:
     """What runs tell of their steps, the newest first.
 
-    Runs whose folder has gone tell nothing, nor do steps that found their work done before.
+    Runs whose folder has gone tell nothing, nor does packing that found its dataset there: the next
+    one may have to pack.
 
     Args:
         attempts: Attempts of those runs on one role, the newest first.
@@ -82,9 +83,10 @@ def _of_run(run: Run, role_name: str, attempts: Sequence[AttemptRecord]) -> Iter
                            steps=steps, total_steps=total)  # fmt: skip
             continue
         last = mine[-1]
-        if last.state is StepState.SUCCEEDED and _did_work(last):
+        if last.state is StepState.SUCCEEDED and not last.outputs.get("reused"):
             seconds = _seconds(last) - _without_nodes_s(run, last)
-            yield Past(kind=kind, recipe=run.recipe, slots=num_slots, seconds=max(seconds, 0.0))
+            yield Past(kind=kind, recipe=run.recipe, slots=num_slots, seconds=max(seconds, 0.0),
+                       was_done=last.outputs.get("copied_bytes") == 0)  # fmt: skip
 
 
 def trained(attempts: Sequence[AttemptRecord]) -> tuple[float, float, float | None]:
@@ -106,10 +108,6 @@ def trained(attempts: Sequence[AttemptRecord]) -> tuple[float, float, float | No
             seconds += _seconds(attempt)
             steps = kept
     return seconds, steps, total
-
-
-def _did_work(attempt: AttemptRecord) -> bool:
-    return not attempt.outputs.get("reused") and attempt.outputs.get("copied_bytes") != 0
 
 
 def _seconds(attempt: AttemptRecord) -> float:
