@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.recipe.site import Login
+from headrace.recipe.batch import Login
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
 from support.site_checks import check, graded, site_file

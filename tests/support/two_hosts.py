@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.recipe.site import Login
+from headrace.recipe.batch import Login
 from support.login_node import SSHD, LoginNode, made
 
 DATA = "data0"

@@ -14,7 +14,8 @@ from headrace.leases.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.leases.batch.hosts import way_to
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.systems import commands_of_hosts
-from headrace.recipe.site import Login, Role
+from headrace.recipe.batch import Login
+from headrace.recipe.site import Role
 
 _NEEDED = ("bash", "setsid", "timeout", "find", "xargs", "grep", "cut", "tail", "seq")
 _TOOLS = (
