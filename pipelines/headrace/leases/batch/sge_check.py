@@ -22,7 +22,7 @@ _ADVICE = "Run headrace where the commands of Grid Engine are, and have them on 
 _SILENT = "Is the qmaster up? `batch.config` must name the SGE_ROOT of this cluster."
 _NO_BOOKS = "An ended job then counts as lost, whatever it died of; have the file shared."
 _NAME = re.compile(r"[\w.-]+")  # and no list, host or pattern, which stand for many
-_VALID = "Correct the role's `batch` settings; `headrace plan` shows the script."
+_VALID = "Correct the role's `batch` settings; `headrace plan --dry-run` shows the script."
 
 
 def findings(commands: Commands, spec: JobSpec) -> Iterator[Finding]:

@@ -206,5 +206,5 @@ def _verdict(commands: Commands, spec: JobSpec) -> Finding:
     told = said(answer.error)
     if answer.code == 0:
         return ok("sbatch --test-only", told)
-    advice = "Correct the role's `batch` settings; `headrace plan` shows the script."
+    advice = "Correct the role's `batch` settings; `headrace plan --dry-run` shows the script."
     return fail("sbatch --test-only", told, advice)

@@ -190,7 +190,7 @@ def test_a_single_node_needs_no_launcher():
     ],
 )
 def test_a_pool_is_shown_as_its_host_and_a_node(backend: str, batch: dict[str, Any], of_node: str):
-    """What `headrace plan` shows: each a job of one node, the host with one CPU."""
+    """What `headrace plan --dry-run` shows: each a job of one node, the host with one CPU."""
     given = {"kind": "pool", "host": "job", "threads_per_node": 4, "node_lifetime": 3600.0}
     role = Role.model_validate({"backend": backend, "nodes": 3, "batch": batch, **given})
     host, node = _scripts(role)
