@@ -40,6 +40,15 @@ def die_once(marker: str) -> str:
     return "never"
 
 
+def die_the_second_time(folder: str) -> int:
+    """Gives its process id, also in a file for each call; the second call kills its worker."""
+    calls = len(list(Path(folder).iterdir()))
+    Path(folder, str(calls)).write_text(str(os.getpid()))
+    if calls == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
 def pid_of_slot(_argument: object) -> int:
     time.sleep(0.05)
     return os.getpid()

@@ -18,7 +18,14 @@ from headrace.leases.encryption import security
 from headrace.leases.nodes import Node, present, waits_for
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
-from headrace.leases.waiting import CHECK_EVERY_S, first_done, loss, lost_item, no_check
+from headrace.leases.waiting import (
+    CHECK_EVERY_S,
+    first_done,
+    loss,
+    lost_item,
+    no_check,
+    results_of,
+)
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
 
@@ -188,15 +195,14 @@ class Fleet:
                     return
                 finished = first_done(self._client, list(running), check, self._check_alive)
                 done = {future: running.pop(future) for future in finished}
-                kept = [future for future in finished if loss(future) is None]
-                for future in set(finished).difference(kept):
+                results = self._results(finished)
+                for future in [each for each in finished if each not in results]:
                     index = done[future]
                     losses[index] = losses.get(index, 0) + 1
                     if losses[index] > retries:
                         raise lost_item(index, losses[index], loss(future))
                     running[self._held(function, (items[index],), SLOT)] = index
-                results = self._results(kept)
-                yield from zip((done[future] for future in kept), results, strict=True)
+                yield from ((done[future], result) for future, result in results.items())
         finally:
             self._cancel(list(running))
 
@@ -256,13 +262,11 @@ class Fleet:
         try:
             while pending:
                 left = [where[future] for future in pending]
-                look = partial(self._check_alive, left)
-                done = first_done(self._client, pending, check, look)
-                for future in done:
-                    if (lost := loss(future)) is not None:
-                        node = where[future]
-                        raise WorkerLostError(f"Worker {node.name} on {node.host} died: {lost}")
-                results.update(zip(done, self._results(done), strict=True))
+                done = first_done(self._client, pending, check, partial(self._check_alive, left))
+                results |= self._results(done)
+                for future in [each for each in done if each not in results]:
+                    node = where[future]
+                    raise WorkerLostError(f"Worker {node.name} on {node.host} died: {loss(future)}")
                 pending = [future for future in pending if future not in results]
         finally:
             self._cancel(pending)
@@ -279,11 +283,11 @@ class Fleet:
             if node.address not in addresses:
                 raise WorkerLostError(f"Worker {node.name} on {node.host} has gone")
 
-    def _results(self, futures: list[Future]) -> list[Any]:
+    def _results(self, futures: list[Future]) -> dict[Future, Any]:
         if any(future.status == "cancelled" for future in futures):
             raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} dropped a task")
         try:
-            return list(self._client.gather(futures))
+            return results_of(self._client, futures)
         finally:
             self._futures.difference_update(futures)
 

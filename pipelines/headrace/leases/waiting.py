@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
@@ -46,6 +48,19 @@ def loss(future: Future) -> str | None:
     if isinstance(error, KilledWorker):
         return f"worker {error.last_worker.name} at {error.last_worker.address}"
     return str(error) if isinstance(error, CommClosedError) else None
+
+
+def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
+    """Results of futures that are done; none of those whose workers were lost, see `loss`."""
+    kept = [future for future in futures if loss(future) is None]
+    try:
+        return dict(zip(kept, client.gather(kept), strict=True))
+    except KilledWorker:  # a result went with its worker, before it was here
+        found: dict[Future, Any] = {}
+        for future in kept:
+            with suppress(KilledWorker):
+                found[future] = client.gather(future)
+        return found
 
 
 def lost_item(index: int, num_losses: int, last: str | None) -> WorkerLostError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,6 +15,7 @@ from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, Work
 from headrace.leases import client, held
 from headrace.leases.fleet import Fleet, Node
 from headrace.leases.held import wanted
+from headrace.leases.waiting import first_done
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import fleet_functions
@@ -91,6 +94,22 @@ def test_map_raises_what_the_function_raised(fleet: Fleet) -> None:
 def test_map_tries_again_when_a_worker_dies(fleet: Fleet, tmp_path: Path) -> None:
     results = dict(fleet.map(fleet_functions.die_once, [str(tmp_path / "died")]))
     assert results == {0: "alive"}
+
+
+def test_map_tries_again_when_a_result_goes_with_its_worker(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask computes it once more by itself; here the worker that does so dies, too."""
+
+    def wait_then_lose_it(*arguments: Any) -> list[Any]:
+        done = first_done(*arguments)
+        if len(list(tmp_path.iterdir())) == 1:
+            os.kill(int((tmp_path / "0").read_text()), signal.SIGKILL)
+        return done
+
+    monkeypatch.setattr("headrace.leases.fleet.first_done", wait_then_lose_it)
+    results = dict(fleet.map(fleet_functions.die_the_second_time, [str(tmp_path)]))
+    assert results == {0: int((tmp_path / "2").read_text())}
 
 
 def test_map_gives_up_on_an_item_that_kills_its_workers(fleet: Fleet) -> None:
