@@ -14,7 +14,7 @@ import pytest
 
 from headrace.control import leases
 from headrace.control.runs import Run
-from headrace.leases.records import LeaseSpec
+from headrace.leases.records import LeaseSpec, Walltime
 from headrace.states import FailureClass, StepState
 from headrace.training import checkpoints
 from support.disturbed import LONG_S, Records, headrace, newest_run
@@ -169,8 +169,8 @@ def test_preempted_out_of_memory_and_out_of_time(
 
 
 def _third_is_short(spec: Callable[..., LeaseSpec]) -> Callable[..., LeaseSpec]:
-    def short(run: Run, role_name: str, lease_id: str) -> LeaseSpec:
-        made = spec(run, role_name, lease_id)
+    def short(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:
+        made = spec(run, role_name, lease_id, walltime)
         if not lease_id.endswith("-3"):
             return made
         role = made.role.model_copy(update={"lifetime": 60.0})
