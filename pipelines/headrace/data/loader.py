@@ -260,7 +260,8 @@ class BatchLoader:
 
     def _read_groups(self, epoch: int, start: int) -> Generator[deque[Batch], None, None]:
         begin, groups = partial(self._begin, epoch), self._groups(start)
-        if self._is_copied() and self.dataset.places.is_whole:
+        is_plain = all(self.dataset.field(name).codec == "none" for name in self._fields)
+        if is_plain and self._is_copied() and self.dataset.places.is_whole:
             return read_at_pace(begin, groups, self._prefetch, self._pace)
         return read_ahead(begin, groups, self._prefetch)
 
