@@ -1,7 +1,10 @@
 """Datasets for tests of staging: shards of plain bytes, since staging does not look into them."""
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pytest
 import xxhash
 
 from headrace.recipe.site import Tier
@@ -12,6 +15,7 @@ from headrace.storage.manifest import (
     read_manifest,
     write_manifest,
 )
+from headrace.storage.store_local import LocalStore
 
 SHARD_BYTES = 300_000
 
@@ -55,3 +59,16 @@ def tier(folder: Path, name: str = "disk", **more: object) -> Tier:
 def same_bytes(dataset: Path, staged: Path) -> bool:
     names = [shard.file for shard in read_manifest(staged).shards]
     return all((dataset / name).read_bytes() == (staged / name).read_bytes() for name in names)
+
+
+def counted_reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often this process reads each shard where the dataset lies, from now on."""
+    found: Counter[str] = Counter()
+    download = LocalStore.download
+
+    def counted(self: LocalStore, path: str, *more: Any) -> str:
+        found[path] += 1
+        return download(self, path, *more)
+
+    monkeypatch.setattr(LocalStore, "download", counted)
+    return found

@@ -30,9 +30,8 @@ from headrace.storage.manifest import Manifest, read_manifest
 from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.storage.placing import Wanted
 from headrace.storage.staged import StagedCopy, StagingOptions, staged
-from headrace.storage.store_local import LocalStore
 from support.shards import write_dataset
-from support.staged_datasets import tier
+from support.staged_datasets import counted_reads, tier
 
 NUM_SHARDS, SHARD, BATCH = 40, 5, 12
 SPEC = DataSpec(global_batch_size=BATCH, drop_last=False, shuffle_window=2, read_ahead=2)
@@ -54,15 +53,7 @@ def afar(tmp_path) -> Path:
 @pytest.fixture
 def reads(monkeypatch) -> Counter[str]:
     """How often this process has read each shard where the dataset lies."""
-    found: Counter[str] = Counter()
-    download = LocalStore.download
-
-    def counted(self, path, *more):
-        found[path] += 1
-        return download(self, path, *more)
-
-    monkeypatch.setattr(LocalStore, "download", counted)
-    return found
+    return counted_reads(monkeypatch)
 
 
 def tier_for(home: Path, manifest: Manifest, group: PeerGroup, num_shards: int) -> Tier:

@@ -21,7 +21,7 @@ from headrace.storage.peer_server import Request
 from headrace.storage.peers import sharing
 from headrace.storage.staged import StagedCopy, StagingOptions, ensure_staged
 from headrace.storage.store_local import LocalStore
-from support.staged_datasets import make_dataset, same_bytes, tier
+from support.staged_datasets import counted_reads, make_dataset, same_bytes, tier
 
 HOST = "127.0.0.1"
 
@@ -29,15 +29,7 @@ HOST = "127.0.0.1"
 @pytest.fixture
 def reads(monkeypatch) -> Counter[str]:
     """How often each shard was read where the dataset lies."""
-    found: Counter[str] = Counter()
-    download = LocalStore.download
-
-    def counted(self, path, *more):
-        found[path] += 1
-        return download(self, path, *more)
-
-    monkeypatch.setattr(LocalStore, "download", counted)
-    return found
+    return counted_reads(monkeypatch)
 
 
 @pytest.fixture
