@@ -72,9 +72,14 @@ def end_marked(folder: LeaseFolder, grace_s: float = 3.0) -> int:
 def _folder_of(process: psutil.Process) -> str:
     try:
         folder = process.environ().get(LEASE_FOLDER, "")
-        return "" if folder and _TRACKER in " ".join(process.cmdline()) else folder
+        return folder if folder and _counts(process.cmdline()) else ""
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or somebody else's
         return ""
+
+
+def _counts(arguments: list[str]) -> bool:
+    """Whether a process is something to end; one without arguments is just ending by itself."""
+    return bool(arguments) and _TRACKER not in " ".join(arguments)
 
 
 def _own_line() -> set[int]:
