@@ -57,8 +57,10 @@ class BatchContract:
     """Changes that make a job one that is taken and can never start."""
     always: ClassVar[dict[str, Any]] = {}
     """What every job of the system must say."""
-    longest_job_s: float | None = None
-    """The longest time of a job, where the system tells it."""
+    batch = Batch()
+    """What the system is asked for in the site of such a job."""
+    longest_job_s = 48 * 3600.0
+    """The longest time of such a job."""
     cancelled_early = JobState.CANCELLED
     """What the system knows of a job that was cancelled before it started."""
 
@@ -164,8 +166,8 @@ class BatchContract:
         assert len(system.find(job.name)) == 1
         _end_of(system, job_id)
 
-    def test_the_longest_job_is_told_or_not_known(self, system: BatchSystem) -> None:
-        assert system.longest_job_s(Batch()) == self.longest_job_s
+    def test_the_longest_job_is_told(self, system: BatchSystem) -> None:
+        assert system.longest_job_s(self.batch) == self.longest_job_s
 
     def test_a_queue_that_is_down_is_no_end_of_a_job(
         self, system: BatchSystem, silent: BatchSystem, tmp_path: Path
@@ -196,7 +198,6 @@ class TestSlurm(BatchContract):
     refused = {"partition": "nope"}
     refusal = "nope"
     impossible = {"time_limit_s": 99 * 3600.0}
-    longest_job_s = 48 * 3600.0
 
     @pytest.fixture
     def system(self, slurm: DevSlurm) -> BatchSystem:
@@ -242,7 +243,6 @@ class TestSlurmOverSsh(BatchContract):
     refused = TestSlurm.refused
     refusal = TestSlurm.refusal
     impossible = TestSlurm.impossible
-    longest_job_s = TestSlurm.longest_job_s
 
     @pytest.fixture
     def commands(self, slurm: DevSlurm, login_node: LoginNode) -> SshCommands:
@@ -309,6 +309,8 @@ class FakeQueueContract(BatchContract):
         for ask in (silent.accounting, silent.cancel):
             with pytest.raises(BatchError, match="does not answer"):
                 ask(["1"])
+        with pytest.raises(BatchError, match="does not answer"):
+            silent.longest_job_s(self.batch)
 
     def test_the_first_node_that_fails_ends_the_job(
         self, system: BatchSystem, tmp_path: Path
@@ -347,6 +349,7 @@ class TestPbs(FakeQueueContract):
 class TestGridEngine(FakeQueueContract):
     kind = "sge"
     make = Sge
+    batch = Batch(parallel_environment="mpi")
     refused = {"partition": "nope"}
     refusal = 'unknown queue "nope"'
     impossible = {"folder": "/nonexistent"}

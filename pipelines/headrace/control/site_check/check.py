@@ -10,20 +10,19 @@ from headrace.control.site_check import elsewhere, storage, trial
 from headrace.control.walltime.choice import FLOOR_S
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
 from headrace.leases.batch import lsf_check, pbs_check, sge_check, slurm_check
-from headrace.leases.batch.commands import Commands
+from headrace.leases.batch.asking import QueueCheck
 from headrace.leases.batch.findings import Finding, Grade, fail
-from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.systems import commands_of
 from headrace.leases.queued import job_spec
 from headrace.leases.records import LeaseSpec, Record
 from headrace.recipe.site import Site
 from headrace.storage.layout import SiteFolder
 
-_QUEUES: Mapping[str, Callable[[Commands, JobSpec], Iterator[Finding]]] = {
-    "slurm": slurm_check.findings,
-    "pbs": pbs_check.findings,
-    "sge": sge_check.findings,
-    "lsf": lsf_check.findings,
+_QUEUES: Mapping[str, QueueCheck] = {
+    "slurm": slurm_check.CHECK,
+    "pbs": pbs_check.CHECK,
+    "sge": sge_check.CHECK,
+    "lsf": lsf_check.CHECK,
 }
 """Who looks at a batch system, by backend."""
 
@@ -108,7 +107,7 @@ def _queue(site: Site, name: str) -> Iterator[Finding]:
         commands = commands_of(role)
         if role.batch.login is not None:
             yield from elsewhere.login_node(commands, role.batch.login, root)
-        yield from _QUEUES[role.backend](commands, spec)
+        yield from _QUEUES[role.backend].findings(commands, spec)
     except LoginError as error:
         yield fail("login", error.what, error.hint)
     except HeadraceError as error:

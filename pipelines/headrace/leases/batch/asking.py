@@ -2,11 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from headrace.errors import BatchError, LoginError
 from headrace.leases.batch.commands import Commands
-from headrace.leases.batch.findings import Finding, fail, ok
+from headrace.leases.batch.findings import Finding, Grade, fail, ok
+from headrace.leases.batch.jobs import JobSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueCheck:
+    """How a role of a site is held against a real batch system."""
+
+    programs: Mapping[str, Sequence[str]]
+    """Programs it needs, and the options with which they tell their version."""
+    advice: str
+    """What to do about one that fails."""
+    look: Callable[[Commands, JobSpec], Iterator[Finding]]
+    """What is looked at once they are there; stops where nothing more can be learnt."""
+
+    def findings(self, commands: Commands, spec: JobSpec) -> Iterator[Finding]:
+        """What a look at the batch system finds for a job.
+
+        Args:
+            commands: Runs its commands.
+            spec: The job as headrace would submit it.
+
+        Raises:
+            BatchError: It does not answer.
+        """
+        found = list(programs(commands, self.programs, self.advice))
+        yield from found
+        if all(each.grade is Grade.OK for each in found):
+            yield from self.look(commands, spec)
+
+
+def answered(commands: Commands, command: Sequence[str], system: str, hint: str) -> str:
+    """What a command says, when it succeeds.
+
+    Args:
+        commands: Runs it.
+        command: The command.
+        system: Name of the batch system, for users.
+        hint: What may be wrong when it fails.
+
+    Raises:
+        BatchError: It fails.
+    """
+    answer = commands.run(command)
+    if answer.code != 0:
+        words = " ".join(command[:2])
+        raise BatchError(f"{system} does not answer {words}: {said(answer.error)}", hint)
+    return answer.output
 
 
 def programs(

@@ -15,6 +15,7 @@ from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.job_log import queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.lsf_queues import longest_job_s
 from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import (
     INDEX,
@@ -147,8 +148,12 @@ class Lsf:
         return ()
 
     def longest_job_s(self, batch: Batch) -> float | None:
-        """Not told; see `BatchSystem.longest_job_s`."""
-        return None
+        """The queue's run limit; see `BatchSystem.longest_job_s`.
+
+        Raises:
+            BatchError: LSF does not answer.
+        """
+        return longest_job_s(self._commands, batch.partition)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Every other word of `LSB_MCPU_HOSTS`; see `BatchSystem.job_nodes`."""

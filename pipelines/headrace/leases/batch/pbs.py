@@ -20,6 +20,7 @@ from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.job_log import queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
+from headrace.leases.batch.pbs_queues import longest_job_s
 from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import INDEX, clock, mebibytes, script, told
 from headrace.recipe.batch import Batch
@@ -138,8 +139,12 @@ class Pbs:
         return ()
 
     def longest_job_s(self, batch: Batch) -> float | None:
-        """Not told; see `BatchSystem.longest_job_s`."""
-        return None
+        """The queue's limit, else the server's; see `BatchSystem.longest_job_s`.
+
+        Raises:
+            BatchError: PBS does not answer.
+        """
+        return longest_job_s(self._commands, batch.partition)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """None: PBS cannot leave nodes out; see `BatchSystem.job_nodes`."""

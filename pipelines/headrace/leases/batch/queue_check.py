@@ -8,30 +8,11 @@ from headrace.errors import nearest
 from headrace.leases.batch.asking import hours
 from headrace.leases.batch.findings import Finding, fail, ok, warn
 from headrace.leases.batch.jobs import JobSpec
+from headrace.leases.batch.queue_facts import QueueFacts
 from headrace.leases.batch.scripts import slots_of
-from headrace.leases.records import Record
 
 _LOWER = "Lower `lifetime` of the role, to a few minutes less than that."
 _LESS = "Ask for less: `nodes`, threads or ranks of the role; or name another queue."
-
-
-class QueueFacts(Record):
-    """What a batch system tells of one of its queues."""
-
-    name: str
-    """Name of the queue."""
-    refuses: str = ""
-    """Why it takes no jobs, in the batch system's words; empty when it takes some."""
-    holds: str = ""
-    """Why jobs wait in it for now; empty when they do not."""
-    limit_s: float | None = None
-    """Longest time of a job, seconds; null for no limit, or one that is not told."""
-    most_cpus: int | None = None
-    """Most CPUs of a job; null for no limit, or one that is not told."""
-    least_nodes: int = 1
-    """Fewest nodes of a job."""
-    most_nodes: int | None = None
-    """Most nodes of a job; null for no limit, or one that is not told."""
 
 
 def chosen(name: str | None, names: Sequence[str]) -> str | Finding:
@@ -70,18 +51,6 @@ def judge_queue(queue: QueueFacts, spec: JobSpec) -> Iterator[Finding]:
     else:
         yield ok("time", f"{hours(spec.time_limit_s)} of {hours(queue.limit_s)}")
     yield _judge_size(queue, spec)
-
-
-def clock_s(text: str) -> float:
-    """Seconds of a time such as `48:00:00`, `30:00` or `3600`.
-
-    Args:
-        text: Hours, minutes and seconds; fewer parts are the last ones.
-    """
-    seconds = 0.0
-    for part in text.split(":"):
-        seconds = seconds * 60 + float(part)
-    return seconds
 
 
 def _judge_size(queue: QueueFacts, spec: JobSpec) -> Finding:

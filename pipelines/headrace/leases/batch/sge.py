@@ -26,6 +26,7 @@ from headrace.leases.batch.scripts import (
     slots_of,
     told,
 )
+from headrace.leases.batch.sge_queues import longest_job_s
 from headrace.recipe.batch import Batch
 
 _REFUSALS = Refusals(
@@ -127,8 +128,12 @@ class Sge:
         return ()
 
     def longest_job_s(self, batch: Batch) -> float | None:
-        """Not told; see `BatchSystem.longest_job_s`."""
-        return None
+        """`h_rt` of the queues that may take it; see `BatchSystem.longest_job_s`.
+
+        Raises:
+            BatchError: Grid Engine does not answer.
+        """
+        return longest_job_s(self._commands, batch.partition, batch.parallel_environment)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """First words of the lines of its host file; see `BatchSystem.job_nodes`."""

@@ -1,74 +1,49 @@
 """A role of a site against the real Grid Engine: what is wrong, and what to do about it.
 
-Sources: qconf(1), qsub(1) (`-w v`), queue_conf(5) and sge_pe(5) of Son of Grid Engine 8.1.9.
+Sources: qsub(1) (`-w v`) and sge_pe(5) of Son of Grid Engine 8.1.9.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
-from headrace.errors import BatchError, nearest
-from headrace.leases.batch.asking import programs, said
+from headrace.errors import nearest
+from headrace.leases.batch.asking import QueueCheck, said
 from headrace.leases.batch.commands import Commands
-from headrace.leases.batch.findings import Finding, Grade, fail, ok, warn
+from headrace.leases.batch.findings import Finding, fail, ok, warn
 from headrace.leases.batch.jobs import JobSpec
-from headrace.leases.batch.queue_check import QueueFacts, chosen, clock_s, judge_queue
+from headrace.leases.batch.queue_check import chosen, judge_queue
 from headrace.leases.batch.scripts import slots_of
 from headrace.leases.batch.sge import render
+from headrace.leases.batch.sge_queues import (
+    ask,
+    ask_names,
+    ask_queue,
+    environments_of,
+    facts_of,
+    is_one_queue,
+    parse_fields,
+)
 
-_NEEDED = dict.fromkeys(("qsub", "qstat", "qacct", "qdel", "qconf"), ("-help",))
-_ADVICE = "Run headrace where the commands of Grid Engine are, and have them on PATH."
-_SILENT = "Is the qmaster up? `batch.config` must name the SGE_ROOT of this cluster."
 _NO_BOOKS = "An ended job then counts as lost, whatever it died of; have the file shared."
-_NAME = re.compile(r"[\w.-]+")  # and no list, host or pattern, which stand for many
 _VALID = "Correct the role's `batch` settings; `headrace plan --dry-run` shows the script."
 
 
-def findings(commands: Commands, spec: JobSpec) -> Iterator[Finding]:
-    """What a look at Grid Engine finds for a job; stops where nothing more can be learnt.
-
-    Args:
-        commands: Runs its commands.
-        spec: The job as headrace would submit it.
-
-    Raises:
-        BatchError: The qmaster does not answer.
-    """
-    found = list(programs(commands, _NEEDED, _ADVICE))
-    yield from found
-    if any(each.grade is Grade.FAIL for each in found):
-        return
-    queues = _ask(commands, "-sql").split()
+def _look(commands: Commands, spec: JobSpec) -> Iterator[Finding]:
+    queues = ask_names(commands)
     yield _books(commands)
     environments: list[str] = []
-    if _NAME.fullmatch(spec.partition or ""):
+    if is_one_queue(spec.partition):
         name = chosen(spec.partition, queues)
         if isinstance(name, Finding):
             yield name
             return
-        queue = parse_fields(_ask(commands, "-sq", name))
+        queue = ask_queue(commands, name)
         yield from judge_queue(facts_of(queue), spec)
-        environments = re.findall(r"[^\s,\[\]=]+", queue.get("pe_list", ""))
+        environments = environments_of(queue)
     if spec.parallel_environment is not None:
         yield from _environment(commands, spec.parallel_environment, spec, environments)
     yield _verdict(commands, spec)
-
-
-def parse_fields(text: str) -> dict[str, str]:
-    """Names and values of the output of `qconf -sq` or `-sp`."""
-    joined = re.sub(r"\s*\\\n\s*", " ", text)
-    pairs = [line.split(None, 1) for line in joined.splitlines()]
-    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
-
-
-def facts_of(queue: dict[str, str]) -> QueueFacts:
-    """A queue out of the answer of `qconf -sq`; of values that differ by host, the usual one."""
-    limit = queue.get("h_rt", "INFINITY").partition(",")[0].strip()
-    return QueueFacts(
-        name=queue["qname"],
-        limit_s=None if limit == "INFINITY" else clock_s(limit),
-    )
 
 
 def judge_environment(
@@ -107,11 +82,11 @@ def _gives_all_slots(rule: str, spec: JobSpec) -> bool:
 def _environment(
     commands: Commands, name: str, spec: JobSpec, of_queue: Sequence[str]
 ) -> Iterator[Finding]:
-    known = _ask(commands, "-spl").split()
+    known = ask(commands, "-spl").split()
     if name not in known:
         yield fail("environment", f"there is none named '{name}'", nearest(name, known))
         return
-    yield from judge_environment(parse_fields(_ask(commands, "-sp", name)), spec, of_queue)
+    yield from judge_environment(parse_fields(ask(commands, "-sp", name)), spec, of_queue)
 
 
 def _books(commands: Commands) -> Finding:
@@ -130,9 +105,8 @@ def _verdict(commands: Commands, spec: JobSpec) -> Finding:
     return ok("qsub -w v", told) if answer.code == 0 else fail("qsub -w v", told, _VALID)
 
 
-def _ask(commands: Commands, *options: str) -> str:
-    answer = commands.run(("qconf", *options))
-    if answer.code != 0:
-        told = f"Grid Engine does not answer qconf {' '.join(options)}: {said(answer.error)}"
-        raise BatchError(told, _SILENT)
-    return answer.output
+CHECK = QueueCheck(
+    programs=dict.fromkeys(("qsub", "qstat", "qacct", "qdel", "qconf"), ("-help",)),
+    advice="Run headrace where the commands of Grid Engine are, and have them on PATH.",
+    look=_look,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headrace.errors import BatchError, nearest
-from headrace.leases.batch.asking import hours, programs, said
+from headrace.leases.batch.asking import QueueCheck, hours, said
 from headrace.leases.batch.commands import Commands
 from headrace.leases.batch.findings import Finding, fail, ok, warn
 from headrace.leases.batch.jobs import JobSpec
@@ -19,21 +19,8 @@ from headrace.leases.batch.slurm_facts import (
     parse_nodes,
 )
 
-_NEEDED = ("sbatch", "squeue", "scancel", "sinfo")
-_ADVICE_COMMANDS = "Run headrace where Slurm's commands are (a login node), and have them on PATH."
 
-
-def findings(commands: Commands, spec: JobSpec) -> Iterator[Finding]:
-    """What a look at Slurm finds for a job; stops where nothing more can be learnt.
-
-    Args:
-        commands: Runs Slurm's commands.
-        spec: The job as headrace would submit it.
-    """
-    found = list(programs(commands, dict.fromkeys(_NEEDED, ("--version",)), _ADVICE_COMMANDS))
-    yield from found
-    if any(each.grade == "fail" for each in found):
-        return
+def _look(commands: Commands, spec: JobSpec) -> Iterator[Finding]:
     groups = _groups(commands)
     if isinstance(groups, Finding):
         yield groups
@@ -208,3 +195,10 @@ def _verdict(commands: Commands, spec: JobSpec) -> Finding:
         return ok("sbatch --test-only", told)
     advice = "Correct the role's `batch` settings; `headrace plan --dry-run` shows the script."
     return fail("sbatch --test-only", told, advice)
+
+
+CHECK = QueueCheck(
+    programs=dict.fromkeys(("sbatch", "squeue", "scancel", "sinfo"), ("--version",)),
+    advice="Run headrace where Slurm's commands are (a login node), and have them on PATH.",
+    look=_look,
+)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from headrace.leases.batch import lsf_check, pbs_check, sge_check
+from headrace.leases.batch import lsf_queues, pbs_check, pbs_queues, sge_queues
 from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.findings import Finding
 from headrace.leases.batch.jobs import JobSpec
-from headrace.leases.batch.queue_check import QueueFacts, clock_s, judge_queue
-from headrace.leases.batch.sge_check import judge_environment, parse_fields
+from headrace.leases.batch.queue_check import judge_queue
+from headrace.leases.batch.queue_facts import QueueFacts, clock_s
+from headrace.leases.batch.sge_check import judge_environment
+from headrace.leases.batch.sge_queues import parse_fields
 from support.scripted_commands import ScriptedCommands
 
 LSF_STATUS = """\
@@ -40,7 +42,7 @@ def test_a_queue_of_pbs():
         "enabled": "True",
         "started": "False",
     }
-    assert pbs_check.facts_of("qexp", told) == QueueFacts(
+    assert pbs_queues.facts_of("qexp", {"qexp": told}, {}) == QueueFacts(
         name="qexp",
         holds="it is not started",
         limit_s=3600.0,
@@ -58,7 +60,7 @@ def test_a_queue_of_grid_engine(limit: str, seconds: float | None):
     text = f"qname                 all.q\nhostlist              a b \\\n    c\nh_rt    {limit}\n"
     fields = parse_fields(text)
     assert fields["hostlist"] == "a b c"
-    assert sge_check.facts_of(fields) == QueueFacts(name="all.q", limit_s=seconds)
+    assert sge_queues.facts_of(fields) == QueueFacts(name="all.q", limit_s=seconds)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_a_queue_of_grid_engine(limit: str, seconds: float | None):
 def test_limits_of_a_queue_of_lsf(limits: str, seconds: float | None, cpus: int | None):
     """A default is no limit: every job of headrace says its time."""
     other = LSF_STATUS.format(name="other").replace("Open:Active", "Closed:Inact")
-    first, second = lsf_check.parse_queues(
+    first, second = lsf_queues.parse_queues(
         f"{LSF_STATUS.format(name='normal')}{limits}\n{'-' * 78}\n\n{other}"
     )
     assert first == QueueFacts(name="normal", limit_s=seconds, most_cpus=cpus)
@@ -114,7 +116,7 @@ def test_torque_is_told_apart():
     commands = ScriptedCommands(
         *[Answer(0, "", "Version: 6.1.1")] * 4, Answer(2, "", "qstat: invalid option -- 'F'")
     )
-    looked = pbs_check.findings(commands, _job())
+    looked = pbs_check.CHECK.findings(commands, _job())
     assert "Version: 6.1.1" in next(looked).seen
     with pytest.raises(Exception, match=r"(?s)invalid option.*Torque.*is not supported"):
         next(looked)

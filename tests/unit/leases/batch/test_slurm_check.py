@@ -9,7 +9,7 @@ from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.findings import Finding
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.slurm_check import (
-    findings,
+    CHECK,
     judge_account,
     judge_partition,
     of_partition,
@@ -119,10 +119,10 @@ def test_a_slurm_that_is_not_there_or_does_not_answer():
                 return Answer(0, "slurm 23.02.1\n", "")
             return Answer(1, "", "slurm_load_partitions: Unable to contact slurm controller\n")
 
-    missing = list(findings(Nothing(), _job({})))
+    missing = list(CHECK.findings(Nothing(), _job({})))
     assert {each.grade.value for each in missing} == {"fail"}
     assert "sbatch cannot be run" in missing[0].seen
-    found, silent = findings(Silent(), _job({}))
+    found, silent = CHECK.findings(Silent(), _job({}))
     assert found.seen.endswith("slurm 23.02.1")
     assert (silent.subject, silent.grade.value) == ("controller", "fail")
 
