@@ -57,6 +57,8 @@ class BatchContract:
     """Changes that make a job one that is taken and can never start."""
     always: ClassVar[dict[str, Any]] = {}
     """What every job of the system must say."""
+    leaves_nodes_out = True
+    """Whether its jobs can be kept off nodes."""
     batch = Batch()
     """What the system is asked for in the site of such a job."""
     longest_job_s = 48 * 3600.0
@@ -165,6 +167,22 @@ class BatchContract:
         assert _submit(system, job, tmp_path).job_id == job_id
         assert len(system.find(job.name)) == 1
         _end_of(system, job_id)
+
+    def test_the_first_node_is_told_and_can_be_left_out(
+        self, system: BatchSystem, tmp_path: Path
+    ) -> None:
+        """pains 34: so that a bad one is named, and not given again."""
+        command = {"command": ("sleep", "60")}
+        first = system.submit(self.job(tmp_path, **command))
+        node = _node_of(system, first)
+        system.cancel([first])
+        ended = _end_of(system, first)
+        assert ended.nodes == (node,)
+        assert ended.failed_nodes == ()  # it was cancelled
+        again = system.submit(self.job(tmp_path, **command, exclude=(node,)))
+        assert (_node_of(system, again) != node) is self.leaves_nodes_out
+        system.cancel([again])
+        _end_of(system, again)
 
     def test_the_longest_job_is_told(self, system: BatchSystem) -> None:
         assert system.longest_job_s(self.batch) == self.longest_job_s
@@ -334,6 +352,7 @@ class FakeQueueContract(BatchContract):
 class TestPbs(FakeQueueContract):
     kind = "pbs"
     make = Pbs
+    leaves_nodes_out = False
     refused = {"partition": "nope"}
     refusal = "Unknown queue"
     impossible = {"nodes": 99}
@@ -414,6 +433,14 @@ def _end_of(system: BatchSystem, job_id: str) -> JobSight:
     ended = final_sight(system, record, ENDED_S)
     assert ended is not None, f"job {job_id} has not ended"
     return ended
+
+
+def _node_of(system: BatchSystem, job_id: str) -> str:
+    def nodes() -> tuple[str, ...]:
+        seen = system.poll([job_id]).get(job_id)
+        return () if seen is None else seen.nodes
+
+    return wait_until(nodes, START_S, "the node to be told")[0]
 
 
 def _states(system: BatchSystem, job_ids: list[str]) -> set[JobState]:

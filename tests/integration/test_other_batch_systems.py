@@ -13,6 +13,7 @@ import pytest
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.leases.marks import marked
+from headrace.leases.overview import view
 from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
@@ -20,7 +21,7 @@ from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
 from support import fleet_functions
 from support.fake_queues.commands import FakeQueue, fake_queue
-from support.leases import START_TIMEOUT_S, opened, wait_for_state
+from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -108,6 +109,34 @@ def test_a_pool_grows_loses_a_node_and_shrinks_to_nothing(
         assert len(queue.jobs()) == hosts + 3
     wait_until(lambda: len(_living(queue)) == hosts, GONE_WITHIN_S, "all nodes to be given back")
     assert client.state(folder, 15) is LeaseState.READY
+    client.end(folder, grace_s=20, reason="the test is over")
+    _nothing_is_left(folder, queue)
+
+
+@pytest.mark.parametrize(
+    ("queue", "backend", "hosts_file"),
+    [("sge", "sge", "PE_HOSTFILE"), ("pbs", "pbs", "PBS_NODEFILE")],
+    indirect=["queue"],
+)
+def test_a_node_on_which_jobs_fail_is_left_out_or_at_least_named(
+    queue: FakeQueue, backend: str, hosts_file: str, tmp_path: Path, headrace_home: Path
+):
+    """pains 20, 34: the queue gives the bad node again and again; PBS cannot be told not to."""
+    bad = f'if grep -q fake1 "${hosts_file}"; then echo broken; exit 7; fi'
+    batch = {"interface": "lo", "poll": 0.2, "prologue": [bad], **EXTRA.get(backend, {})}
+    changes = {"kind": "pool", "host": "control", "keep_nodes": 0.5, "batch": batch}
+    folder = opened(tmp_path / "site", _role(backend, **changes))
+    if Role(backend=backend).leaves_nodes_out:
+        with Fleet.open(folder) as fleet:
+            fleet.nodes(2, START_TIMEOUT_S)
+        assert [each.node for each in view(folder).avoids] == ["fake1"]
+        assert view(folder).bad_nodes == ("fake1",)
+    else:
+        submit_probe(folder)
+        wait_for_state(folder, LeaseState.FAILED, 60)
+        assert view(folder).takes_all == "PBS cannot leave nodes out"
+        assert "3 jobs in a row came to nothing" in view(folder).why_ended
+    assert {each.host for each in view(folder).ended} == {"fake1"}
     client.end(folder, grace_s=20, reason="the test is over")
     _nothing_is_left(folder, queue)
 

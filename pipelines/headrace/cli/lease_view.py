@@ -12,6 +12,7 @@ from rich.text import Text
 from headrace.cli.view import duration
 from headrace.leases.overview import LeaseView
 from headrace.leases.records import EndedJob, LeaseInfo, LeaseSpec, NodeJob
+from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
@@ -80,7 +81,7 @@ def _facts(
         yield "ended", Text(view.why_ended)
     if view.waits_for:
         yield "waits", Text(view.waits_for)
-    yield from _node_facts(view)
+    yield from _node_facts(view, role)
     yield "run", view.run_id or "none"
     yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
     yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime_s)}"
@@ -101,9 +102,12 @@ def _facts(
     yield "log", f"{view.folder}/host.log"
 
 
-def _node_facts(view: LeaseView) -> Iterator[tuple[str, RenderableType]]:
+def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableType]]:
     if view.bad_nodes:
-        yield "bad nodes", f"{', '.join(view.bad_nodes)}: the run's next leases do without them"
+        what = "the run's next leases do without them"
+        if not role.leaves_nodes_out:
+            what = "the batch system may give them again, since it cannot leave nodes out"
+        yield "bad nodes", f"{', '.join(view.bad_nodes)}: {what}"
     if view.excludes:
         yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
     if view.avoids:

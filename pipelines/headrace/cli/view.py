@@ -83,6 +83,11 @@ def remarks(view: RunView) -> Iterator[str]:
     if view.without:
         nodes = ", ".join(view.without)
         yield f"Does without {nodes}, where its jobs failed: headrace lease show LEASE tells why"
+    if view.suspects:
+        yield (
+            f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "
+            "nodes out: headrace lease show LEASE tells why"
+        )
 
 
 def _row(step: StepView) -> Iterator[RenderableType]:

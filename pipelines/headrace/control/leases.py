@@ -158,7 +158,7 @@ def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) ->
         owner=owner_process(run.request.owner),
         code=run.recipe.code,
         tiers=run.site.tiers,
-        exclude=bad_nodes(run),
+        exclude=bad_nodes(run) if role.leaves_nodes_out else (),
     )
 
 

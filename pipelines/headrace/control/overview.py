@@ -67,6 +67,8 @@ class RunView(BaseModel):
     """Whether there is a lease for that step, so that what it waits for is nodes."""
     without: tuple[str, ...] = ()
     """Nodes that its leases, or jobs of them, failed on, and that further jobs do without."""
+    suspects: tuple[str, ...] = ()
+    """Such nodes where its batch system cannot leave any out."""
     steps: tuple[StepView, ...]
 
 
@@ -88,6 +90,8 @@ def overview(run_id: str) -> RunView:
     waits = (client.waiting_for(run.lease_folder(row.lease_id)) for row in open_leases)
     queued = next((each for each in waits if each), "")
     no_room = _no_room(run, planned, attempts, open_leases)
+    bad = bad_nodes(run) if goes_on else ()
+    leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
     return RunView(
         run_id=run_id,
         recipe=record.recipe_name,
@@ -100,7 +104,8 @@ def overview(run_id: str) -> RunView:
         owner_is_gone=is_gone,
         waits_for=(no_room or queued) if goes_on else "",
         has_lease=bool(open_leases) and not no_room,
-        without=bad_nodes(run) if goes_on else (),
+        without=bad if leaves_out else (),
+        suspects=() if leaves_out else bad,
         steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )
 

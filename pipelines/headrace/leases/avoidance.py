@@ -55,16 +55,21 @@ class Avoidance:
     @property
     def nodes(self) -> tuple[str, ...]:
         """Nodes that further jobs must not get."""
-        if self.lifted:
-            return ()
-        own = (each.node for each in self.avoided)
+        return () if self.lifted else self.blamed
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The same, whether or not it takes all nodes."""
+        own = (each.node for each in self._bad)
         return tuple(dict.fromkeys((*self.before, *own)))
 
     @property
     def avoided(self) -> tuple[AvoidedNode, ...]:
         """Nodes that jobs of this pool ended badly on, the newest last, and why."""
-        if self.lifted:
-            return ()
+        return () if self.lifted else self._bad
+
+    @property
+    def _bad(self) -> tuple[AvoidedNode, ...]:
         return tuple(
             AvoidedNode(node=each.node, why=f"{each.count} jobs ended badly there: {each.cause}")
             for each in self.ends

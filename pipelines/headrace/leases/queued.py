@@ -224,7 +224,8 @@ def _with_books(system: BatchSystem, seen: JobSight) -> JobSight:
         return seen
     if told is None:
         return seen
-    return seen.model_copy(update={"failed_nodes": told.failed_nodes, "earlier": told.earlier})
+    failed = told.failed_nodes or seen.failed_nodes
+    return seen.model_copy(update={"failed_nodes": failed, "earlier": told.earlier})
 
 
 def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:

@@ -61,7 +61,8 @@ class Scaler:
         self._scheduler = scheduler
         self._tell = tell
         self._members: dict[int, Member] = {}
-        self._setbacks = Setbacks(spec.exclude)
+        powerless = f"{jobs.system.name} cannot leave nodes out"
+        self._setbacks = Setbacks(spec.exclude, "" if self._role.leaves_nodes_out else powerless)
         self._wanted = 0
         self._surplus_since_s: float | None = None
         self._paused_until_s = 0.0
@@ -268,7 +269,7 @@ class Scaler:
             first_node_at=self._first_node_at,
             ended=self._setbacks.ended,
             avoids=avoidance.avoided,
-            takes_all=avoidance.lifted,
+            takes_all=avoidance.lifted if avoidance.blamed else "",
             failure=self._setbacks.view,
         )
 

@@ -23,12 +23,13 @@ class Setbacks:
 
     Args:
         exclude: Nodes that earlier leases of the run have failed on.
+        powerless: Why its jobs cannot be kept off any node, for the user; empty when they can.
     """
 
-    def __init__(self, exclude: tuple[str, ...]) -> None:
+    def __init__(self, exclude: tuple[str, ...], powerless: str = "") -> None:
         self.faults = Faults()
         """Jobs that came to nothing lately."""
-        self.avoidance = Avoidance(before=exclude)
+        self.avoidance = Avoidance(before=exclude, lifted=powerless)
         """Nodes that are to blame."""
         self.last_end = ""
         """How the last such job ended, with the last words of its log."""
@@ -65,12 +66,18 @@ class Setbacks:
             node=member.name, job_id=member.job.record.job_id, host=member.host, why=why
         )
         self.ended = (*self.ended, ended)[-_MOST_ENDED:]
-        known = self.avoidance.nodes
+        known = self.avoidance.blamed
         if member.speaks_against_node(now_s):
             self.avoidance = self.avoidance.after(member.host, why)
-        if set(self.avoidance.nodes) - set(known):
-            logger.warning("Doing without %s: %s", member.host, self.avoidance.avoided[-1].why)
-            self.faults = self.faults.remedied()
+        if set(self.avoidance.blamed) - set(known):
+            self._blame(member.host, why)
+
+    def _blame(self, node: str, why: str) -> None:
+        if self.avoidance.lifted:
+            logger.warning("Not doing without %s: %s. %s", node, self.avoidance.lifted, why)
+            return
+        logger.warning("Doing without %s: %s", node, self.avoidance.avoided[-1].why)
+        self.faults = self.faults.remedied()
 
     def see(self, member: Member, now_s: float) -> None:
         """Take up that a node is there: after a while that ends the doubts."""

@@ -122,6 +122,11 @@ class Role(Part):
         return self.lifetime
 
     @property
+    def leaves_nodes_out(self) -> bool:
+        """Whether its jobs can be kept off nodes on which others have failed."""
+        return "exclude" not in reserved.MISSING.get(self.backend, ("exclude",))
+
+    @property
     def cpus_per_node(self) -> int:
         """CPUs that a batch system is asked for on each node."""
         return max(self.threads_per_node, self.ranks_per_node * self.threads_per_rank)

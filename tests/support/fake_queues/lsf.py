@@ -111,7 +111,8 @@ def bsub(arguments: list[str]) -> int:
         "name": given["-J"], "nodes": nodes, "limit_s": hours * 3600 + minutes * 60,
         "script": script, "output": given["-o"],
         "stuck": "Dependency condition invalid or never satisfied;" if "-w" in given else "",
-        "host_line": "{host}\n" * per_host,
+        "host_line": "{host}\n" * per_host, "per_host": per_host,
+        "exclude": re.findall(r"hname!='(.*?)'", given["-R"]),
         "variables": {"LSB_JOBID": "{number}", "LSB_DJOB_HOSTFILE": "{host_file}"},
     })  # fmt: skip
     print(f"Job <{job['number']}> is submitted to default queue <normal>.")
@@ -121,7 +122,7 @@ def bsub(arguments: list[str]) -> int:
 def bjobs(arguments: list[str]) -> int:
     if told_version(arguments):
         return 0
-    fields = "jobid stat job_name exit_code exit_reason pend_reason"
+    fields = "jobid stat job_name exit_code exit_reason pend_reason exec_host"
     assert arguments[:4] == ["-a", "-json", "-o", fields], arguments
     if arguments[4] == "-J":
         found = [job for job in queue.jobs(queue.here()) if job["name"] == arguments[5]]
@@ -154,6 +155,10 @@ def bacct(arguments: list[str]) -> int:
         print(f"\nJob <{number}>, Job Name <{job['name']}>, User <me>, Project <default>, "
               f"Status <{record['STAT']}>, Queue <normal>, Command <#!/bin/bash>")  # fmt: skip
         print(f"{time.ctime(job['submitted_at'])}: Submitted from host <login1>, CWD <$HOME>;")
+        if job["hosts"]:
+            hosts = " ".join(f"<{each}>" for each in _hosts(job))
+            print(f"{time.ctime(job['started_at'])}: Dispatched {len(job['hosts'])} Task(s) on "
+                  f"Host(s) {hosts}, Allocated 1 Slot(s) on Host(s) {hosts}")  # fmt: skip
         print(f"{time.ctime(job['ended_at'])}: Completed <{word}>{reason}")
     return 0
 
@@ -201,4 +206,10 @@ def _record(job: queue.Job) -> dict[str, str]:
         "EXIT_CODE": code,
         "EXIT_REASON": reason,
         "PEND_REASON": job["stuck"] or waits,
+        "EXEC_HOST": ":".join(_hosts(job)),
     }
+
+
+def _hosts(job: queue.Job) -> list[str]:
+    many = f"{job['per_host']}*" if job["per_host"] > 1 else ""
+    return [f"{many}{host}" for host in job["hosts"]]

@@ -91,7 +91,7 @@ def qsub(arguments: list[str]) -> int:
     stuck = "" if fits else too_many
     job = queue.add(queue.here(), {
         "name": given["-N"], "nodes": nodes, "limit_s": limit_s, "script": script,
-        "output": given["-o"], "stuck": stuck, "select": resources["select"],
+        "output": given["-o"], "stuck": stuck, "select": resources["select"], "cpus": cpus,
         "host_line": "{host}\n" * int(per_chunk.get("mpiprocs", "1")),
         "variables": {"PBS_JOBID": "{number}." + SERVER, "PBS_NODEFILE": "{host_file}"},
     })  # fmt: skip
@@ -173,8 +173,12 @@ def _attributes(job: queue.Job) -> dict[str, object]:
         waits = "Not Running: Insufficient amount of resource: ncpus"
         return {**shared, "comment": job["stuck"] or waits}
     where = f"Job run at {time.strftime('%a %b %d at %H:%M')} on ({'+'.join(job['hosts'])})"
+    shared |= {
+        "exec_host": "+".join(f"{host}/0*{job['cpus']}" for host in job["hosts"]),
+        "exec_vnode": "+".join(f"({host}:ncpus={job['cpus']})" for host in job["hosts"]),
+    }
     if job["state"] == "running":
-        return {**shared, "comment": where, "exec_host": "+".join(f"{h}/0" for h in job["hosts"])}
+        return {**shared, "comment": where}
     if job["end"] == "cancelled" and not job["hosts"]:
         return {**shared, "substate": 91, "comment": "Not Running and terminated"}
     code, substate, word = {

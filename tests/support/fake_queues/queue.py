@@ -70,14 +70,22 @@ def add(folder: Path, job: Job) -> Job:
     """Take a job into the queue.
 
     It tells `name`, `nodes`, `limit_s`, `script`, `output`, `host_line` (line of the host file,
-    `{host}` in it), `variables` (environment, `{number}`, `{host_file}` in it), and `stuck` when
-    it cannot start.
+    `{host}` in it), `variables` (environment, `{number}`, `{host_file}` in it), `stuck` when
+    it cannot start, and `exclude`, nodes that it must not get.
     """
     with locked(folder):
         number = str(len(jobs(folder)) + 1)
         if (folder / "limit").exists():
             job["limit_s"] = float((folder / "limit").read_text())
-        job = {"state": "pending", "end": "", "code": None, "hosts": [], "stuck": "", **job}
+        job = {
+            "state": "pending",
+            "end": "",
+            "code": None,
+            "hosts": [],
+            "stuck": "",
+            "exclude": [],
+            **job,
+        }
         host_file = str(folder / f"hosts-{number}")
         variables = {
             key: value.format(number=number, host_file=host_file)
@@ -149,6 +157,7 @@ def _wait_for_nodes(folder: Path, number: str) -> Job | None:
                 return None
             taken = {host for each in everything if each["state"] == "running"
                      for host in each["hosts"]}  # fmt: skip
+            taken.update(job["exclude"])
             free = [f"fake{i}" for i in range(1, NODES + 1) if f"fake{i}" not in taken]
             if not job["stuck"] and len(free) >= job["nodes"]:
                 hosts = free[: job["nodes"]]

@@ -118,6 +118,7 @@ def qsub(arguments: list[str]) -> int:
     job = queue.add(queue.here(), {
         "name": given["-N"], "nodes": nodes, "limit_s": limit_s,
         "script": script, "output": given["-o"], "slots": int(slots),
+        "exclude": re.findall(r"!\((.*)\)", given.get("h", "!()"))[0].split("|"),
         "stuck": f"can't chdir to {given['-wd']}: No such file or directory" if missing else "",
         "host_line": f"{{host}} {per_host} all.q@{{host}} UNDEFINED\n",
         "variables": {"JOB_ID": "{number}", "PE_HOSTFILE": "{host_file}"},

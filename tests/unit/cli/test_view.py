@@ -88,6 +88,9 @@ def test_nodes_that_a_run_does_without_are_told():
     run = view(state=StepState.RUNNING, owner="airflow:x").model_copy(update={"without": ("n7",)})
     (remark,) = remarks(run)
     assert remark.startswith("Does without n7, where its jobs failed")
+    named = run.model_copy(update={"without": (), "suspects": ("n7",)})
+    (remark,) = remarks(named)
+    assert remark.startswith("Its jobs failed on n7, and the batch system cannot leave nodes out")
 
 
 def test_the_live_table_shows_progress_rate_and_time_left():

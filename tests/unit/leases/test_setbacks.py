@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from headrace.errors import JobRefusedError
 from headrace.leases.batch.jobs import JobSight, JobState
 from headrace.leases.batch.submitting import JobRecord
@@ -31,6 +33,19 @@ def test_a_bad_node_costs_a_pool_no_hope_but_many_do():
     assert setbacks.avoidance.nodes == ()
     assert setbacks.avoidance.lifted == "jobs fail on other nodes, too"
     assert [each.host for each in setbacks.ended] == ["a", "a", "b", "b", "c"]
+
+
+def test_where_nodes_cannot_be_left_out_the_bad_one_is_named(caplog: pytest.LogCaptureFixture):
+    """And nothing is forgiven: the next job may get it, too."""
+    setbacks = Setbacks((), "PBS cannot leave nodes out")
+    for _ in range(MOST_STRIKES):
+        setbacks.strike(_ended("a"), "failed")
+    assert (setbacks.avoidance.nodes, setbacks.avoidance.blamed) == ((), ("a",))
+    assert "Not doing without a: PBS cannot leave nodes out. failed" in caplog.text
+    assert caplog.text.count("cannot leave") == 1
+    setbacks.lose_hope()
+    assert "3 jobs in a row came to nothing" in str(setbacks.failure)
+    assert [each.host for each in setbacks.ended] == ["a"] * MOST_STRIKES
 
 
 def test_a_job_that_never_joined_while_it_ran_speaks_against_its_node():

@@ -133,6 +133,19 @@ def failure_class(sight: JobSight) -> FailureClass:
     return _CLASSES.get(sight.state, FailureClass.LOST)
 
 
+def ended_on(nodes: tuple[str, ...], ended: JobSight) -> JobSight:
+    """Add where a job ran that has ended, for systems that tell no more of its nodes.
+
+    They look at the first node only, so that it is the one whose failure ends a job.
+
+    Args:
+        nodes: Its nodes, the first task's first.
+        ended: How it ended.
+    """
+    failed = nodes[:1] if ended.state is JobState.NODE_FAILED else ()
+    return ended.model_copy(update={"nodes": nodes, "failed_nodes": failed})
+
+
 def put_back(sight: JobSight, *, has_started: bool) -> bool:
     """Whether a job that had started is in the queue again, or was there.
 

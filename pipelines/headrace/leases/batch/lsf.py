@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.job_log import queue_log
-from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, ended_on
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.lsf_queues import longest_job_s
 from headrace.leases.batch.refusals import Refusals
@@ -75,7 +75,7 @@ _REFUSALS = Refusals(
 """How bsub says no; MAX_PEND_JOBS of lsb.params."""
 
 _NOTHING = re.compile(r"is not found|no matching job|no (unfinished )?job found|already finished")
-_FIELDS = "jobid stat job_name exit_code exit_reason pend_reason"
+_FIELDS = "jobid stat job_name exit_code exit_reason pend_reason exec_host"
 
 
 class Lsf:
@@ -208,7 +208,9 @@ def parse_bacct(text: str) -> list[JobSight]:
         head = re.match(r"Job <(\d+)>.*?Status <(\w+)>", block)
         if head:
             reason = re.search(r"Completed <\w+>; (TERM_[^\n]*)", block)
-            found.append(_ended(head[1], head[2], reason[1] if reason else ""))
+            hosts = re.search(r"[Dd]ispatched [^<\n]*((?:<[^>\n]+> ?)+)", block)
+            nodes = _nodes(re.findall(r"<([^>]+)>", hosts[1]) if hosts else ())
+            found.append(_ended(head[1], head[2], reason[1] if reason else "", nodes))
     return found
 
 
@@ -216,23 +218,32 @@ def _sight(record: dict[str, str]) -> JobSight:
     stat = record["STAT"]
     # a state of a later LSF is no proof of an end
     state = _STATES.get(stat, JobState.RUNNING)
+    nodes = _nodes(record.get("EXEC_HOST", "").split(":"))
     if state.is_final:
         code = record.get("EXIT_CODE", "")
-        return _ended(record["JOBID"], stat, record.get("EXIT_REASON") or (code and f"exit {code}"))
+        why = record.get("EXIT_REASON") or (code and f"exit {code}")
+        return _ended(record["JOBID"], stat, why, nodes)
     reason = record.get("PEND_REASON", "").rstrip("; ") if state is JobState.PENDING else ""
     return JobSight(
         job_id=record["JOBID"],
         state=state,
         reason=reason,
+        nodes=() if state is JobState.PENDING else nodes,
         never_starts=_NEVER.search(reason) is not None,
     )
 
 
-def _ended(job_id: str, stat: str, reason: str) -> JobSight:
+def _nodes(hosts: Iterable[str]) -> tuple[str, ...]:
+    """Hosts of such as `8*node1` and `node2`, each once, the first task's first."""
+    return tuple(dict.fromkeys(each.rpartition("*")[2] for each in hosts if each))
+
+
+def _ended(job_id: str, stat: str, reason: str, nodes: tuple[str, ...]) -> JobSight:
     state = _STATES.get(stat, JobState.FAILED)
     if state is JobState.FAILED:
         state = _REASONS.get(reason.partition(":")[0], state)
-    return JobSight(job_id=job_id, state=state, reason=reason.rstrip("."))
+    ended = JobSight(job_id=job_id, state=state, reason=reason.rstrip("."))
+    return ended_on(nodes, ended)
 
 
 def _options(spec: JobSpec) -> list[str]:

@@ -2,8 +2,8 @@
 
 Torque is not supported: it has no `select`, no JSON and no job history.
 
-Sources: the manual pages qsub(1B), qstat(1B), qselect(1B), qdel(1B) and pbsdsh(1B) of OpenPBS 20
-and later; exit codes of jobs from its `job.h`.
+Sources: the manual pages qsub(1B), qstat(1B), qselect(1B), qdel(1B), pbsdsh(1B) and
+pbs_job_attributes(7B) of OpenPBS 20 and later; exit codes of jobs from its `job.h`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.job_log import queue_log
-from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, ended_on
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.pbs_queues import longest_job_s
 from headrace.leases.batch.refusals import Refusals
-from headrace.leases.batch.scripts import INDEX, clock, mebibytes, script, told
+from headrace.leases.batch.scripts import INDEX, clock, first_words, mebibytes, script, told
 from headrace.recipe.batch import Batch
 
 _STATES = {
@@ -147,8 +147,8 @@ class Pbs:
         return longest_job_s(self._commands, batch.partition)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """None: PBS cannot leave nodes out; see `BatchSystem.job_nodes`."""
-        return ()
+        """Lines of its node file, to name them: PBS cannot leave nodes out."""
+        return first_words(environment.get("PBS_NODEFILE"))
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs; see `BatchSystem.cancel`.
@@ -184,8 +184,9 @@ def parse_qstat(text: str) -> list[JobSight]:
 
 def _sight(job_id: str, job: dict[str, Any]) -> JobSight:
     comment = str(job.get("comment", ""))
+    nodes = _nodes(str(job.get("exec_host", "")))
     if job.get("job_state") in ("F", "X"):
-        return JobSight(job_id=job_id, state=_end(job), reason=comment)
+        return ended_on(nodes, JobSight(job_id=job_id, state=_end(job), reason=comment))
     # a state of a later PBS, or a job that moved to another server, is no proof of an end
     state = _STATES.get(str(job.get("job_state")), JobState.RUNNING)
     pending = state is JobState.PENDING
@@ -194,8 +195,14 @@ def _sight(job_id: str, job: dict[str, Any]) -> JobSight:
         state=state,
         reason=comment if pending else "",
         starts_at=_time(job.get("estimated", {}).get("start_time")) if pending else None,
+        nodes=() if pending else nodes,
         never_starts=pending and comment.startswith("Can Never Run"),
     )
+
+
+def _nodes(exec_host: str) -> tuple[str, ...]:
+    """Hosts of such as `node1/8*8+node2/0`, the first task's first."""
+    return tuple(dict.fromkeys(each.partition("/")[0] for each in exec_host.split("+") if each))
 
 
 def _end(job: dict[str, Any]) -> JobState:

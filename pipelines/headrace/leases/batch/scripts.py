@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.jobs import STARTED, JobSpec
@@ -103,6 +104,19 @@ def clock(seconds: float) -> str:
 def mebibytes(num_bytes: int) -> int:
     """Memory in MiB, rounded up."""
     return math.ceil(num_bytes / 2**20)
+
+
+def first_words(file: str | None) -> tuple[str, ...]:
+    """Names of a job's hosts out of a file whose lines begin with them, each once.
+
+    Args:
+        file: The file; None, or one that is not there, has none.
+    """
+    try:
+        lines = Path(file).read_text().splitlines() if file else []
+    except OSError:  # it is on another node
+        return ()
+    return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
 
 def lines_of(answer: Answer) -> list[str]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from xml.etree import ElementTree
 
 from headrace.errors import BatchError
 from headrace.leases.batch.commands import Answer, Commands
 from headrace.leases.batch.job_log import queue_log
-from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
+from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, ended_on
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import (
     INDEX,
     clock,
+    first_words,
     lines_of,
     script,
     slots_of,
@@ -137,11 +137,7 @@ class Sge:
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """First words of the lines of its host file; see `BatchSystem.job_nodes`."""
-        try:
-            lines = Path(environment["PE_HOSTFILE"]).read_text().splitlines()
-        except (KeyError, OSError):  # one slot, or not this node's
-            return ()
-        return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+        return first_words(environment.get("PE_HOSTFILE"))  # with one slot there is none
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs; see `BatchSystem.cancel`.
@@ -198,7 +194,8 @@ def parse_qstat(text: str) -> list[tuple[str, JobSight]]:
     found = []
     for job in root.iter("job_list"):
         job_id, letters = job.findtext("JB_job_number", ""), job.findtext("state", "")
-        found.append((job.findtext("JB_name", ""), _sight(job_id, letters)))
+        _, _, host = job.findtext("queue_name", "").partition("@")
+        found.append((job.findtext("JB_name", ""), _sight(job_id, letters, host)))
     return found
 
 
@@ -213,14 +210,15 @@ def parse_qacct(text: str) -> list[JobSight]:
     return found
 
 
-def _sight(job_id: str, letters: str) -> JobSight:
-    """Source of the letters: sge_status(5)."""
+def _sight(job_id: str, letters: str, host: str) -> JobSight:
+    """Source of the letters: sge_status(5). `host` is the first task's."""
     pending = "w" in letters or "q" in letters
     failed = pending and "E" in letters
     return JobSight(
         job_id=job_id,
         state=JobState.PENDING if pending else JobState.RUNNING,
         reason=f"in error state {letters}" if failed else "held" if "h" in letters else "",
+        nodes=(host,) if host and not pending else (),
         never_starts=failed,
     )
 
@@ -228,11 +226,12 @@ def _sight(job_id: str, letters: str) -> JobSight:
 def _ended(fields: dict[str, str]) -> JobSight:
     code, _, words = fields.get("failed", "0").partition(":")
     exit_status = fields.get("exit_status", "0").split()[0]
-    return JobSight(
+    ended = JobSight(
         job_id=fields["jobnumber"],
         state=_end(code.strip(), exit_status),
         reason=words.strip() or (f"exit status {exit_status}" if exit_status != "0" else ""),
     )
+    return ended_on((fields["hostname"],) if "hostname" in fields else (), ended)
 
 
 def _end(failed: str, exit_status: str) -> JobState:
@@ -247,9 +246,9 @@ def _end(failed: str, exit_status: str) -> JobState:
 
 def _options(spec: JobSpec) -> list[str]:
     slots = f"-pe {spec.parallel_environment} {slots_of(spec)}"
-    nodes = [f"-l h={'|'.join(spec.nodelist)}"] if spec.nodelist else []
-    if spec.exclude:
-        nodes.append(f"-l h=!({'|'.join(spec.exclude)})")
+    only = [f"({'|'.join(spec.nodelist)})"] if spec.nodelist else []
+    others = [f"!({'|'.join(spec.exclude)})"] if spec.exclude else []
+    nodes = [f"-l h={'&'.join([*only, *others])}"] if only or others else []  # said once
     options = [
         f"-N {spec.name}",
         "-S /bin/bash",

@@ -251,6 +251,87 @@ def test_jobs_of_pbs(job: str, state: JobState, reason: str):
     assert (seen.job_id, seen.state, seen.reason) == ("7.server", state, reason)
 
 
+@pytest.mark.parametrize(
+    ("exec_host", "nodes"),
+    [
+        ("khas024/4", ("khas024",)),
+        ("node1299/0*48", ("node1299",)),
+        ("nodeA/0+nodeA/1+nodeB/0*2", ("nodeA", "nodeB")),
+        ("x3001c0s1b1n0/0+x3001c0s25b0n0/0", ("x3001c0s1b1n0", "x3001c0s25b0n0")),
+    ],
+)
+def test_nodes_of_pbs(exec_host: str, nodes: tuple[str, ...]):
+    """Shapes of `qstat -f -F json` of several clusters, in public repositories."""
+    job = f'"job_state":"R","exec_host":"{exec_host}"'
+    (seen,) = pbs.parse_qstat('{"Jobs":{"7.server":{' + job + "}}}")
+    assert (seen.nodes, seen.failed_nodes) == (nodes, ())
+    lost = job.replace('"R"', '"F","Exit_status":-20,"substate":93')
+    (seen,) = pbs.parse_qstat('{"Jobs":{"7.server":{' + lost + "}}}")
+    assert (seen.nodes, seen.failed_nodes) == (nodes, nodes[:1])
+
+
+def test_the_first_node_of_a_job_of_grid_engine():
+    text = (
+        "<job_info><queue_info><job_list state='running'><JB_job_number>6</JB_job_number>"
+        "<state>r</state><queue_name>all.q@node4.cluster</queue_name></job_list></queue_info>"
+        "<job_info><job_list state='pending'><JB_job_number>7</JB_job_number><state>qw</state>"
+        "<queue_name></queue_name></job_list></job_info></job_info>"
+    )
+    assert [seen.nodes for _, seen in sge.parse_qstat(text)] == [("node4.cluster",), ()]
+    block = "======\nhostname     node4.cluster       \njobnumber    6\nfailed       {}\n"
+    (lost,) = sge.parse_qacct(block.format("19  : before writing exit_status"))
+    (late,) = sge.parse_qacct(block.format("37  : qmaster enforced h_rt"))
+    assert (lost.nodes, lost.failed_nodes) == (("node4.cluster",), ("node4.cluster",))
+    assert (late.nodes, late.failed_nodes) == (("node4.cluster",), ())
+
+
+def test_nodes_to_take_and_to_leave_are_said_at_once_in_grid_engine():
+    """Of two requests for one resource, Grid Engine takes the later one."""
+    batch = {"parallel_environment": "mpi8", "nodelist": ["a", "b"], "exclude": ["c"]}
+    assert "#$ -l h=(a|b)&!(c)\n" in sge.render(_spec(_role("sge", batch)))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "nodes"),
+    [
+        ("tbi-cn020", ("tbi-cn020",)),
+        ("tbi-cn019:tbi-cn019", ("tbi-cn019",)),
+        ("16*a5n01:16*a5n02", ("a5n01", "a5n02")),
+        ("", ()),
+    ],
+)
+def test_nodes_of_lsf(hosts: str, nodes: tuple[str, ...]):
+    """Shapes of `bjobs -o -json`, in public repositories."""
+    record = f'{{"JOBID":"7","STAT":"RUN","EXEC_HOST":"{hosts}"}}'
+    (seen,) = lsf.parse_bjobs('{"RECORDS":[' + record + "]}")
+    (lost,) = lsf.parse_bjobs('{"RECORDS":[' + record.replace("RUN", "ZOMBI") + "]}")
+    assert (seen.nodes, seen.failed_nodes) == (nodes, ())
+    assert (lost.nodes, lost.failed_nodes) == (nodes, nodes[:1])
+
+
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [
+        ("Wed Nov 21 15:04:07: Dispatched to <n061>;", ("n061",)),
+        ("Tue Dec 24 13:12:00: [1] dispatched to 8 Hosts/Processors <8*vr-1>;", ("vr-1",)),
+        (
+            "Fri Nov 16 07:58:23: Dispatched 2 Task(s) on Host(s) <32*n055> <32*n082>, "
+            "Allocated 64 Slot(s) on Host(s) <32*n055> <32*n082>, Effective RES_REQ <select[x]>;",
+            ("n055", "n082"),
+        ),
+        ("Fri Nov 16 07:58:23: Submitted from host <login1>;", ()),
+    ],
+)  # fmt: skip
+def test_nodes_in_the_books_of_lsf(line: str, nodes: tuple[str, ...]):
+    text = (
+        "------\n\nJob <7>, User <me>, Status <EXIT>, Queue <normal>, Command <x>\n"
+        f"{line}\nFri Nov 16 08:58:23: Completed <exit>; TERM_REMOVE_HUNG_JOB: job removed.\n"
+    )
+    (seen,) = lsf.parse_bacct(text)
+    assert (seen.state, seen.nodes) == (JobState.NODE_FAILED, nodes)
+    assert seen.failed_nodes == nodes[:1]
+
+
 def test_expected_start_in_pbs():
     job = '"job_state":"Q","estimated":{"start_time":"Sat Nov 21 14:23:01 2026"}'
     (seen,) = pbs.parse_qstat('{"Jobs":{"7.server":{' + job + "}}}")
