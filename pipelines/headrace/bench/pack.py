@@ -29,7 +29,7 @@ from headrace.shards.dataset import ShardedDataset
 NUM_PROCESSES = 2
 """Processes that pack, of every variant."""
 
-_MAX_FILES = 32_768
+_MAX_FILES = 131_072
 _CHECKED_AT_ONCE = 128
 
 
@@ -144,7 +144,7 @@ def _variants(job: _Job, peers: Sequence[Peer]) -> list[Variant]:
             kind="headrace",
             is_yardstick=True,
             lap=_lap(job, lambda: _pack(job, {}), lambda: check_packed(job.target, job.samples)),
-            settings=lambda: "pack step with the defaults of recipes",
+            settings=lambda: "pack step, shards_multiple_of: 2, else the defaults of recipes",
         ),
         Variant(
             name="headrace, no statistics",

@@ -20,7 +20,8 @@ from headrace.storage.layout import StepFolder
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_NUM_SHARDS = 8
+_NUM_WORKERS = 2
+_NUM_SHARDS = 4 * _NUM_WORKERS
 """Shards at least, so that processes get equally much."""
 
 
@@ -72,7 +73,7 @@ def pack_folder(
     recipe = {
         "name": "benchmark",
         "dataset": {"name": "benchmark", "source": str(source), "splits": {"train": 1.0}},
-        "pack": {"shard_bytes": shard_bytes, **options},
+        "pack": {"shard_bytes": shard_bytes, "shards_multiple_of": _NUM_WORKERS, **options},
         "model": {"_target_": "torch.nn.Identity"},
         "evaluate": {"split": "train"},
     }

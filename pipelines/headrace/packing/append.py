@@ -121,9 +121,7 @@ def new_samples(base: Base, listing: Listing) -> Listing:
         DataError: Samples that it has changed.
     """
     known = {
-        path: (size, version)
-        for plan in base.planned
-        for path, size, version in zip(plan.paths, plan.sizes, plan.versions, strict=True)
+        path: (size, version) for plan in base.planned for path, size, version, *_ in plan.samples()
     }
     changed = [
         ref.path

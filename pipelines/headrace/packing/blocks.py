@@ -11,6 +11,7 @@ from headrace.packing import statistics
 from headrace.packing.alike import Alike
 from headrace.packing.convert import Column, Converter
 from headrace.packing.decode import UnreadableError
+from headrace.packing.listed import taken
 from headrace.packing.looked import Looked
 from headrace.packing.packed import ShardTask
 from headrace.packing.plan import PlannedShard
@@ -124,13 +125,13 @@ class Gatherer:
         }
         self._count()
         if plan.labels:
-            labels = [plan.labels[position] for position in positions]
+            labels = taken(plan.labels, positions)
             self.tally.labels += labels
             content = np.array(labels, dtype="<i8").tobytes()
             columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
         block = Block(
             ids=np.array(positions, dtype=np.int64) + plan.first_sample_id,
-            sources=[plan.paths[position].encode() for position in positions],
+            sources=list(map(str.encode, taken(plan.paths, positions))),
             columns=columns,
             shapes=shapes,
             joined=self._columns[0].joined,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import RecipeError
+from headrace.packing.listed import numbers
 from headrace.recipe.dataset import DatasetSpec
 
 _NUM_SHOWN = 5
@@ -17,7 +18,7 @@ class Labels:
 
     classes: tuple[str, ...]
     """Class names: by number when all are whole numbers, else by alphabet; empty for none."""
-    indices: tuple[int, ...]
+    indices: Sequence[int]
     """Class index of every file, in the files' order; empty for none."""
 
 
@@ -33,7 +34,7 @@ def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
     key = (lambda name: (int(name), name)) if as_numbers else None
     ordered = tuple(classes) or tuple(sorted(distinct, key=key))
     index_of = {name: index for index, name in enumerate(ordered)}
-    return Labels(classes=ordered, indices=tuple(index_of[name] for name in names))
+    return Labels(classes=ordered, indices=numbers(map(index_of.__getitem__, names)))
 
 
 def by_folders(spec: DatasetSpec) -> bool:

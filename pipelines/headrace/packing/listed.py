@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter, lt
 from typing import Any, TypeVar, overload
+
+import numpy as np
 
 from headrace.packing.samples import SampleRef
 from headrace.storage.store import StoredFile
 
 T = TypeVar("T")
 
+_INT64 = "q"  # type code of an array
 _OPTIONAL = {"label": None, "group": None, "split": None, "where": ()}
+
+
+class Times(Sequence[str]):
+    """Versions that are times; each is made a text when one is asked for.
+
+    Args:
+        times_ns: When each file was written to last, nanoseconds since the epoch.
+    """
+
+    def __init__(self, times_ns: array[int]) -> None:
+        self.times_ns = times_ns
+
+    @classmethod
+    def of(cls, versions: Sequence[str]) -> Times:
+        """The times that versions stand for."""
+        return versions if isinstance(versions, Times) else cls(numbers(map(int, versions)))
+
+    def __len__(self) -> int:
+        return len(self.times_ns)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self.times_ns)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Times: ...
+
+    def __getitem__(self, index: int | slice) -> str | Times:
+        if isinstance(index, slice):
+            return Times(self.times_ns[index])
+        return str(self.times_ns[index])
 
 
 class Listed(Sequence[SampleRef]):
@@ -112,8 +149,18 @@ class Listed(Sequence[SampleRef]):
         return SampleRef(self.paths[index], self.sizes[index], self.versions[index], **columns)
 
 
-def taken(column: Sequence[T], indices: Sequence[int]) -> tuple[T, ...]:
-    """Items of a column at some places."""
+def numbers(values: Iterable[int]) -> array[int]:
+    """A column of whole numbers, 8 bytes each."""
+    return array(_INT64, values)
+
+
+def taken(column: Sequence[T], indices: Sequence[int]) -> Sequence[T]:
+    """Items of a column at some places; a column of numbers, or of times, stays one."""
+    if isinstance(column, array):
+        picked = np.asarray(column)[np.asarray(indices, dtype=np.int64)]
+        return array(column.typecode, picked.tobytes())  # type: ignore[return-value]
+    if isinstance(column, Times):
+        return Times(taken(column.times_ns, indices))  # type: ignore[arg-type, return-value]
     return tuple(map(column.__getitem__, indices))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.packing.division import TRAIN, Listing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed, taken
+from headrace.packing.listed import Listed, Times, numbers, taken
 from headrace.packing.looked import every_of
 from headrace.packing.splits import Indices, ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
@@ -45,8 +45,10 @@ class PlannedShard(Record):
     """Name of each sample."""
     sizes: tuple[int, ...]
     """Bytes of each, when it was listed."""
-    versions: tuple[str, ...]
-    """Version of each, when it was listed."""
+    versions: tuple[str, ...] = ()
+    """Version of each, when it was listed; empty when it is a time."""
+    times_ns: tuple[int, ...] = ()
+    """Time of each, when it was listed, nanoseconds since the epoch; empty when it has none."""
     places: tuple[tuple[int, ...], ...]
     """Place of each in its container; empty when none has one."""
     labels: tuple[int, ...]
@@ -64,7 +66,8 @@ class PlannedShard(Record):
 
     def samples(self) -> Listed:
         """The samples as the source knows them."""
-        listed = Listed(self.paths, self.sizes, self.versions)
+        versions = Times(numbers(self.times_ns)) if self.times_ns else self.versions
+        listed = Listed(self.paths, numbers(self.sizes), versions)
         return listed.having(where=self.places) if self.places else listed
 
 
@@ -131,8 +134,9 @@ def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: Listing) -> str:
     samples = listing.samples
     for texts in (samples.paths, samples.versions):
         _hash_texts(state, texts)
-    for numbers in (samples.sizes, listing.labels.indices):
-        state.update(np.array((len(numbers), *numbers), dtype="<i8").tobytes())
+    for column in (samples.sizes, listing.labels.indices):
+        state.update(len(column).to_bytes(8, "little"))
+        state.update(np.asarray(column, dtype="<i8").tobytes())
     for names in (samples.groups, samples.splits):
         state.update(repr(tuple(names)).encode())
     return state.hexdigest()
@@ -211,6 +215,9 @@ def _every(
 
 def _hash_texts(state: xxhash.xxh3_128, texts: Sequence[str]) -> None:
     """Add texts to a hash, so that no other texts give the same bytes."""
+    if isinstance(texts, Times):
+        state.update(np.asarray(texts.times_ns, dtype="<i8").tobytes())
+        return
     for start in range(0, len(texts), _HASHED_SAMPLES):
         part = texts[start : start + _HASHED_SAMPLES]
         state.update(_lengths(part).tobytes())
@@ -227,7 +234,7 @@ def _sizes(samples: Listed, rules: Sequence[FieldRule], labelled: bool) -> NDArr
     paths = _lengths(samples.paths)
     if all(rule.info.layout == "fixed" for rule in rules):
         return paths + fixed
-    listed = np.array(samples.sizes, dtype=np.int64)
+    listed = np.asarray(samples.sizes, dtype=np.int64)
     example = sum(rule.example_bytes for rule in rules if rule.info.layout == "ragged")
     growth = max((rule.growth for rule in rules), default=1.0)
     values = np.where(listed > 0, (listed * growth).astype(np.int64), example)
@@ -237,7 +244,9 @@ def _sizes(samples: Listed, rules: Sequence[FieldRule], labelled: bool) -> NDArr
 def _shard(
     listing: Listing, indices: Indices, head: tuple[str, str, int | None, int, int]
 ) -> PlannedShard:
-    samples, places = listing.samples.at(indices.tolist()), indices.tolist()
+    places = indices.tolist()
+    samples = listing.samples.at(places)
+    versions = samples.versions
     return PlannedShard.model_construct(
         file=head[0],
         split=head[1],
@@ -245,8 +254,9 @@ def _shard(
         first_sample_id=head[3],
         paths=tuple(samples.paths),
         sizes=tuple(samples.sizes),
-        versions=tuple(samples.versions),
+        versions=() if isinstance(versions, Times) else tuple(versions),
+        times_ns=tuple(versions.times_ns) if isinstance(versions, Times) else (),
         places=tuple(samples.places),
-        labels=taken(labels, places) if (labels := listing.labels.indices) else (),
+        labels=tuple(taken(labels, places)) if (labels := listing.labels.indices) else (),
         num_bytes=head[4],
     )

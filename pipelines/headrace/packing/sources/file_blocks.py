@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.packing.listed import Listed
+from headrace.packing.listed import Listed, Times
 from headrace.packing.samples import BLOCK_BYTES, BLOCK_SAMPLES, Content
 from headrace.packing.slots import Slots
 
@@ -72,7 +72,7 @@ class FolderBlock(GivenBlock):
         files = self._files
         folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return slots.read(folder, files.paths, list(map(int, files.versions)))
+            return slots.read(folder, files.paths, Times.of(files.versions).times_ns)
         finally:
             os.close(folder)
 

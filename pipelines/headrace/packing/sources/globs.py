@@ -19,7 +19,8 @@ def matcher(globs: Sequence[str]) -> Callable[[str], object]:
     endings = {f".{match[1].lower()}" for glob in globs if (match := _ENDING.fullmatch(glob))}
     if len(endings) < len({glob.lower() for glob in globs}):
         return any_of(globs).fullmatch
-    return lambda path: path[path.rfind(".") :].lower() in endings
+    usual = tuple(endings)
+    return lambda path: path.endswith(usual) or path.lower().endswith(usual)
 
 
 def any_of(globs: Sequence[str]) -> re.Pattern[str]:

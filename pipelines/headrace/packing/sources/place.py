@@ -137,8 +137,8 @@ class LocalPlace:
 
     def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
         """The files of `names` that are wanted."""
-        for part in self._tree.parts(wanted, check):
-            yield from map(StoredFile, *part)
+        for paths, sizes, times_ns in self._tree.parts(wanted, check):
+            yield from map(StoredFile, paths, sizes, map(str, times_ns))
 
     def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
         """The files of `walk` as samples of one file each, by path."""

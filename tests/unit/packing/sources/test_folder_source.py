@@ -13,7 +13,7 @@ from PIL import Image
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.samples import SampleRef, Source, Unreadable
-from headrace.packing.sources import tree
+from headrace.packing.sources import looks
 from headrace.packing.sources.access import NOTHING
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.open import open_source, settled
@@ -115,13 +115,18 @@ def test_links(tmp_path: Path) -> None:
         found(source)
 
 
-@pytest.mark.parametrize("waits", [0, 1000], ids=["at once", "by threads"])
+@pytest.mark.parametrize(
+    ("waits", "pays_from"),
+    [(0, 10_000), (1000, 10_000), (0, 600)],
+    ids=["at once", "by threads", "by processes"],
+)
 def test_many_files_are_looked_at_and_come_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: int, pays_from: int
 ) -> None:
     """On a server each look waits: then threads look (`waits` more are told at each question)."""
     told = itertools.count(step=waits)
-    monkeypatch.setattr(tree, "_num_waits", lambda: next(told))
+    monkeypatch.setattr(looks, "_num_waits", lambda: next(told))
+    monkeypatch.setattr(looks, "_PAYS_FROM", pays_from)
     names = [f"{a}{b}/{number:04d}.png" for a, b in ("a-", "a.", "ab") for number in range(700)]
     names += [f"a-/{number:05d}.png" for number in range(2000)]
     num_open = len(os.listdir("/proc/self/fd"))
