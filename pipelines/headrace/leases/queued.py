@@ -217,6 +217,8 @@ def _overdue(seen: JobSight, folder: LeaseFolder, spec: LeaseSpec, system: str) 
 
 def _with_books(system: BatchSystem, seen: JobSight) -> JobSight:
     """Add what only the books tell, where there are any."""
+    if seen.is_from_books:
+        return seen
     try:
         told = system.accounting([seen.job_id]).get(seen.job_id)
     except BatchError as error:

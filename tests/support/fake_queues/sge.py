@@ -176,7 +176,11 @@ def qacct(arguments: list[str]) -> int:
         if not ended:
             return fail(1, f"error: job name {arguments[1]} not found")
     elif arguments != ["-d", "1"]:
-        assert arguments == ["-o", getpass.getuser(), "-d", "30", "-j"], arguments
+        assert arguments[:5] == ["-o", getpass.getuser(), "-d", "30", "-j"], arguments
+        wanted = arguments[5:]
+        ended = [job for job in ended if not wanted or job["number"] in wanted]
+        if wanted and not ended:
+            return fail(1, f"error: job id {wanted[0]} not found")
     for job in ended:
         print(_in_books(job))
     if not ended:

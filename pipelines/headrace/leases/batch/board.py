@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +39,9 @@ class Board(Record):
     """The next question comes after so many times the usual time."""
     jobs: dict[str, JobSight] = {}
     """Jobs by id, as last told."""
+    unbooked: dict[str, float] = {}
+    """Jobs that the queue had forgotten and the books did not know, and when these were asked,
+    seconds since the epoch."""
 
 
 def sight(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> JobSight:
@@ -143,7 +146,7 @@ def look(system: BatchSystem, job: JobRecord) -> JobSight:
     Raises:
         BatchError: The batch system does not answer.
     """
-    return _look(system, [job.job_id]).get(job.job_id) or _nothing(job)
+    return _look(system, [job.job_id])[0].get(job.job_id) or _nothing(job)
 
 
 def _nothing(job: JobRecord) -> JobSight:
@@ -159,8 +162,12 @@ def _ask(system: BatchSystem, leases: Path, board: Board) -> Board:
     records = _watched(leases, system.queue)
     ended = {job_id: each for job_id, each in board.jobs.items() if each.state.is_final}
     open_ids = [job_id for job_id in records if job_id not in ended]
+    in_vain = {job_id: at for job_id, at in board.unbooked.items() if job_id in open_ids}
+    pause_s = system.books_pause_s
+    recent = {job_id for job_id, at in in_vain.items() if now - at < pause_s}
+    pausing = [job_id for job_id in recent if not _is_past(records[job_id], now)]
     try:
-        told = _look(system, open_ids)
+        told, asked = _look(system, open_ids, pausing)
     except BatchError as error:
         logger.warning("%s; the queue is asked again later", error.what)
         failures = board.num_failures + 1
@@ -168,11 +175,18 @@ def _ask(system: BatchSystem, leases: Path, board: Board) -> Board:
         changes = {"asked_at": now, "num_failures": failures, "patience": patience}
         return board.model_copy(update=changes)
     for job_id in open_ids:
-        if job_id not in told and now - records[job_id].submitted_at > _FORGOTTEN_AFTER_S:
+        if job_id not in told and _is_past(records[job_id], now):
             reason = f"{system.name} knows nothing of it any more"
             told[job_id] = JobSight(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
     known = {job_id: each for job_id, each in board.jobs.items() if job_id in records}
-    return Board(asked_at=now, jobs={**known, **{each: _since(board, told[each]) for each in told}})
+    unbooked = {**in_vain, **{job_id: now for job_id in asked if job_id not in told}}
+    jobs = {**known, **{each: _since(board, told[each]) for each in told}}
+    return Board(asked_at=now, jobs=jobs, unbooked=unbooked)
+
+
+def _is_past(job: JobRecord, now: float) -> bool:
+    """Whether nothing more is to come of a job that neither the queue nor the books know."""
+    return now - job.submitted_at > _FORGOTTEN_AFTER_S
 
 
 def _since(board: Board, seen: JobSight) -> JobSight:
@@ -184,13 +198,18 @@ def _since(board: Board, seen: JobSight) -> JobSight:
     return seen.model_copy(update={"running_since": since or seen.seen_at})
 
 
-def _look(system: BatchSystem, job_ids: Sequence[str]) -> dict[str, JobSight]:
+def _look(
+    system: BatchSystem, job_ids: Sequence[str], not_in_books: Collection[str] = ()
+) -> tuple[dict[str, JobSight], list[str]]:
+    """Jobs by id, those of which something is known, and for which ones the books were asked."""
     told = system.poll(job_ids)
-    forgotten = [job_id for job_id in job_ids if job_id not in told]
+    forgotten = [each for each in job_ids if each not in told and each not in not_in_books]
     if forgotten:
         with suppress(BatchError):  # there may be no books: then nothing is known
-            told = {**told, **system.accounting(forgotten)}
-    return told
+            books = system.accounting(forgotten).items()
+            from_books = {"is_from_books": True}
+            told |= {job_id: each.model_copy(update=from_books) for job_id, each in books}
+    return told, forgotten
 
 
 def _watched(leases: Path, queue: str) -> dict[str, JobRecord]:

@@ -112,6 +112,7 @@ class SshHosts:
     job_variable = JOB
     job_variables: tuple[str, ...] = (JOB,)
     index_variable = INDEX
+    books_pause_s = 0.0
     show = "ls ~/.headrace/ssh-jobs"
 
     def __init__(self, hosts: Sequence[Login], commands: Mapping[str, Commands]) -> None:

@@ -110,6 +110,8 @@ class JobSight(Record):
     """Nodes by whose failure it ended, as far as they are known."""
     earlier: JobState | None = None
     """How it ended before the batch system put it back into the queue; null when it never did."""
+    is_from_books: bool = False
+    """Whether the books told this, so that they have no more to say."""
     never_starts: bool = False
     """Whether it waits for something that waiting does not bring."""
     seen_at: float = Field(default_factory=time.time)

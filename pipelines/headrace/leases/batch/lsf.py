@@ -92,6 +92,7 @@ class Lsf:
     job_variable = "LSB_JOBID"
     job_variables: tuple[str, ...] = ("LSB_", "LS_")
     index_variable = INDEX
+    books_pause_s = 30.0
     show = "bjobs -l"
 
     def __init__(self, commands: Commands, queue: str = "") -> None:

@@ -79,6 +79,7 @@ class Pbs:
     job_variable = "PBS_JOBID"
     job_variables: tuple[str, ...] = ("PBS_JOB", "PBS_NODE", "PBS_TASK", "PBS_O_")
     index_variable = INDEX
+    books_pause_s = 0.0
     show = "qstat -x -f"
 
     def __init__(self, commands: Commands, queue: str = "") -> None:

@@ -65,6 +65,7 @@ class Sge:
     job_variable = "JOB_ID"
     job_variables: tuple[str, ...] = ("JOB_", "PE_", "SGE_TASK_", "SGE_JOB_")
     index_variable = INDEX
+    books_pause_s = 30.0
     show = "qstat -j"
 
     def __init__(self, commands: Commands, queue: str = "") -> None:
@@ -109,7 +110,10 @@ class Sge:
         wanted = set(job_ids)
         if not wanted:
             return {}
-        command = ("qacct", "-o", self._user(), "-d", _IN_BOOKS_FOR_DAYS, "-j")
+        # of two jobs or more it tells all that the user has had: one look into a large file is
+        # cheaper than several
+        which = sorted(wanted) if len(wanted) == 1 else []
+        command = ("qacct", "-o", self._user(), "-d", _IN_BOOKS_FOR_DAYS, "-j", *which)
         return {each.job_id: each for each in self._books(command) if each.job_id in wanted}
 
     def find(self, name: str) -> tuple[JobSight, ...]:

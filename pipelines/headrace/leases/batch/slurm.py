@@ -68,6 +68,7 @@ class Slurm:
     job_variable = "SLURM_JOB_ID"
     job_variables: tuple[str, ...] = ("SLURM_",)
     index_variable = "SLURM_PROCID"
+    books_pause_s = 0.0
     show = "scontrol show job"
 
     def __init__(self, commands: Commands, queue: str = "") -> None:

@@ -27,6 +27,9 @@ class BatchSystem(Protocol):
     """How the variables begin that a job has; they must not reach jobs submitted from it."""
     index_variable: str
     """Environment variable of a job's tasks that holds the place of the node, from 0."""
+    books_pause_s: float
+    """Seconds between two looks into its books for a job that they do not know, where each look
+    reads all of them."""
     show: str
     """Command that shows all of a job; its id follows."""
 
