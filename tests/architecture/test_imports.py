@@ -28,6 +28,7 @@ SENT = (
     "headrace.training.node",
     "headrace.training.gang",
     "headrace.evaluation.job",
+    "headrace.evaluation.step",
 )
 """Modules of the functions that go to workers. Dask's scheduler, which lives in the lease's host,
 imports them too, in its event loop: while that takes long, the lease gives no heartbeat."""

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from headrace.evaluation.merge import read_predictions
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.leases import client
 from headrace.leases.records import LeaseSpec
+from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset
@@ -23,7 +25,7 @@ from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
 from headrace.steps.run import run_step
 from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder, RunFolder
+from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
 from support.shards import write_dataset
 from support.waiting import wait_until
 
@@ -44,7 +46,9 @@ def site(home) -> Site:
         Tier(name="small", folder=str(home / "small"), budget=1000),
         Tier(name="disk", folder=str(home / "tier"), reserve=0),
     )
-    return Site(name="test", folder=str(home), roles={"gpu": role, "cpu": role}, tiers=tiers)
+    roles = {"gpu": role, "cpu": role}
+    code = (str(home / "code"),)
+    return Site(name="test", folder=str(home), roles=roles, tiers=tiers, allowed_code=code)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +101,9 @@ def recipe(dataset: Path, **evaluate: object) -> Recipe:
     return Recipe.model_validate(content)
 
 
-def run(lease, home, site, kind: str, made: Recipe, **inputs: str) -> tuple[StepResult, RunFolder]:
+def submit(
+    lease, home, site, kind: str, made: Recipe, **inputs: str
+) -> tuple[StepFolder, RunFolder]:
     number = len(list(home.glob("runs/*")))
     run_folder = RunFolder(home / "runs" / f"{kind}-{number}")
     run_folder.path.mkdir(parents=True)
@@ -112,7 +118,11 @@ def run(lease, home, site, kind: str, made: Recipe, **inputs: str) -> tuple[Step
         run_folder=str(run_folder.path),
         inputs=inputs,
     )
-    step = mailbox.submit(lease, spec)
+    return mailbox.submit(lease, spec), run_folder
+
+
+def run(lease, home, site, kind: str, made: Recipe, **inputs: str) -> tuple[StepResult, RunFolder]:
+    step, run_folder = submit(lease, home, site, kind, made, **inputs)
     result: list[StepResult] = []
     wait_until(
         lambda: result.append(mailbox.outcome(step)) or result[-1] is not None, 240, "the step"
@@ -216,6 +226,46 @@ def test_wrong_checkpoint_is_explained(lease, home, site, dataset):
     result, _ = run(lease, home, site, "evaluate", recipe(dataset), **given)
     assert result.failure.failure_class is FailureClass.USER_ERROR
     assert "does not fit DigitsClassifier" in result.failure.message
+
+
+STUCK = """
+import os, pathlib, time
+from headrace.examples.digits_model import DigitsClassifier
+
+class Stuck(DigitsClassifier):
+    def predict_step(self, batch, index):
+        pathlib.Path("{home}/predictor.pid").write_text(str(os.getpid()))
+        time.sleep(600)
+"""
+
+
+def test_an_evaluation_ends_with_its_driver(lease, home, site, dataset, checkpoint):
+    """The process that predicts is ended; the worker goes on."""
+    (home / "code").mkdir()
+    (home / "code" / "stuck_model.py").write_text(STUCK.format(home=home))
+    made = recipe(dataset).model_copy(
+        update={"code": (str(home / "code"),), "model": Target(target="stuck_model.Stuck")}
+    )
+    given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
+    step, _ = submit(lease, home, site, "evaluate", made, **given)
+    pid = int(wait_until(lambda: _content(home / "predictor.pid"), 60, "a prediction to begin"))
+    predictor = psutil.Process(pid)
+    worker = predictor.parent().parent()
+    (driver,) = [each for each in psutil.process_iter() if _drives(each, step)]
+    driver.kill()
+    wait_until(lambda: not psutil.pid_exists(pid), 30, "the predictor to end")
+    assert worker.is_running()
+
+
+def _content(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _drives(process: psutil.Process, step: StepFolder) -> bool:
+    try:
+        return str(step.path) in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_missing_inputs_are_named(home, site, dataset):

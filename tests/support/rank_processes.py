@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-SERVER = "headrace.training.ranks"
+SERVER = "headrace.steps.model_process"
 """In the command line of what the ranks of a node are forked from, and so in theirs."""
 
 

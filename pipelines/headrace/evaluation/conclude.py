@@ -1,4 +1,4 @@
-"""The driver's part after the predictions: metrics, report, verdict."""
+"""What comes after the predictions: metrics and report."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue, TypeAdapter
 
-from headrace.errors import EvaluationError
-from headrace.evaluation.inputs import Inputs
-from headrace.evaluation.judge import Judgement, cards, judge, shortfalls
+from headrace.evaluation.inputs import Inputs, plan_evaluation, read_inputs
+from headrace.evaluation.job import ConcludeJob
+from headrace.evaluation.judge import Judgement, cards, judge
 from headrace.evaluation.merge import Predictions, merge, read_predictions, write_predictions
 from headrace.evaluation.plan import EvaluationPlan
 from headrace.evaluation.report import Column, Report, Table, render
-from headrace.recipe.training import EvaluateSpec
+from headrace.evaluation.shortfalls import shortfalls
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
 from headrace.steps.context import StepContext
+from headrace.steps.run import open_context
 from headrace.steps.skipping import Skipped
 from headrace.storage.atomic import read_record, write_json, write_text
+from headrace.storage.layout import StepFolder
 from headrace.storage.manifest import Manifest, packed_split, write_manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.store import is_remote
@@ -29,32 +31,22 @@ from headrace.storage.store import is_remote
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 
 
-def conclude(
-    context: StepContext, inputs: Inputs, planned: EvaluationPlan, predict_s: float
-) -> dict[str, Any]:
+def conclude(job: ConcludeJob) -> dict[str, Any]:
     """Merge the predictions, judge them and write the report.
-
-    Args:
-        context: The step.
-        inputs: What is evaluated.
-        planned: Which samples were to be predicted.
-        predict_s: Seconds that the predictions took.
 
     Returns:
         Outputs of the step.
 
     Raises:
-        EvaluationError: The model misses `evaluate.min_metrics`; the report is written before.
         StepError: Samples were not counted exactly once.
     """
+    context = open_context(StepFolder(Path(job.step_folder)))
+    inputs = read_inputs(context)
+    planned = plan_evaluation(context, inputs)
     dataset = _opened(context, inputs.dataset, planned.split)
     predictions = _merged(context, planned, dataset)
     judgement = judge(predictions, dataset, inputs.spec)
-    context.report(**judgement.metrics, samples_per_s=planned.num_samples / predict_s)
-    outputs = _write(context, inputs, predictions, judgement, dataset.manifest)
-    context.event("evaluated", **outputs)
-    _require(judgement, inputs.spec, outputs["report"])
-    return outputs
+    return _write(context, inputs, predictions, judgement, dataset.manifest)
 
 
 def _opened(context: StepContext, dataset: str, split: str) -> ShardedDataset:
@@ -149,12 +141,3 @@ def _recorded(path: Path) -> list[tuple[str, str]]:
         "Started on": content.get("host"),
     }
     return [(name, str(value)) for name, value in told.items() if value is not None]
-
-
-def _require(judgement: Judgement, spec: EvaluateSpec, report: str) -> None:
-    missed = shortfalls(judgement.metrics, spec.min_metrics)
-    if missed:
-        raise EvaluationError(
-            f"The model is not as good as asked for: {'; '.join(missed)}",
-            f"The report is {report}; lower `evaluate.min_metrics`, or train longer or better.",
-        )

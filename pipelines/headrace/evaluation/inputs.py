@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import RecipeError, StepError
+from headrace.evaluation.plan import EvaluationPlan, plan
 from headrace.recipe.training import EvaluateSpec
 from headrace.steps.context import StepContext
+from headrace.storage.packed import read_manifest_at
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,9 @@ def read_inputs(context: StepContext) -> Inputs:
             )
         given[name] = value
     return Inputs(given["dataset"], Path(given["checkpoint"]), spec)
+
+
+def plan_evaluation(context: StepContext, inputs: Inputs) -> EvaluationPlan:
+    """What the step will do; raises what `plan` raises."""
+    manifest = read_manifest_at(inputs.dataset, context.site.s3)
+    return plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)

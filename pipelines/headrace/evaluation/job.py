@@ -1,14 +1,48 @@
-"""The function that the evaluate step sends to the workers.
+"""The functions that the evaluate step sends to the workers, and what they are asked.
 
-It is light to import: the step's driver sends it before it has loaded PyTorch itself.
+They are light to import. The work is done by a process of its own, which `predict` runs; it is
+forked from one that has imported PyTorch, and keeps model and data for the next shard.
 """
 
 from __future__ import annotations
 
-import importlib
+import logging
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from headrace.errors import WorkerLostError
 from headrace.evaluation.plan import ShardTask
+from headrace.leases.held import wanted
+from headrace.processes import ProcessIdentity
+from headrace.steps.children import Child
+from headrace.steps.kept_process import KeptProcess
+from headrace.steps.model_process import python_module, start_forked
+
+logger = logging.getLogger(__name__)
+
+_NUM_TRIES = 3
+_PREDICTOR = KeptProcess(start_forked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorSpec:
+    """The process that does the work on a node."""
+
+    logs: str
+    """Folder for its log."""
+    env: tuple[tuple[str, str], ...]
+    """Names and values of environment variables on top of the worker's."""
+
+    def child(self) -> Child:
+        """How it is started."""
+        place = ProcessIdentity.of()
+        return Child(
+            name="predictor",
+            command=python_module("headrace.evaluation.predict"),
+            log=Path(self.logs) / f"predictor-{place.host}-{place.pid}.log",
+            env=dict(self.env),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +61,39 @@ class PredictJob:
     """File for the predictions."""
 
 
-def predict_shard(job: PredictJob) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ConcludeJob:
+    """Predictions of all shards to judge."""
+
+    step_folder: str
+    """Folder of the evaluate step."""
+
+
+def predict_shard(asked: tuple[PredictorSpec, PredictJob]) -> int:
     """Score the samples of one shard and write the predictions, atomically.
 
     Returns:
         Number of samples.
     """
-    num_samples: int = importlib.import_module("headrace.evaluation.predict").score(job)
+    num_samples: int = _answer(*asked)
     return num_samples
+
+
+def conclude_split(asked: tuple[PredictorSpec, ConcludeJob]) -> dict[str, Any]:
+    """Merge and judge the predictions, and write the report.
+
+    Returns:
+        Outputs of the step.
+    """
+    outputs: dict[str, Any] = _answer(*asked)
+    return outputs
+
+
+def _answer(spec: PredictorSpec, job: PredictJob | ConcludeJob) -> Any:
+    child = spec.child()
+    for _ in range(_NUM_TRIES - 1):
+        try:
+            return _PREDICTOR.call(child, job, wanted)
+        except WorkerLostError as error:
+            logger.warning("Trying again: %s", error)
+    return _PREDICTOR.call(child, job, wanted)

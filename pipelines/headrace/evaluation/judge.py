@@ -83,18 +83,6 @@ def judge(predictions: Predictions, dataset: ShardedDataset, spec: EvaluateSpec)
     )
 
 
-def shortfalls(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tuple[str, ...]:
-    """One sentence for each metric that is below what was asked for."""
-    told = []
-    for name, least in sorted(minima.items()):
-        value = metrics.get(name)
-        if value is None:
-            told.append(f"{name} is undefined on this split, at least {least:g} was asked for")
-        elif value < least:
-            told.append(f"{name} is {value:.6g}, at least {least:g} was asked for")
-    return tuple(told)
-
-
 def cards(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tuple[Card, ...]:
     """The metrics as cards of the report."""
     return tuple(

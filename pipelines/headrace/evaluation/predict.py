@@ -1,9 +1,11 @@
-"""Scores one shard, on a worker."""
+"""What works on a node for the evaluate step: `python -m headrace.evaluation.predict`."""
 
 from __future__ import annotations
 
+import faulthandler
+import importlib
 import logging
-import threading
+import sys
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -13,22 +15,21 @@ import torch
 from headrace.data.reading import reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import StepError
-from headrace.evaluation.job import PredictJob
+from headrace.evaluation.job import ConcludeJob, PredictJob
 from headrace.evaluation.merge import write_predictions
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
+from headrace.processes import die_with_parent
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
+from headrace.steps.kept_process import answer_calls
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import RunFolder
 from headrace.storage.manifest import packed_split
 from headrace.storage.staged import StagingOptions, staged
 
 logger = logging.getLogger(__name__)
-
-_ONE_AT_A_TIME = threading.Lock()
-"""Models may keep state between calls, and the number of threads is that of the process."""
 
 _USING = ExitStack()
 """The staged copy that the predictor reads, which is not evicted meanwhile."""
@@ -37,7 +38,7 @@ _USING = ExitStack()
 def score(job: PredictJob) -> int:
     """Score the samples of one shard and write the predictions, atomically.
 
-    Model and data are loaded once a process and kept for the next shard.
+    Model and data are loaded once and kept for the next shard.
 
     Returns:
         Number of samples.
@@ -45,11 +46,10 @@ def score(job: PredictJob) -> int:
     checkpoint = Path(job.checkpoint)
     if not checkpoint.is_file():
         raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")
-    with _ONE_AT_A_TIME:
-        predictor = _predictor(
-            job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns
-        )
-        predictions = predictor.predict(job.task.first, job.task.num_samples)
+    predictor = _predictor(
+        job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns
+    )
+    predictions = predictor.predict(job.task.first, job.task.num_samples)
     write_predictions(Path(job.part), predictions)
     return len(predictions.sample_id)
 
@@ -80,3 +80,25 @@ def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predic
         device=device,
         reading=reading_of(recipe.data, Allowed.of(recipe, site)),
     )
+
+
+def _answer(job: PredictJob | ConcludeJob) -> object:
+    if isinstance(job, PredictJob):
+        return score(job)
+    # what draws figures is needed once, by one node
+    return importlib.import_module("headrace.evaluation.conclude").conclude(job)
+
+
+def main(_: list[str]) -> int:
+    """Entry point."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    die_with_parent()
+    faulthandler.enable()
+    answer_calls(_answer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,24 +1,23 @@
-"""The evaluate step: predictions on all workers, then metrics and a report.
-
-The libraries for metrics and figures take seconds to load; the driver loads them while the workers
-predict.
-"""
+"""The evaluate step: predictions on all workers, then metrics and a report on one of them."""
 
 from __future__ import annotations
 
-import importlib
-import threading
 import time
 from typing import Any
 
-from headrace.evaluation.inputs import Inputs, read_inputs
-from headrace.evaluation.job import PredictJob, predict_shard
-from headrace.evaluation.plan import EvaluationPlan, plan
+from headrace.evaluation.inputs import Inputs, plan_evaluation, read_inputs
+from headrace.evaluation.job import (
+    ConcludeJob,
+    PredictJob,
+    PredictorSpec,
+    conclude_split,
+    predict_shard,
+)
+from headrace.evaluation.plan import EvaluationPlan
+from headrace.evaluation.shortfalls import require
 from headrace.leases.fleet import Fleet
 from headrace.steps.context import StepContext
-from headrace.storage.packed import read_manifest_at
-
-_CONCLUSION = "headrace.evaluation.conclude"
+from headrace.steps.model_process import model_environment
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -32,22 +31,35 @@ def run(context: StepContext) -> dict[str, Any]:
         StepError: Samples were not counted exactly once, or an input is missing.
     """
     inputs = read_inputs(context)
-    manifest = read_manifest_at(inputs.dataset, context.site.s3)
-    planned = plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)
-    loading = threading.Thread(target=importlib.import_module, args=(_CONCLUSION,), daemon=True)
-    loading.start()
-    started = time.perf_counter()
-    _predict(context, inputs, planned)
-    predict_s = time.perf_counter() - started
+    planned = plan_evaluation(context, inputs)
+    predictor = _predictor(context)
     total = planned.num_samples
-    context.progress(total, total, "samples", "writing the report")
-    loading.join()
-    conclusion = importlib.import_module(_CONCLUSION)
-    outputs: dict[str, Any] = conclusion.conclude(context, inputs, planned, predict_s)
+    with Fleet.open(context.lease_folder) as fleet:
+        started = time.perf_counter()
+        _predict(context, fleet, predictor, inputs, planned)
+        predict_s = time.perf_counter() - started
+        context.progress(total, total, "samples", "writing the report")
+        job = ConcludeJob(step_folder=str(context.folder.path))
+        ((_, outputs),) = fleet.map(conclude_split, [(predictor, job)], check=context.check)
+    context.report(**outputs["metrics"], samples_per_s=total / predict_s)
+    context.event("evaluated", **outputs)
+    require(outputs["metrics"], inputs.spec.min_metrics, outputs["report"])
     return outputs
 
 
-def _predict(context: StepContext, inputs: Inputs, planned: EvaluationPlan) -> None:
+def _predictor(context: StepContext) -> PredictorSpec:
+    role = context.site.roles[context.recipe.train.role]
+    env = model_environment(role)
+    return PredictorSpec(logs=str(context.folder.logs), env=tuple(sorted(env.items())))
+
+
+def _predict(
+    context: StepContext,
+    fleet: Fleet,
+    predictor: PredictorSpec,
+    inputs: Inputs,
+    planned: EvaluationPlan,
+) -> None:
     jobs = [
         PredictJob(
             run_folder=str(context.run_folder.path),
@@ -58,9 +70,9 @@ def _predict(context: StepContext, inputs: Inputs, planned: EvaluationPlan) -> N
         )
         for task in planned.tasks
     ]
+    asked = [(predictor, job) for job in jobs]
     done, total = 0, planned.num_samples
     context.progress(done, total, "samples", "predicting")
-    with Fleet.open(context.lease_folder) as fleet:
-        for _, num_samples in fleet.map(predict_shard, jobs, check=context.check):
-            done += num_samples
-            context.progress(done, total, "samples", "predicting")
+    for _, num_samples in fleet.map(predict_shard, asked, check=context.check):
+        done += num_samples
+        context.progress(done, total, "samples", "predicting")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+_TAIL_LINES = 30
+
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
@@ -25,6 +27,8 @@ class Child:
     """Standard output and error are appended here."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables on top of the caller's."""
+    input: int | None = None
+    """File descriptor of its standard input, None for an empty one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +87,7 @@ def start_program(child: Child) -> Process:
     with child.log.open("ab") as log:
         return StartedProcess(
             child.command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if child.input is None else child.input,
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **child.env},
@@ -186,6 +190,24 @@ class ChildGroup:
         for process in list(self._running.values()):
             process.wait()
         return self.ends()
+
+
+def tail(log: Path, start: int) -> str:
+    """The last lines of a log.
+
+    Args:
+        log: The file.
+        start: Lines before this byte are of an earlier process.
+    """
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-_TAIL_LINES:])
+
+
+def log_size(log: Path) -> int:
+    """Bytes in a log that need not be there yet."""
+    return log.stat().st_size if log.exists() else 0
 
 
 def signal_group(pid: int, sig: signal.Signals) -> None:

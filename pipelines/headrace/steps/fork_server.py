@@ -63,9 +63,10 @@ class ForkServer:
                 command=child.command,
                 env=dict(env),
                 log=str(child.log),
+                has_input=child.input is not None,
             )
             try:
-                self._connection.sendall(request.line())
+                _send(self._connection, request.line(), child.input)
             except OSError:  # it has ended, or is about to
                 self._listen(0)
                 return None
@@ -191,6 +192,11 @@ class ForkServers:
         if process is None:
             raise WorkerLostError(f"{self._module} ended at once", f"See {child.log}.")
         return process
+
+
+def _send(connection: socket.socket, line: bytes, file: int | None) -> None:
+    sent = 0 if file is None else socket.send_fds(connection, [line], [file])
+    connection.sendall(line[sent:])
 
 
 def _start(

@@ -24,6 +24,7 @@ IDLE_S = 30.0
 """Seconds without a child after which a server ends."""
 
 _READ_BYTES = 1 << 16
+_MOST_FILES = 1  # the kernel never joins what came with files of its own
 _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")
 
 
@@ -48,6 +49,8 @@ class ForkRequest(_Message):
     """Environment variables on top of the server's."""
     log: str
     """File to which standard output and error are appended."""
+    has_input: bool = False
+    """Whether a file descriptor came with the request, which becomes standard input."""
 
 
 class ForkAnswer(_Message):
@@ -73,13 +76,18 @@ class Lines:
         self._begun = b""
         self.is_open = True
         """Whether more may come."""
+        self.files: list[int] = []
+        """File descriptors that have come with lines, in their order; whoever uses one takes it."""
 
     def take(self) -> list[bytes]:
         """Read once; give the lines that are whole."""
         try:
-            read = self._connection.recv(_READ_BYTES)
+            read, files, *_ = socket.recv_fds(
+                self._connection, _READ_BYTES, _MOST_FILES, socket.MSG_CMSG_CLOEXEC
+            )
         except ConnectionError:  # the other side was killed
-            read = b""
+            read, files = b"", []
+        self.files += files
         self.is_open = bool(read)
         *whole, self._begun = (self._begun + read).split(b"\n")
         return whole
@@ -90,6 +98,7 @@ class _Server:
     """What the server holds, and its children must let go."""
 
     connection: socket.socket
+    lines: Lines
     woken: socket.socket
     waker: socket.socket
     running: dict[int, int] = field(default_factory=dict)
@@ -106,6 +115,8 @@ class _Server:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for each in (self.connection, self.woken, self.waker):
             each.close()
+        for file in self.lines.files:  # of requests still to come
+            os.close(file)
 
     def reap(self) -> None:
         """Tell of the children that have ended."""
@@ -130,16 +141,16 @@ def forked(connection: socket.socket, idle_s: float = IDLE_S) -> ForkRequest | N
         idle_s: Seconds without a child after which the server has done its work.
 
     Returns:
-        In each forked process what it is to do; its environment, output, name and process group are
-        set.
+        In each forked process what it is to do; its environment, input, output, name and process
+        group are set.
         In the server None, when nobody needs it any more.
     """
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server
     woken, waker = socket.socketpair()
-    server = _Server(connection, woken, waker)
-    server.watch_children()
     lines = Lines(connection)
+    server = _Server(connection, lines, woken, waker)
+    server.watch_children()
     while lines.is_open or server.running:
         sources = [woken, connection] if lines.is_open else [woken]
         ready = select.select(sources, [], [], None if server.running else idle_s)[0]
@@ -157,20 +168,26 @@ def forked(connection: socket.socket, idle_s: float = IDLE_S) -> ForkRequest | N
 
 def _fork(server: _Server, request: ForkRequest) -> bool:
     """Whether this is the child."""
+    given = server.lines.files.pop(0) if request.has_input else None
     pid = os.fork()
     if pid == 0:
         server.let_go()
-        _become(request)
+        _become(request, given)
         return True
+    if given is not None:
+        os.close(given)
     os.setpgid(pid, pid)  # as the child does: whoever is first, it is done before it is told
     server.running[pid] = request.number
     server.tell(ForkAnswer(number=request.number, pid=pid))
     return False
 
 
-def _become(request: ForkRequest) -> None:
+def _become(request: ForkRequest, given: int | None) -> None:
     os.setpgid(0, 0)
     os.environ.update(request.env)
+    if given is not None:
+        os.dup2(given, 0)
+        os.close(given)
     log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for output in (1, 2):
         os.dup2(log, output)

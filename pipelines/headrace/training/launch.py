@@ -10,19 +10,9 @@ from pathlib import Path
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.children import Child
+from headrace.steps.model_process import model_environment, python_module
 from headrace.storage.layout import RunFolder, StepFolder
 from headrace.training.records import NodeLaunch, RankSpec
-
-RANK_VARIABLES = frozenset(
-    (
-        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-        "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_USE_AGENT_STORE",
-    )
-)  # fmt: skip
-"""Names of the variables that torchrun gives a rank; nothing that a rank imports depends on them,
-but Lightning's `rank_zero_only`."""
 
 
 def rank_name(rank: int) -> str:
@@ -79,9 +69,8 @@ def rank_children(
             command=_command(launch, recipe, rank),
             env={
                 **_networks(interface),
-                **role.env,
+                **model_environment(role),
                 **torchrun_environment(launch, rank, recipe.train.max_restarts),
-                "OMP_NUM_THREADS": str(role.threads_per_rank),
                 **(_script_environment(launch, dataset) if recipe.train.script else {}),
             },
             log=logs / f"rank-{rank}.log",
@@ -133,11 +122,10 @@ def interface_of(address: str, interfaces: Mapping[str, Sequence[str]]) -> str |
 
 
 def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
-    python = (sys.executable, "-u", "-m")
     if recipe.train.script is None:
-        return (*python, "headrace.training.rank", str(launch.folder.spec(rank)))
+        return python_module("headrace.training.rank", str(launch.folder.spec(rank)))
     script = (sys.executable, "-u", recipe.train.script, *recipe.train.args)
-    return (*python, "headrace.steps.child", "--", *script)
+    return python_module("headrace.steps.child", "--", *script)
 
 
 def _networks(interface: str | None) -> dict[str, str]:

@@ -12,21 +12,18 @@ from headrace.errors import StepError
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.steps.children import start_program
-from headrace.steps.fork_server import ForkServers
+from headrace.steps.model_process import start_forked
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder
 from headrace.storage.manifest import Manifest
 from headrace.storage.memory import available_memory_bytes
 from headrace.storage.packed import read_manifest_at
 from headrace.training.data import data_on_node
-from headrace.training.launch import RANK_VARIABLES, interface_of, rank_children, rank_spec
+from headrace.training.launch import interface_of, rank_children, rank_spec
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
 from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady, Streamed
 from headrace.training.together import run_together
 from headrace.training.watch import run_watched, tell_failure
-
-_RANKS = ForkServers("headrace.training.ranks", RANK_VARIABLES)
-"""Shared by all launches on this node, so that a restart or the next training imports nothing."""
 
 
 def run_node(launch: NodeLaunch) -> NodeOutcome:
@@ -72,7 +69,7 @@ def _run_own_ranks(
     node: NodeReady, recipe: Recipe, role: Role, keep_on: Callable[[], bool]
 ) -> NodeOutcome:
     children = rank_children(node.launch, recipe, role, node.dataset, node.interface)
-    start = _RANKS.start if recipe.train.script is None else start_program
+    start = start_forked if recipe.train.script is None else start_program
     return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on, start)
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
 
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.reading import reading_of
@@ -205,6 +206,7 @@ def main(arguments: list[str]) -> int:
     )
     die_with_parent()
     faulthandler.enable()
+    rank_zero_only.rank = int(os.environ["RANK"])  # as Lightning takes it when it is imported
     spec = read_record(Path(arguments[0]), RankSpec)
     if spec is None:
         raise StepError(f"{arguments[0]} does not exist")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace.errors import SiteError, StepCancelledError
 from headrace.recipe.site import Role
-from headrace.steps.children import Child, ChildEnd, ChildGroup
+from headrace.steps.children import Child, ChildEnd, ChildGroup, log_size, tail
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import StepFolder
 from headrace.training.launcher import launcher_command
@@ -23,7 +23,7 @@ from headrace.training.records import (
     NodeReady,
     RankFailure,
 )
-from headrace.training.watch import GRACE_S, START_S, is_over, tail
+from headrace.training.watch import GRACE_S, START_S, is_over
 
 _LOOK_S = 0.1
 _PATIENCE_S = 3 * GRACE_S
@@ -126,7 +126,7 @@ def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> _LauncherEnd:
         log=StepFolder(Path(node.launch.step_folder)).logs / f"{name}.log",
         env=role.env,
     )
-    log_start = child.log.stat().st_size if child.log.exists() else 0
+    log_start = log_size(child.log)
     deadline = time.monotonic() + START_S
     with ChildGroup([child], GRACE_S) as group:
         (end,) = group.supervise(

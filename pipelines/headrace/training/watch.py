@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.leases.held import wanted
-from headrace.steps.children import Child, ChildEnd, ChildGroup, Process, start_program
+from headrace.steps.children import (
+    Child,
+    ChildEnd,
+    ChildGroup,
+    Process,
+    log_size,
+    start_program,
+    tail,
+)
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.layout import StepFolder
 from headrace.training.beats import read_beat
@@ -24,8 +32,6 @@ _LOOK_EVERY_S = 0.25
 _DUMP_S = 1.0
 START_S = 300.0
 """Least time that ranks have for their imports and their rendezvous, before training starts."""
-
-_TAIL_LINES = 30
 
 _ENDED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -55,7 +61,7 @@ class RankWatch:
         self._hung: list[RankFailure] = []
         self._is_script = "headrace.steps.child" in children[0].command
         self._logs = {child.name: child.log for child in children}
-        self._log_starts = {child.name: _size(child.log) for child in children}
+        self._log_starts = {child.name: log_size(child.log) for child in children}
         self._ranks = tuple(rank for rank in launch.ranks if rank_name(rank) in self._logs)
 
     def keep_on(self) -> bool:
@@ -185,26 +191,9 @@ def is_over(launch: NodeLaunch) -> bool:
     return any(mark.exists() for mark in marks) or not wanted()
 
 
-def tail(log: Path, start: int) -> str:
-    """The last lines of a log.
-
-    Args:
-        log: The file.
-        start: Lines before this byte are of an earlier process.
-    """
-    with log.open("rb") as file:
-        file.seek(start)
-        lines = file.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-_TAIL_LINES:])
-
-
 def _kind(end: ChildEnd, out_of_memory: bool) -> FailureKind:
     if end.code == -signal.SIGKILL and out_of_memory:
         return FailureKind.OUT_OF_MEMORY
     if end.code < 0 and -end.code in _ENDED_FROM_OUTSIDE:
         return FailureKind.KILLED
     return FailureKind.CRASHED
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -9,11 +9,12 @@ import pytest
 from PIL import Image
 
 from headrace.evaluation.figures import classification_figures, confusion_matrix
-from headrace.evaluation.judge import cards, judge, shortfalls
+from headrace.evaluation.judge import cards, judge
 from headrace.evaluation.merge import Predictions
 from headrace.evaluation.metrics import classification_result
 from headrace.evaluation.mistakes import classification_mistakes, confused_pairs
 from headrace.evaluation.report import Report, render
+from headrace.evaluation.shortfalls import shortfalls
 from headrace.evaluation.thumbnails import to_png
 from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset

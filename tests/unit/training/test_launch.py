@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from headrace.recipe.site import Role
+from headrace.steps.model_process import VARYING
 from headrace.training.gang import free_port
 from headrace.training.launch import (
-    RANK_VARIABLES,
     interface_of,
     rank_children,
     rank_spec,
@@ -68,7 +68,7 @@ def test_ranks_get_what_torchrun_would_give_them():
 
 def test_ranks_differ_in_nothing_but_what_torchrun_gives_them():
     """Ranks of one launch, and of the next one, are forked from one process."""
-    assert set(torchrun_environment(LAUNCH, 3, 3)) == RANK_VARIABLES
+    assert set(torchrun_environment(LAUNCH, 3, 3)) < VARYING
 
 
 def test_scripts_learn_where_data_and_checkpoints_lie():

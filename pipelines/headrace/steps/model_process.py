@@ -1,0 +1,74 @@
+"""Processes of a node that run a model; all are forked from one that has imported what they need.
+
+That one is `python -m headrace.steps.model_process FD`. It knows the siblings above by their names,
+as the registry does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import sys
+
+from headrace.processes import die_with_parent
+from headrace.recipe.site import Role
+from headrace.steps.children import Child, Process
+from headrace.steps.fork_server import ForkServers
+from headrace.steps.forking import forked
+
+_IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict")
+
+VARYING = frozenset(
+    (
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+        "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+    )
+)  # fmt: skip
+"""Names of the variables that tell a rank its place and network; nothing that is imported depends
+on them, but Lightning's `rank_zero_only`."""
+
+_SERVERS = ForkServers("headrace.steps.model_process", VARYING)
+"""Shared by all trainings and evaluations on this node: a restart or the next step imports nothing.
+"""
+
+
+def start_forked(child: Child) -> Process:
+    """Start `python -u -m MODULE ARGUMENT…` as a fork that calls the module's `main(arguments)`.
+
+    Raises:
+        WorkerLostError: What it was to be forked from ended before it could be asked.
+    """
+    return _SERVERS.start(child)
+
+
+def python_module(module: str, *arguments: str) -> tuple[str, ...]:
+    """The command that does the same as a program of its own."""
+    return (sys.executable, "-u", "-m", module, *arguments)
+
+
+def model_environment(role: Role) -> dict[str, str]:
+    """Environment variables of a process that runs a model, on top of the worker's."""
+    return {**role.env, "OMP_NUM_THREADS": str(role.threads_per_rank)}
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the server, and of each process forked from it.
+
+    Args:
+        arguments: Number of the open socket to the node's worker.
+    """
+    die_with_parent()
+    for module in _IMPORTED:
+        importlib.import_module(module)
+    request = forked(socket.socket(fileno=int(arguments[0])))
+    if request is None:
+        return 0
+    _, _, _, module, *rest = request.command
+    code: int = importlib.import_module(module).main(rest)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
