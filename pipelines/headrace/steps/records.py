@@ -16,6 +16,12 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class Figures(Record):
+    """A record with numbers of the user's, which may be NaN or infinite and are read back so."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+
 class StepSpec(Record):
     """Input of one attempt at a step; immutable once in the mailbox."""
 
@@ -50,7 +56,7 @@ class Progress(Record):
     """What goes on now, in a few words."""
 
 
-class StepStatus(Record):
+class StepStatus(Figures):
     """How a step stands; replaced every second while it runs."""
 
     state: StepState

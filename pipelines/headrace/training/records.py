@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.steps.records import Record
+from headrace.steps.records import Figures, Record
 from headrace.storage.peer_group import PeerGroup
 
 
@@ -273,7 +273,7 @@ class NodeOutcome(Record):
     """What its ranks have fetched, and what it has read for other nodes."""
 
 
-class TrainingOutcome(Record):
+class TrainingOutcome(Figures):
     """What training gave; written when it is complete, next to the final checkpoint."""
 
     fingerprint: str

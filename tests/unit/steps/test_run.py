@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 
 import pytest
@@ -57,6 +58,19 @@ def test_success_writes_result_status_and_events(step, run_as):
     )  # fmt: skip
     events = [json.loads(line)["event"] for line in step.events.read_text().splitlines()]
     assert events == ["started", "finished"]
+
+
+def test_a_figure_that_is_not_finite_leaves_the_status_readable(step, run_as):
+    def work(context):
+        context.report(loss=math.nan, gain=math.inf)
+        return {}
+
+    run_as(work)
+    run_step(step)
+    status = read_record(step.status, StepStatus)
+    assert status is not None
+    assert math.isnan(status.metrics["loss"])
+    assert status.metrics["gain"] == math.inf
 
 
 def test_a_step_with_a_result_is_not_run_again(step, run_as):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from headrace.storage.atomic import read_record, write_record
 from headrace.training import checkpoints
+from headrace.training.records import TrainingOutcome
 from headrace.training.weights import weights_hash
 
 
@@ -72,6 +75,19 @@ def test_what_writers_left_is_removed(tmp_path):
     kept = save(tmp_path, 3)
     checkpoints.remove_partial(tmp_path)
     assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_an_outcome_with_a_metric_that_is_not_finite_can_be_read(tmp_path):
+    """A metric without a value, as the AUROC of one class, is NaN; its training is complete."""
+    outcome = TrainingOutcome(
+        fingerprint="f", checkpoint="", epochs=1, steps=2, world_size=1,
+        metrics={"val/auroc": math.nan, "loss": 0.5},
+    )  # fmt: skip
+    write_record(tmp_path / checkpoints.OUTCOME, outcome)
+    found = read_record(tmp_path / checkpoints.OUTCOME, TrainingOutcome)
+    assert found is not None
+    assert math.isnan(found.metrics["val/auroc"])
+    assert found.metrics["loss"] == 0.5
 
 
 def test_equal_weights_have_equal_hashes_and_others_have_not():
