@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from pydantic import BaseModel, ConfigDict
@@ -28,14 +29,14 @@ class ProcessIdentity(BaseModel):
     """Host name."""
     pid: int
     """Process id on that host."""
-    started_at: float
-    """Start time of the process, seconds since the epoch."""
+    started_s: float
+    """When it started, seconds after its host did: that no setting of the host's clock changes."""
 
     @classmethod
     def of(cls, pid: int | None = None) -> ProcessIdentity:
         """Identity of a living process of this machine (default: this one)."""
-        process = psutil.Process(pid)
-        return cls(host=socket.gethostname(), pid=process.pid, started_at=process.create_time())
+        pid = os.getpid() if pid is None else pid
+        return cls(host=socket.gethostname(), pid=pid, started_s=_look_at(pid).started_s)
 
     @property
     def is_here(self) -> bool:
@@ -46,11 +47,31 @@ class ProcessIdentity(BaseModel):
     def is_alive(self) -> bool:
         """Whether this very process (not a later one with its pid) still runs here."""
         try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_at) < 1.0
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
+            found = _look_at(self.pid)
+        except ProcessLookupError:
             return False
+        return found.started_s == self.started_s and not found.has_ended
+
+
+class _Seen(NamedTuple):
+    started_s: float
+    has_ended: bool
+
+
+def _look_at(pid: int) -> _Seen:
+    """A process as the kernel shows it (`proc_pid_stat(5)`).
+
+    The time of its start that psutil gives is one of day, which moves when the clock is set.
+
+    Raises:
+        ProcessLookupError: There is none.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except FileNotFoundError as error:
+        raise ProcessLookupError(f"There is no process {pid}") from error
+    state, *fields = text.rpartition(")")[2].split()  # the program's name may hold anything
+    return _Seen(int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX")
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:

@@ -8,13 +8,14 @@ from dataclasses import asdict
 
 import pytest
 
+from headrace.leases.heartbeat import beat
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import DriverExit, Progress, StepResult, StepSpec, StepStatus
-from headrace.storage.atomic import write_record, write_text
+from headrace.storage.atomic import write_record
 from headrace.storage.layout import LeaseFolder
 from headrace_airflow import triggers
 from headrace_airflow.progress_line import ProgressLines, describe
@@ -44,7 +45,7 @@ def lease(tmp_path):
     )
     write_record(folder.spec, spec)
     write_record(folder.host, HostRecord(process=me))
-    write_text(folder.heartbeat, str(time.time()))
+    beat(folder)
     return folder
 
 

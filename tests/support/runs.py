@@ -10,11 +10,12 @@ from typing import Any
 from headrace.control.books import ledger
 from headrace.control.owners import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
+from headrace.leases.heartbeat import beat
 from headrace.leases.records import HostRecord, LeaseSpec
 from headrace.ledger.records import AttemptRecord, LeaseRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
-from headrace.storage.atomic import write_record, write_text
+from headrace.storage.atomic import write_record
 
 
 def make_run(**changes: Any) -> Run:
@@ -40,7 +41,7 @@ def ended_process() -> ProcessIdentity:
 def ended_owner() -> str:
     """Owner text of a process that has ended."""
     gone = ended_process()
-    return f"cli:{gone.host}:{gone.pid}:{gone.started_at!r}"
+    return f"cli:{gone.host}:{gone.pid}:{gone.started_s!r}"
 
 
 def lease_on_disk(run: Run, role: str = "cpu", host: ProcessIdentity | None = None) -> str:
@@ -66,7 +67,7 @@ def lease_on_disk(run: Run, role: str = "cpu", host: ProcessIdentity | None = No
         ),
     )
     write_record(folder.host, HostRecord(process=host or ended_process()))
-    write_text(folder.heartbeat, f"{time.time():.3f}\n")
+    beat(folder)
     record = LeaseRecord(
         lease_id=lease_id,
         key=key,

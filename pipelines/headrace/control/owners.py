@@ -10,7 +10,7 @@ _PROCESS = "cli"
 def process_owner() -> str:
     """Owner text of this very process."""
     me = ProcessIdentity.of()
-    return f"{_PROCESS}:{me.host}:{me.pid}:{me.started_at!r}"
+    return f"{_PROCESS}:{me.host}:{me.pid}:{me.started_s!r}"
 
 
 def owner_process(owner: str) -> ProcessIdentity | None:
@@ -18,8 +18,8 @@ def owner_process(owner: str) -> ProcessIdentity | None:
     kind, _, rest = owner.partition(":")
     if kind != _PROCESS:
         return None
-    host, pid, started_at = rest.rsplit(":", 2)
-    return ProcessIdentity(host=host, pid=int(pid), started_at=float(started_at))
+    host, pid, started_s = rest.rsplit(":", 2)
+    return ProcessIdentity(host=host, pid=int(pid), started_s=float(started_s))
 
 
 def owner_is_gone(owner: str) -> bool:

@@ -10,6 +10,7 @@ from filelock import FileLock
 
 from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
 from headrace.leases.backends import backend
+from headrace.leases.heartbeat import silence_s
 from headrace.leases.records import (
     BadNodes,
     Ending,
@@ -239,7 +240,7 @@ def _look(folder: LeaseFolder) -> Sight:
     # before `closed`, which the host writes as its last act
     host_alive = _host_alive(folder)
     has_host = folder.host.exists()
-    silent_s = time.time() - _last_sign(folder)
+    silent_s = silence_s(folder, host_is_here=host_alive is True)
     is_well = has_host and host_alive is not False and silent_s < _WELL_S
     return Sight(
         job=None if is_well or folder.closed.exists() else _job(folder),
@@ -275,13 +276,6 @@ def _host_alive(folder: LeaseFolder) -> bool | None:
     if host is None or not host.process.is_here:
         return None
     return host.process.is_alive
-
-
-def _last_sign(folder: LeaseFolder) -> float:
-    try:
-        return float(folder.heartbeat.read_text())
-    except FileNotFoundError:
-        return folder.spec.stat().st_mtime if folder.spec.exists() else 0.0
 
 
 def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:

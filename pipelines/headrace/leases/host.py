@@ -21,11 +21,12 @@ from headrace.leases import client
 from headrace.leases.backends import Backend, Cluster, backend
 from headrace.leases.drivers import Drivers
 from headrace.leases.guard import Guard
+from headrace.leases.heartbeat import beat
 from headrace.leases.lifetime import JOB_STARTED, Life, ends_at, why_close
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState
-from headrace.storage.atomic import read_record, write_record, write_text
+from headrace.storage.atomic import read_record, read_text, write_record
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Host:
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(sig, self._on_signal, sig)
-        beating = asyncio.create_task(self._beat())
+        beating = asyncio.create_task(keep_beating(self._folder, self._spec))
         opening = asyncio.create_task(self._backend.open_cluster(self._folder, self._spec))
         try:
             return await self._watch(opening, beating)
@@ -142,16 +143,35 @@ class Host:
         )
 
     def _asked(self) -> str | None:
-        text = self._folder.close.read_text() if self._folder.close.exists() else None
+        text = read_text(self._folder.close)
         return None if text == client.GAVE_UP else text  # the error of `open_cluster` follows
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.to_thread(write_text, self._folder.heartbeat, f"{time.time():.3f}\n")
-            await asyncio.sleep(self._spec.heartbeat_s)
 
     def _on_signal(self, sig: signal.Signals) -> None:
         self._signal_name = sig.name
+
+
+async def keep_beating(folder: LeaseFolder, spec: LeaseSpec) -> None:
+    """Write heartbeats until the lease's folder is removed.
+
+    A disk that is full for a moment is no reason to end: others may still take the lease for alive.
+
+    Args:
+        folder: The lease.
+        spec: What was asked for.
+
+    Raises:
+        OSError: None could be written for so long that the lease counts as lost.
+    """
+    beaten_s = time.monotonic()
+    while folder.spec.exists():
+        try:
+            await asyncio.to_thread(beat, folder)
+            beaten_s = time.monotonic()
+        except OSError as error:
+            if time.monotonic() - beaten_s > spec.lost_after_s:
+                raise
+            logger.warning("No heartbeat could be written, trying again: %s", error)
+        await asyncio.sleep(spec.heartbeat_s)
 
 
 def _ends_at(spec: LeaseSpec) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-_TAIL_LINES = 30
+_TAIL_LINES, _TAIL_BYTES = 30, 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,14 +193,14 @@ class ChildGroup:
 
 
 def tail(log: Path, start: int) -> str:
-    """The last lines of a log.
+    """The last lines of a log, which may be of any size.
 
     Args:
         log: The file.
         start: Lines before this byte are of an earlier process.
     """
     with log.open("rb") as file:
-        file.seek(start)
+        file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
     return "\n".join(lines[-_TAIL_LINES:])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ class StepContext:
     recipe: Recipe
     site: Site
     started_at: float = field(default_factory=time.time)
+    started_s: float = field(default_factory=time.monotonic)
     current: Progress = field(default_factory=Progress)
     metrics: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,6 +56,18 @@ class StepContext:
         """When the lease ends at the latest, seconds since the epoch; None when nobody told."""
         host = read_record(self.lease_folder.host, HostRecord)
         return None if host is None else host.ends_at
+
+    @cached_property
+    def _stop_s(self) -> float:
+        """When the step ends for its lease's sake, on the clock of `started_s`."""
+        if self.ends_at is None:
+            return math.inf
+        return self.started_s + self.ends_at - TELLING_S - self.started_at
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the driver started, whatever the clock was set to meanwhile."""
+        return time.monotonic() - self.started_s
 
     def progress(self, done: float, total: float | None, unit: str, phase: str = "") -> None:
         """Tell how far the step is; cheap, call it as often as there is something new.
@@ -91,11 +105,11 @@ class StepContext:
         """
         if self.folder.cancel.exists():
             raise StepCancelledError(f"Cancelled: {self.folder.cancel.read_text()}")
-        if self.ends_at is not None and time.time() > self.ends_at - TELLING_S:
+        if time.monotonic() > self._stop_s:
             raise LeaseEndsError(
                 f"Step {self.spec.name} was not done when the time of lease "
                 f"{self.lease_folder.lease_id} was over"
             )
         limit = self.spec.timeout_s
-        if limit is not None and time.time() - self.started_at > limit:
+        if limit is not None and self.elapsed_s > limit:
             raise StepTimedOutError(f"Step {self.spec.name} ran past its limit of {limit:g} s")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-import time
 from collections import deque
 
 from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.steps.records import StepStatus
 from headrace.storage.atomic import write_record
+
+logger = logging.getLogger(__name__)
 
 _WINDOW_S = 30.0
 
@@ -61,24 +63,33 @@ class Reporter:
         self._thread.join()
 
     def write(self, state: StepState) -> None:
-        """Write the status once."""
-        now = time.time()
+        """Write the status once.
+
+        Raises:
+            OSError: It cannot be written.
+        """
         progress = self._context.current
         if state is StepState.SUCCEEDED and progress.total is not None:
             progress = progress.model_copy(update={"done": progress.total})
-        rate = self._rate.add(now, progress.done, progress.unit)
+        rate = self._rate.add(self._context.elapsed_s, progress.done, progress.unit)
         left = None if progress.total is None else max(progress.total - progress.done, 0)
         status = StepStatus(
             state=state,
             progress=progress,
             rate=rate,
             eta_s=left / rate if left is not None and rate else None,
-            elapsed_s=now - self._context.started_at,
+            elapsed_s=self._context.elapsed_s,
             metrics=dict(self._context.metrics),
-            updated_at=now,
         )
         write_record(self._context.folder.status, status)
 
+    def tell(self, state: StepState) -> None:
+        """Write the status if that is possible: the work does not depend on it."""
+        try:
+            self.write(state)
+        except OSError as error:
+            logger.warning("The status could not be written: %s", error)
+
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
-            self.write(StepState.RUNNING)
+            self.tell(StepState.RUNNING)

@@ -43,7 +43,7 @@ def run_step(folder: StepFolder) -> StepResult:
     context.event("started", kind=context.spec.kind, attempt=context.spec.attempt)
     with Reporter(context) as reporter:
         result = _outcome(context)
-    reporter.write(result.state)
+    reporter.tell(result.state)
     context.event("finished", state=result.state.value)
     write_record(folder.result, result)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -13,6 +14,8 @@ from pydantic import BaseModel
 from headrace.errors import StepError
 
 Record = TypeVar("Record", bound=BaseModel)
+
+_MOST_STALE = 5
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -45,16 +48,43 @@ def write_record(path: Path, record: BaseModel) -> None:
     write_text(path, record.model_dump_json(indent=1, by_alias=True) + "\n")
 
 
+def read_bytes(path: Path) -> bytes | None:
+    """Content of a file that others may replace just now; None when it is not there.
+
+    An NFS server forgets a file that was replaced, while a client of another machine reads it
+    (ESTALE); the new one is there when it is opened again.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    for _ in range(_MOST_STALE):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str | None:
+    """`read_bytes`, as UTF-8 text."""
+    content = read_bytes(path)
+    return None if content is None else content.decode()
+
+
 def read_record(path: Path, kind: type[Record]) -> Record | None:
     """Read a record written by `write_record`; None when the file is not there.
 
     Raises:
         StepError: The file holds something else.
     """
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    content = read_bytes(path)
+    if content is None:
         return None
+    try:
+        return kind.model_validate_json(content)
     except ValueError as error:
         raise StepError(f"{path} does not hold a {kind.__name__}: {error}") from error
 

@@ -18,7 +18,7 @@ class Beat:
     """
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(_LAYOUT.pack(0, time.time()))
+        path.write_bytes(_LAYOUT.pack(0, time.monotonic()))
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), _LAYOUT.size)
         self._count = 0
@@ -26,13 +26,16 @@ class Beat:
     def tick(self) -> None:
         """Tell that the rank has got one thing further."""
         self._count += 1
-        _LAYOUT.pack_into(self._memory, 0, self._count, time.time())
+        _LAYOUT.pack_into(self._memory, 0, self._count, time.monotonic())
 
 
 def read_beat(path: Path) -> tuple[int, float | None]:
-    """A node's side: `(count, time of the last beat)`; `(0, None)` before the first."""
+    """A node's side: beats so far, and when the last one was; `(0, None)` before the first.
+
+    That is in seconds of `time.monotonic`, which is one clock for all processes of a machine.
+    """
     try:
-        count, at = _LAYOUT.unpack(path.read_bytes())
+        count, at_s = _LAYOUT.unpack(path.read_bytes())
     except (FileNotFoundError, struct.error):
         return 0, None
-    return (count, at) if count else (0, None)
+    return (count, at_s) if count else (0, None)

@@ -56,7 +56,7 @@ class StopInTime(Callback):  # type: ignore[misc]
         if self._stop_at is None or step == self._seen_step:  # gradients may be half way
             return
         self._seen_step = step
-        self._pace.note(time.time())
+        self._pace.note(time.monotonic())
         # the last step of an epoch is saved after its validation, which has not been yet
         if step < self._look_at_step or trainer.is_last_batch or trainer.should_stop:
             return
@@ -79,21 +79,21 @@ class Pace:
 
     def __init__(self) -> None:
         self.longest_s = 0.0
-        self._first_at = self._last_at = 0.0
+        self._first_s = self._last_s = 0.0
         self._num_steps = 0
 
-    def note(self, now: float) -> None:
-        """A step has just ended, seconds since the epoch."""
+    def note(self, now_s: float) -> None:
+        """A step has just ended."""
         if self._num_steps:
-            self.longest_s = max(self.longest_s, now - self._last_at)
+            self.longest_s = max(self.longest_s, now_s - self._last_s)
         else:
-            self._first_at = now
-        self._last_at = now
+            self._first_s = now_s
+        self._last_s = now_s
         self._num_steps += 1
 
     def steps_in(self, seconds: float) -> int:
         """Steps that so much time is good for, at least one."""
-        elapsed_s = self._last_at - self._first_at
+        elapsed_s = self._last_s - self._first_s
         if elapsed_s <= 0:
             return 1
         return max(1, int(seconds * (self._num_steps - 1) / elapsed_s))

@@ -56,7 +56,7 @@ class RankWatch:
         self._launch = launch
         self._group = group
         self._hang_timeout_s = hang_timeout_s
-        self._started_at = time.time()
+        self._started_s = time.monotonic()
         self._looked_at = 0.0
         self._hung: list[RankFailure] = []
         self._is_script = "headrace.steps.child" in children[0].command
@@ -97,12 +97,12 @@ class RankWatch:
         return tuple(failure for failure in found if failure is not None)
 
     def _find_hung(self) -> list[RankFailure]:
-        now = time.time()
+        now_s = time.monotonic()
         hung = []
         for rank in self._ranks:
-            _, at = read_beat(self._launch.folder.beat(rank))
-            limit_s = self._hang_timeout_s if at else max(self._hang_timeout_s, START_S)
-            silent_s = now - (at or self._started_at)
+            _, at_s = read_beat(self._launch.folder.beat(rank))
+            limit_s = self._hang_timeout_s if at_s else max(self._hang_timeout_s, START_S)
+            silent_s = now_s - (at_s or self._started_s)
             if rank_name(rank) in self._group.running and silent_s > limit_s:
                 hung.append(
                     RankFailure(
@@ -112,7 +112,7 @@ class RankWatch:
                         what=f"no sign of life for {silent_s:.0f} s; all ranks were stopped",
                         hint=f"Its threads' traces are at the end of rank-{rank}.log. "
                         "train.hang_timeout sets the time.",
-                        at=now,
+                        at=time.time(),
                     )
                 )
         return hung

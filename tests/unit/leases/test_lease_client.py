@@ -11,6 +11,7 @@ from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.leases.client import Sight, decide
+from headrace.leases.heartbeat import beat
 from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
@@ -95,6 +96,11 @@ def _spec(lease: LeaseFolder) -> LeaseSpec:
     )
 
 
+def _beat_ago(lease: LeaseFolder, seconds: float) -> None:
+    """What the host of a lease wrote that fell silent then."""
+    write_text(lease.heartbeat, f"{time.time() - seconds} {time.monotonic() - seconds}\n")
+
+
 def _dead() -> ProcessIdentity:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         identity = ProcessIdentity.of(child.pid)
@@ -105,7 +111,7 @@ def _dead() -> ProcessIdentity:
 def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
     assert client.state(folder, 20) is LeaseState.STARTING
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
-    write_text(folder.heartbeat, f"{time.time()}\n")
+    beat(folder)
     assert client.state(folder, 20) is LeaseState.STARTING
     assert client.info(folder) is None
     info = LeaseInfo(
@@ -128,29 +134,39 @@ def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
 
 def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
-    write_text(folder.heartbeat, f"{time.time() - 60}\n")
+    _beat_ago(folder, 60)
     assert client.state(folder, 20) is LeaseState.LOST
     assert client.state(folder, 120) is LeaseState.STARTING
     assert "no heartbeat for 60 s" in client.why_ended(folder)
 
 
-def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolder) -> None:
-    there = ProcessIdentity(host="another-machine", pid=1, started_at=0.0)
-    write_record(folder.host, HostRecord(process=there))
-    write_text(folder.heartbeat, f"{time.time()}\n")
+def test_a_host_here_is_not_lost_when_the_clock_is_set_or_the_machine_has_slept(
+    folder: LeaseFolder,
+) -> None:
+    """A laptop that is opened again shows an hour between two heartbeats, in which nothing ran."""
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
+    write_text(folder.heartbeat, f"{time.time() - 3600} {time.monotonic()}\n")
     assert client.state(folder, 20) is LeaseState.STARTING
-    write_text(folder.heartbeat, f"{time.time() - 21}\n")
+    assert client.why_ended(folder) == ""
+
+
+def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolder) -> None:
+    there = ProcessIdentity(host="another-machine", pid=1, started_s=0.0)
+    write_record(folder.host, HostRecord(process=there))
+    beat(folder)
+    assert client.state(folder, 20) is LeaseState.STARTING
+    _beat_ago(folder, 21)
     assert client.state(folder, 20) is LeaseState.LOST
 
 
 def test_a_dead_host_is_a_loss_at_once(folder: LeaseFolder) -> None:
     """A recycled pid is not taken for the host either: the start time is compared."""
     write_record(folder.host, HostRecord(process=_dead()))
-    write_text(folder.heartbeat, f"{time.time()}\n")
+    beat(folder)
     assert client.state(folder, 20) is LeaseState.LOST
     assert "died" in client.why_ended(folder)
     mine = ProcessIdentity.of()
-    recycled = mine.model_copy(update={"started_at": mine.started_at - 100})
+    recycled = mine.model_copy(update={"started_s": mine.started_s - 100})
     write_record(folder.host, HostRecord(process=recycled))
     assert client.state(folder, 20) is LeaseState.LOST
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 
 import pytest
 
 from headrace.errors import DataError, StepCancelledError, StepError, UserCodeError, WorkerLostError
+from headrace.leases.records import HostRecord
+from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.states import FailureClass, StepState
 from headrace.steps import registry
@@ -16,7 +19,8 @@ from headrace.steps.records import StepResult, StepSpec, StepStatus
 from headrace.steps.reporter import Rate
 from headrace.steps.run import failure_of, run_step
 from headrace.storage.atomic import read_record, write_record, write_text
-from headrace.storage.layout import RunFolder, StepFolder
+from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -113,6 +117,57 @@ def test_faults_of_a_machine_that_is_taken_away_from_a_cancelled_step(step, run_
 
     run_as(work)
     assert run_step(step).state is state
+
+
+def test_a_clock_that_is_set_ends_no_step(step, run_as, monkeypatch):
+    spec = read_record(step.spec, StepSpec)
+    write_record(step.spec, spec.model_copy(update={"timeout_s": 600}))
+    lease = LeaseFolder(step.path.parent.parent)
+    write_record(lease.host, HostRecord(process=ProcessIdentity.of(), ends_at=time.time() + 600))
+
+    def work(context):
+        context.check()
+        set_to = time.time() + 3600
+        monkeypatch.setattr(time, "time", lambda: set_to)
+        context.check()
+        return {}
+
+    run_as(work)
+    assert run_step(step).state is StepState.SUCCEEDED
+    status = read_record(step.status, StepStatus)
+    assert status is not None
+    assert status.elapsed_s < 600
+
+
+def test_a_step_ends_shortly_before_its_lease(step, run_as):
+    lease = LeaseFolder(step.path.parent.parent)
+    write_record(lease.host, HostRecord(process=ProcessIdentity.of(), ends_at=time.time() + 2))
+
+    def work(context):
+        while True:
+            context.check()
+
+    run_as(work)
+    result = run_step(step)
+    assert result.state is StepState.TIMED_OUT
+    assert "was not done when the time of lease" in result.failure.message
+
+
+def test_a_status_that_cannot_be_written_for_a_while_costs_nothing(step, run_as, caplog):
+    def work(context):
+        step.status.unlink()
+        (step.status / "in-the-way").mkdir(parents=True)
+        wait_until(lambda: "could not be written" in caplog.text, 30, "the reporter to meet it")
+        (step.status / "in-the-way").rmdir()
+        step.status.rmdir()
+        wait_until(step.status.is_file, 30, "the status to be written again")
+        step.status.unlink()
+        (step.status / "in-the-way").mkdir(parents=True)
+        return {"answer": 42}
+
+    run_as(work)
+    assert run_step(step).outputs == {"answer": 42}
+    assert read_record(step.result, StepResult) is not None
 
 
 def test_time_limit(step, run_as):

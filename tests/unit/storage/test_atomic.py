@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
-from headrace.storage.atomic import publish_folder, write_bytes, write_text
+from headrace.storage.atomic import publish_folder, read_text, write_bytes, write_text
 
 
 def test_replace_and_no_leftovers(tmp_path):
@@ -29,6 +31,39 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
         write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.fixture
+def stale(monkeypatch) -> list[OSError]:
+    """Errors that the next reads meet, as those of a file on NFS that was replaced just now."""
+    errors: list[OSError] = []
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if errors:
+            raise errors.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    return errors
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, stale):
+    path = tmp_path / "status.json"
+    write_text(path, "new")
+    stale += [OSError(errno.ESTALE, "Stale file handle")] * 2
+    assert read_text(path) == "new"
+    assert not stale
+    path.unlink()
+    assert read_text(path) is None
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+def test_a_file_that_cannot_be_read_is_told(tmp_path, stale, number):
+    stale += [OSError(number, os.strerror(number))] * 100
+    with pytest.raises(OSError, match=os.strerror(number)):
+        read_text(tmp_path / "status.json")
+    assert len(stale) >= 90
 
 
 def test_a_folder_is_published_once(tmp_path):

@@ -150,9 +150,9 @@ def test_beats_are_counted(tmp_path):
     assert read_beat(path) == (0, None)
     beat.tick()
     beat.tick()
-    count, at = read_beat(path)
+    count, at_s = read_beat(path)
     assert count == 2
-    assert at is not None
+    assert at_s is not None
 
 
 @pytest.mark.parametrize(

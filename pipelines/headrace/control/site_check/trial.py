@@ -11,6 +11,7 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.leases import client, preflight
 from headrace.leases.batch.findings import Finding, fail, ok, warn
+from headrace.leases.heartbeat import last_beat
 from headrace.leases.records import LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role, Site
@@ -97,7 +98,8 @@ def _wait(
 
 def _skew_s(folder: LeaseFolder) -> float:
     """By how much the first node's clock is behind this one's; its last heartbeat included."""
-    return time.time() - float(folder.heartbeat.read_text()) if folder.heartbeat.exists() else 0.0
+    beaten_at = last_beat(folder)
+    return 0.0 if beaten_at is None else time.time() - beaten_at
 
 
 def _nodes(found: tuple[preflight.NodeReport, ...]) -> Iterator[Finding]:

@@ -1,0 +1,46 @@
+"""The sign of life of a lease's host: a file with the time, rewritten every few seconds."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.storage.atomic import read_text, write_text
+from headrace.storage.layout import LeaseFolder
+
+
+def beat(folder: LeaseFolder) -> None:
+    """Write a heartbeat: the time of day, and of a clock that nobody sets.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    write_text(folder.heartbeat, f"{time.time():.3f} {time.monotonic():.3f}\n")
+
+
+def last_beat(folder: LeaseFolder) -> float | None:
+    """When the host gave the last heartbeat, by its own clock, seconds since the epoch."""
+    found = _read(folder)
+    return None if found is None else found[0]
+
+
+def silence_s(folder: LeaseFolder, *, host_is_here: bool) -> float:
+    """Seconds since the last sign of life: heartbeat, or else the request for the lease.
+
+    Args:
+        folder: The lease.
+        host_is_here: Whether its host runs on this machine. Then the clock counts that nobody sets,
+            and that stands still while the machine sleeps, as the host does.
+    """
+    found = _read(folder)
+    if found is None:
+        return time.time() - (folder.spec.stat().st_mtime if folder.spec.exists() else 0.0)
+    at, ticked_s = found
+    return time.monotonic() - ticked_s if host_is_here else time.time() - at
+
+
+def _read(folder: LeaseFolder) -> tuple[float, float] | None:
+    text = read_text(folder.heartbeat)
+    if text is None:
+        return None
+    at, ticked_s = text.split()
+    return float(at), float(ticked_s)
