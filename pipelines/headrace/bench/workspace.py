@@ -10,8 +10,8 @@ from pathlib import Path
 
 from headrace.errors import StorageFullError, UserError
 from headrace.storage.memory import available_memory_bytes
+from headrace.storage.mounts import file_system_of
 from headrace.storage.room import free_bytes
-from headrace.storage.tiers import file_system
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 
@@ -44,8 +44,7 @@ def remove(folder: Path) -> None:
 
 
 def _require_room(folder: Path, needed_bytes: int) -> None:
-    mounts = Path("/proc/self/mounts")
-    kind = file_system(mounts.read_text(), folder.resolve()) if mounts.exists() else ""
+    kind = file_system_of(folder)
     free = free_bytes(folder)
     room = min(free, available_memory_bytes()) if kind in _IN_MEMORY else free
     if room < needed_bytes:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
+from headrace.errors import StepError
 from headrace.leases import client
 from headrace.leases.marks import marked
 from headrace.leases.records import LeaseSpec
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder
+
+logger = logging.getLogger(__name__)
 
 _GRACE_S = 10.0
 
@@ -34,13 +38,22 @@ def folders(site: SiteFolder) -> tuple[LeaseFolder, ...]:
 
 
 def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
-    """Leases that are lost, whose owner has gone, or that ended and left processes behind."""
+    """Leases that are lost, whose owner has gone, or that ended and left processes behind.
+
+    One that another release has written and this one cannot read is passed over, with a warning.
+    """
     known = folders(site)
     processes = marked(known)
     found = []
     for folder in known:
         num_processes = len(processes[str(folder.path.resolve())])
-        why = _why_left(folder, num_processes)
+        if folder.closed.exists() and not num_processes:  # as all but the newest ones of a site
+            continue
+        try:
+            why = _why_left(folder, num_processes)
+        except StepError as error:
+            logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
+            continue
         if why:
             found.append(Leftover(folder=folder, why=why, num_processes=num_processes))
     return tuple(found)
@@ -64,7 +77,7 @@ def _why_left(folder: LeaseFolder, num_processes: int) -> str:
         return ""
     state = client.state(folder, spec.lost_after_s)
     if state is LeaseState.LOST:
-        return client.why_ended(folder) if num_processes or not folder.closed.exists() else ""
+        return client.why_ended(folder)
     if not state.is_active:
         return f"it has ended and left {num_processes} processes" if num_processes else ""
     owner = spec.owner

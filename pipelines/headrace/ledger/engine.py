@@ -19,7 +19,7 @@ from sqlalchemy.sql.dml import Insert
 
 from headrace.errors import LedgerError, nearest
 from headrace.ledger.address import VARIABLE, masked, parse_url
-from headrace.ledger.mounts import current_mounts, network_file_system
+from headrace.storage.mounts import current_mounts, network_file_system
 
 _BUSY_TIMEOUT_S = 60
 

@@ -8,13 +8,12 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.storage.tiers import file_system
+from headrace.storage.mounts import file_system_of
 
 logger = logging.getLogger(__name__)
 
 _BYTES_A_STRIPE = 2**30  # a shard below that is on one target: many shards spread over all of them
 _MAX_STRIPES = 8
-_MOUNTS = Path("/proc/self/mounts")
 _TIMEOUT_S = 60.0
 
 
@@ -39,9 +38,9 @@ def set_stripes(folder: Path, shard_sizes: Sequence[int]) -> None:
         shard_sizes: Bytes of each shard that is to be written.
     """
     tool = shutil.which("lfs")
-    if tool is None or not shard_sizes or not _MOUNTS.exists():
+    if tool is None or not shard_sizes:
         return
-    if file_system(_MOUNTS.read_text(), folder.resolve()) != "lustre":
+    if file_system_of(folder) != "lustre":
         return
     command = stripe_command(folder, max(shard_sizes))
     try:

@@ -178,11 +178,13 @@ class ShardServer:
         return bool(awaited) or any(self._open[node] for node in others)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # closed
-                return
+            except OSError as error:  # closed, or the peer was gone already, or no file is free
+                if not self._closed.wait(_LOOK_S):
+                    logger.warning("A peer could not be let in: %s", error)
+                continue
             if self._slots.acquire(blocking=False):
                 serve = threading.Thread(target=self._serve, args=(connection,), daemon=True)
                 serve.start()

@@ -13,6 +13,7 @@ from pydantic import ByteSize
 from headrace.errors import StorageFullError
 from headrace.recipe.site import Tier
 from headrace.storage.memory import available_memory_bytes
+from headrace.storage.mounts import file_system_of
 from headrace.storage.use import at_once
 
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -93,11 +94,12 @@ def prepare(folder: Path) -> str:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        owner = folder.stat().st_uid
+        owners = (folder.lstat().st_uid, folder.stat().st_uid)
     except OSError as error:
         return f"cannot be created: {error.strerror or error}"
-    if owner not in (os.getuid(), 0):
-        return f"belongs to another user (uid {owner})"
+    for owner in owners:
+        if owner not in (os.getuid(), 0):
+            return f"belongs to another user (uid {owner})"
     return "" if os.access(folder, os.W_OK | os.X_OK) else "is not writable"
 
 
@@ -154,22 +156,6 @@ def bytes_in(folder: Path) -> int:
     return sum(_size_of(name) for name in names)
 
 
-def file_system(mounts: str, path: Path) -> str:
-    """Type of the file system that holds a path.
-
-    Args:
-        mounts: Content of `/proc/self/mounts`.
-        path: An absolute path without links.
-    """
-    best, kind = -1, ""
-    for line in mounts.splitlines():
-        _, point, name = line.split(" ", 3)[:3]
-        point = point.replace("\\040", " ")
-        if len(Path(point).parts) >= best and path.is_relative_to(point):
-            best, kind = len(Path(point).parts), name
-    return kind
-
-
 def _free_bytes(folder: Path) -> int:
     status = os.statvfs(folder)
     free_bytes = status.f_bavail * status.f_frsize
@@ -177,8 +163,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _is_in_memory(folder: Path) -> bool:
-    mounts = Path("/proc/self/mounts")
-    return mounts.exists() and file_system(mounts.read_text(), folder.resolve()) in _IN_MEMORY
+    return file_system_of(folder) in _IN_MEMORY
 
 
 def _number_in(file: Path) -> int:

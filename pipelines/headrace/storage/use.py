@@ -33,16 +33,16 @@ def in_use(file: Path) -> Iterator[None]:
     """
     handle = locked(file, shared=True)
     ended = threading.Event()
-    renewing = threading.Thread(target=_renew, args=(file, ended), daemon=True)
+    renewing = threading.Thread(target=_renew, args=(handle, ended), daemon=True)
     try:
-        os.utime(file)
+        os.utime(handle)  # of the file that is locked, also when somebody has removed its name
         renewing.start()
         try:
             yield
         finally:
             ended.set()
             renewing.join()
-            os.utime(file)
+            os.utime(handle)
     finally:
         os.close(handle)
 
@@ -94,6 +94,6 @@ def at_once(file: Path) -> Iterator[bool]:
         lock.release()
 
 
-def _renew(file: Path, ended: threading.Event) -> None:
+def _renew(handle: int, ended: threading.Event) -> None:
     while not ended.wait(_RENEW_S):
-        os.utime(file)
+        os.utime(handle)

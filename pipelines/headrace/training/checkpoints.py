@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ FINAL = "final.ckpt"
 
 OUTCOME = "final.json"
 """Written after `final.ckpt`: training is complete."""
+
+_DAMAGE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
+"""What `zipfile` raises for bits that flipped: in data, in names, in flags and in methods."""
 
 _NAME = re.compile(r"step-(\d{9,})\.ckpt")
 
@@ -74,7 +78,7 @@ def damage(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
-    except (OSError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         return f"{type(error).__name__}: {error}"
     return None if bad is None else f"checksum of {bad} is wrong"
 

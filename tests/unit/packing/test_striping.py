@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.packing import striping
 from headrace.packing.striping import set_stripes, stripe_command
 
 
@@ -26,7 +25,7 @@ def lustre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tools.mkdir()
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/x / ext4 rw 0 0\nmgs:/x {tmp_path} lustre rw 0 0\n")
-    monkeypatch.setattr(striping, "_MOUNTS", mounts)
+    monkeypatch.setattr("headrace.storage.mounts.TABLE", mounts)
     monkeypatch.setenv("PATH", str(tools), prepend=":")
     return folder
 

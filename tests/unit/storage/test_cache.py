@@ -53,6 +53,13 @@ def test_using_a_copy_makes_it_the_last_to_go(tmp_path, sources):
     assert names(sources) == {"aaa", "ccc"}
 
 
+def test_a_use_ends_in_order_when_somebody_has_removed_its_file(tmp_path):
+    """What cleans /tmp and /dev/shm by age must not fail a training at its end."""
+    with in_use(tmp_path / "x.use"):
+        (tmp_path / "x.use").unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_copy_in_use_is_never_evicted(tmp_path, sources):
     """Pains 28."""
     with staged(tmp_path / "aaa", sources) as copy, staged(tmp_path / "bbb", sources):

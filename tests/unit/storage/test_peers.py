@@ -3,6 +3,7 @@
 The nodes are threads or processes with a tier folder each; they meet at real sockets.
 """
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -169,6 +170,25 @@ def test_strangers_are_given_nothing(tmp_path):
         )
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((HOST, port), timeout=10)
+
+
+def test_a_node_that_cannot_let_a_peer_in_lets_in_the_next(tmp_path, monkeypatch):
+    """As with too many open files, or a peer that has hung up in between."""
+    manifest = make_dataset(tmp_path / "source")
+    group, _ = groups(tmp_path, 2)
+    errors = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError("hung up")]
+    accept = socket.socket.accept
+
+    def accept_later(listener: socket.socket) -> tuple[socket.socket, object]:
+        if errors:
+            raise errors.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    with sharing(group, manifest.shards) as own:
+        own.meet()
+        assert _asked(group.port_of(0), lambda _: b"no request\n") == b""
+    assert not errors
 
 
 def test_key_is_private(tmp_path):

@@ -48,6 +48,19 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, harm):
     assert checkpoints.newest_whole(tmp_path) == good
 
 
+def test_bits_that_flip_anywhere_are_damage_or_harmless(tmp_path):
+    """Also those that tell how the file is to be read."""
+    path = save(tmp_path, 1)
+    content = path.read_bytes()
+    others = content.index((torch.arange(1000) + 1).numpy().tobytes()[:80]), 8000
+    places = [n for n in range(0, len(content), 7) if not others[0] <= n < sum(others)]
+    told = 0
+    for place in places:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x81]) + content[place + 1 :])
+        told += checkpoints.damage(path) is not None
+    assert 0 < told < len(places)
+
+
 def test_prune_keeps_the_newest_and_all_else(tmp_path):
     for step in (3, 6, 9, 12):
         save(tmp_path, step)

@@ -18,6 +18,7 @@ from headrace import __version__
 from headrace.leases.batch.findings import Finding, fail, ok, warn
 from headrace.recipe.site import Role, Site, Tier
 from headrace.storage import tiers
+from headrace.storage.mounts import file_system_of
 
 _OF_ONE_MACHINE = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
@@ -112,7 +113,7 @@ def container_image(role: Role) -> Iterator[Finding]:
 
 
 def _place(path: Path, subject: str, is_doubtful: bool) -> Finding:
-    kind = _file_system(path)
+    kind = file_system_of(path) or "unknown"
     if is_doubtful and kind in _OF_ONE_MACHINE:
         seen = f"{path} lies on {kind}, which other machines hardly see"
         return warn(subject, seen, f"All nodes must see it under this path. {_BY_JOB}")
@@ -183,8 +184,3 @@ def _tier(name: str, tier: Tier) -> Finding:
     if usable == 0:
         return warn(name, f"{folder} has no room", "See `headrace cache list`.")
     return ok(name, f"{folder}, {ByteSize(usable).human_readable()} usable")
-
-
-def _file_system(path: Path) -> str:
-    mounts = Path("/proc/self/mounts")
-    return tiers.file_system(mounts.read_text(), path.resolve()) if mounts.exists() else "unknown"

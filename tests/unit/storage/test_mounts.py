@@ -1,12 +1,13 @@
-"""Which file systems a SQLite ledger is refused on."""
+"""Which file system a path is on, and on which ones a SQLite ledger is refused."""
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from headrace.ledger.mounts import current_mounts, file_system, network_file_system
+from headrace.storage import mounts
+from headrace.storage.mounts import file_system, file_system_of, network_file_system
 
 MOUNTS = r"""/dev/vda1 / ext4 rw,relatime 0 0
 server:/home /home nfs4 rw,vers=4.2 0 0
@@ -46,4 +47,23 @@ def test_damaged_and_missing_lines_are_no_network():
 
 
 def test_this_machine_tells_its_mounts():
-    assert file_system(PurePosixPath("/proc/self"), current_mounts()) == "proc"
+    assert file_system_of(Path("/proc/1")) == "proc"
+
+
+def test_a_name_that_is_no_text_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A USB stick of another country is mounted under bytes that are not UTF-8."""
+    (tmp_path / "mounts").write_bytes(b"/dev/sdc /media/caf\xe9 vfat rw 0 0\n" + MOUNTS.encode())
+    monkeypatch.setattr(mounts, "TABLE", tmp_path / "mounts")
+    assert file_system_of(Path("/lustre/x")) == "lustre"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/dev/shm/x", "tmpfs"), ("/data", "ext4"), ("/data/my disk/x", "xfs"), ("/datax", "ext4")],
+)
+def test_file_system_of_the_longest_mount(path: str, kind: str):
+    table = (
+        "/dev/vda / ext4 rw 0 0\ndevtmpfs /dev devtmpfs rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n"
+        "/dev/vdb /data/my\\040disk xfs rw 0 0\n"
+    )
+    assert file_system(PurePosixPath(path), table) == kind

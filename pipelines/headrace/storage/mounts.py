@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePath, PurePosixPath
 
+TABLE = Path("/proc/mounts")
+"""The file systems that this machine has mounted."""
+
 NETWORK_FILE_SYSTEMS = frozenset(
     (
         "acfs",
@@ -73,10 +76,15 @@ def network_file_system(path: PurePath, mounts: str) -> str | None:
     return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 
+def file_system_of(path: Path) -> str:
+    """Type of the file system that holds a path of this machine; empty when that is not known."""
+    return file_system(path.resolve(), current_mounts())
+
+
 def current_mounts() -> str:
     """Text of this machine's `/proc/mounts`; empty where there is none."""
     try:
-        return Path("/proc/mounts").read_text(errors="surrogateescape")
+        return TABLE.read_text(errors="surrogateescape")
     except FileNotFoundError:
         return ""
 

@@ -1,0 +1,59 @@
+"""What counts as left over of a site's leases."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from headrace.leases import client
+from headrace.leases.reap import leftovers, reap
+from headrace.leases.records import Ending, LeaseSpec
+from headrace.recipe.site import Role
+from headrace.states import LeaseState
+from headrace.storage.atomic import write_record, write_text
+from headrace.storage.layout import LeaseFolder, SiteFolder
+
+_DONE = Ending(state=LeaseState.CLOSED, reason="done")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SiteFolder:
+    """A site with a lost lease, `c`."""
+    site = SiteFolder(tmp_path)
+    _lease(site, "c", heartbeat="1.0 1.0")
+    return site
+
+
+def _lease(site: SiteFolder, lease_id: str, heartbeat: str) -> LeaseFolder:
+    lease = site.lease(lease_id)
+    spec = LeaseSpec(lease_id=lease_id, key="k", run_id="r", role_name="cpu", role=Role())
+    write_record(lease.spec, spec)
+    write_text(lease.heartbeat, heartbeat)
+    return lease
+
+
+def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_ended(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another release has written it."""
+    caplog.set_level(logging.WARNING)
+    write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
+    assert [each.folder.lease_id for each in reap(site)] == ["c"]
+    assert client.state(site.lease("c"), 20) is LeaseState.LOST
+    assert site.lease("c").closed.exists()
+    assert "Lease b is passed over" in caplog.text
+    assert leftovers(site) == ()
+
+
+def test_what_has_ended_is_not_looked_at_again(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site's leases of years are there; each look at one takes a few files of a slow storage."""
+    caplog.set_level(logging.WARNING)
+    for lease_id in ("a", "b"):
+        write_text(site.lease(lease_id).spec, "{}")
+        write_record(site.lease(lease_id).closed, _DONE)
+    assert [each.folder.lease_id for each in leftovers(site)] == ["c"]
+    assert not caplog.text
