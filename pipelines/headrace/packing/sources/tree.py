@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import compress, islice
 from pathlib import Path
 
-from headrace.errors import RecipeError
+from headrace.errors import DataError, RecipeError
 from headrace.packing.listed import Listed, Times, by_path, numbers
 from headrace.packing.sources.looks import Looks
 from headrace.packing.sources.stat_process import Files, Part
@@ -35,19 +36,22 @@ class Tree:
 
         Raises:
             RecipeError: A folder is a link.
+            DataError: A folder may not be read, or vanished meanwhile.
         """
-        for prefix, folder, parts in self._folders(check):
-            try:
-                for entries in parts:
-                    yield from (prefix + entry.name for entry in entries)
-            finally:
-                os.close(folder)
+        with self._told():
+            for prefix, folder, parts in self._folders(check):
+                try:
+                    for entries in parts:
+                        yield from (prefix + entry.name for entry in entries)
+                finally:
+                    os.close(folder)
 
     def files(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
         """The files of `names` that are wanted, by path.
 
         Raises:
             RecipeError: A folder is a link, a name is not UTF-8, or a link leaves the folder.
+            DataError: A folder may not be read, or something vanished meanwhile.
         """
         paths: list[str] = []
         sizes, times_ns = numbers(()), numbers(())
@@ -62,8 +66,9 @@ class Tree:
 
         Raises:
             RecipeError: As `files`.
+            DataError: As `files`.
         """
-        with Looks() as looks:
+        with self._told(), Looks() as looks:
             for prefix, folder, parts in self._folders(check):
                 try:
                     for entries in parts:
@@ -130,6 +135,17 @@ class Tree:
             if entry.is_symlink():
                 self.check_link(prefix + entry.name)
         return Files(f"{self._folder}/{prefix}", paths, found)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell in the user's words what cannot be listed."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(
+                f"{self._folder}: '{error.filename}' cannot be listed: {error.strerror}",
+                "See whether it may be read, and list again when nothing writes to the folder.",
+            ) from error
 
     def _link_to_folder(self, path: str) -> RecipeError:
         target = (self._folder / path).resolve()

@@ -158,6 +158,21 @@ def test_check_may_stop_the_listing(tmp_path: Path) -> None:
         open_source(spec_of(tmp_path)).list_samples(stop)
 
 
+@pytest.mark.parametrize("gone", ["a", "b", "c.png"])
+def test_what_vanishes_while_it_is_listed_is_told(tmp_path: Path, gone: str) -> None:
+    """A folder that is written to meanwhile is no dataset yet."""
+    source = touch(tmp_path, "a/1.png", "b/1.png", "c.png")
+    num_open = len(os.listdir("/proc/self/fd"))
+
+    def vanish() -> None:
+        if (source / gone).exists():
+            (source / gone).rename(tmp_path.parent / f"gone-{tmp_path.name}")
+
+    with pytest.raises(DataError, match=f"{gone}/?' cannot be listed: No such file"):
+        open_source(spec_of(source)).list_samples(vanish)
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
 def test_name_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.png")).write_bytes(b"")
     with pytest.raises(RecipeError, match="is not UTF-8"):
