@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,14 @@ def process() -> Iterator[StatProcess]:
     started = StatProcess()
     yield started
     started.close()
+
+
+def started() -> tuple[StatProcess, psutil.Process]:
+    """The process as its user and as the machine sees it; other tests may have left some."""
+    before = psutil.Process().children()
+    process = StatProcess()
+    (other,) = (child for child in psutil.Process().children() if child not in before)
+    return process, other
 
 
 def files_of(folder: Path, *names: str) -> Files:
@@ -61,21 +70,21 @@ def test_a_file_that_is_gone_is_told_as_by_this_process(
         list(process.answers(wait=True))
 
 
-def test_one_that_is_killed_is_done_without(process: StatProcess, tmp_path: Path) -> None:
+def test_one_that_is_killed_is_done_without(tmp_path: Path) -> None:
     """pains 18: what was asked of it is answered all the same."""
     files = files_of(tmp_path, "1", "22")
-    (other,) = psutil.Process().children()
-    other.suspend()
-    assert process.ask(files)
-    other.kill()
-    ((paths, sizes, _),) = process.answers(wait=True)
-    assert (list(paths), list(sizes)) == (["a/1", "a/22"], [1, 2])
-    assert not process.ask(files)
+    process, other = started()
+    with closing(process):
+        other.suspend()
+        assert process.ask(files)
+        other.kill()
+        ((paths, sizes, _),) = process.answers(wait=True)
+        assert (list(paths), list(sizes)) == (["a/1", "a/22"], [1, 2])
+        assert not process.ask(files)
 
 
 def test_it_ends_with_its_user(tmp_path: Path) -> None:
-    process = StatProcess()
-    (other,) = psutil.Process().children()
+    process, other = started()
     assert process.ask(files_of(tmp_path, "1"))
     process.close()
     assert not other.is_running()
