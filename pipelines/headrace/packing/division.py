@@ -14,12 +14,8 @@ from headrace.errors import DataError, RecipeError
 from headrace.packing.labels import Labels
 from headrace.packing.listed import Listed, taken
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order, ranks
+from headrace.recipe.data import TRAIN, in_split_order
 from headrace.recipe.dataset import DatasetSpec, PackSpec
-
-TRAIN = "train"
-"""The split that is cut into folds."""
-
-_KNOWN_SPLITS = (TRAIN, "val", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +83,10 @@ def _given_splits(dataset: DatasetSpec, samples: Listed) -> dict[str, Indices]:
             "Give each sample a split, or none.",
         )
     names = np.array(samples.splits, dtype=object)
-    found = sorted(set(names))
     order = ranks(samples.paths, dataset.split_seed)
-    known = [name for name in _KNOWN_SPLITS if name in found]
-    ordered = known + [name for name in found if name not in known]
-    return {name: in_order(np.flatnonzero(names == name), order) for name in ordered}
+    return {
+        name: in_order(np.flatnonzero(names == name), order) for name in in_split_order(set(names))
+    }
 
 
 def folds_of(

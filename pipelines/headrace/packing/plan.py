@@ -9,11 +9,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.packing.division import TRAIN, Listing, folds_of, shards_of, split_samples
+from headrace.packing.division import Listing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
 from headrace.packing.listed import Listed, Times, numbers, taken
 from headrace.packing.looked import every_of
 from headrace.packing.splits import Indices, ranks
+from headrace.recipe.data import TRAIN
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 from headrace.shards.format import HEADER_BYTES
 from headrace.storage.manifest import FORMAT_VERSION, FieldInfo, Record

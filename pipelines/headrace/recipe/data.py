@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -13,6 +14,12 @@ TRAIN = "train"
 
 VALIDATION = "val"
 """Split that is validated on while training, if there is one; with `data.fold`, that fold."""
+
+
+def in_split_order(names: Iterable[str]) -> list[str]:
+    """Names of splits in the one order that datasets keep them in: train, val, test, others."""
+    known = {TRAIN: 0, VALIDATION: 1, "test": 2}
+    return sorted(names, key=lambda name: (known.get(name, len(known)), name))
 
 
 class StageSpec(Part):

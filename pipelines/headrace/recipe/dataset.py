@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headrace.recipe.base import Bytes, Fraction, Name, Part, Target, no_credentials
+from headrace.recipe.data import in_split_order
 
 SourceFormat = Literal[
     "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "function"
@@ -66,13 +67,18 @@ class DatasetSpec(Part):
     """Function of yours that makes a dict of fields out of the path of a local file; the site must
     allow it."""
     splits: dict[Name, Fraction] = {"train": 0.8, "val": 0.1, "test": 0.1}
-    """Share of the samples in each split; must add up to 1."""
+    """Share of the samples in each split; must add up to 1. Their order means nothing."""
     stratify: bool = True
     """Whether every split keeps the class shares of the whole."""
     split_seed: int = Field(default=0, ge=0)
     """Seed of the split and of the order of samples in the shards."""
     folds: int | None = Field(default=None, ge=2)
     """Cut split `train` into so many folds for cross-validation; there is no split `val` then."""
+
+    @field_validator("splits")
+    @classmethod
+    def _in_order(cls, splits: dict[Name, Fraction]) -> dict[Name, Fraction]:
+        return {name: splits[name] for name in in_split_order(splits)}
 
     @model_validator(mode="after")
     def _check(self) -> DatasetSpec:

@@ -1,13 +1,17 @@
-"""Shards of sources that are read in sequence, and of equal size."""
+"""Splits of a recipe; shards of sources that are read in sequence, and of equal size."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from headrace.packing.division import cut, shards_of
+from headrace.packing.division import Listing, cut, shards_of, split_samples
+from headrace.packing.labels import Labels
+from headrace.packing.listed import Listed
 from headrace.packing.splits import ranks
-from headrace.recipe.dataset import PackSpec
+from headrace.recipe.dataset import DatasetSpec, PackSpec
 
 PATHS = [f"rows.parquet#{number}" for number in range(100)]
 
@@ -43,3 +47,29 @@ def test_shards_of_a_sequence_hold_neighbours_in_random_order() -> None:
 )
 def test_edges(sizes: list[int], pack: dict[str, int], edges: list[tuple[int, int]]) -> None:
     assert list(cut(np.array(sizes, dtype=np.int64), PackSpec.model_validate(pack))) == edges
+
+
+@settings(max_examples=20)
+@given(st.permutations(["train", "val", "test", "a", "z"]), st.booleans(), st.booleans(), st.data())
+def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
+    names: list[str], stratify: bool, has_groups: bool, data: st.DataObject
+) -> None:
+    """A recipe that is written anew with sorted keys is the same dataset."""
+    labels = data.draw(st.lists(st.integers(0, 2), min_size=40, max_size=40))
+    files = [f"{number}.png" for number in range(40)]
+    groups = {"groups": [str(number // 3) for number in range(40)]} if has_groups else {}
+    listing = Listing(
+        source="source",
+        samples=Listed(files, [1] * 40, [""] * 40, **groups),
+        labels=Labels(classes=("0", "1", "2"), indices=tuple(labels)),
+    )
+    shares = {"train": 0.4, "val": 0.2, "test": 0.2, "a": 0.1, "z": 0.1}
+    given, wanted = (
+        DatasetSpec(name="one", source="source", splits=splits, stratify=stratify)
+        for splits in ({name: shares[name] for name in names}, shares)
+    )
+    assert given.model_dump_json() == wanted.model_dump_json()
+    found = split_samples(given, listing, may_be_empty=True)
+    right = split_samples(wanted, listing, may_be_empty=True)
+    assert list(found) == list(right) == ["train", "val", "test", "a", "z"]
+    assert all(np.array_equal(found[name], right[name]) for name in right)
