@@ -14,6 +14,7 @@ from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.images import write_class_folders
 from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
+from support.net_hosts import net_hosts
 from support.ports import find_free_port
 from support.rank_processes import end_idle_servers
 from support.s3_servers import (
@@ -26,7 +27,6 @@ from support.s3_servers import (
 from support.scheduling import pytest_xdist_make_scheduler
 from support.slurm_dev import dev_slurm, slurm
 from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
-from support.two_hosts import two_hosts
 from support.waiting import wait_until
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "login_node",
     "moto_bucket",
     "moto_server",
+    "net_hosts",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
     "pytest_runtest_teardown",
@@ -43,7 +44,6 @@ __all__ = [
     "rclone_server",
     "s3_credentials",
     "slurm",
-    "two_hosts",
 ]
 
 _ORDER = ("architecture", "unit", "contract", "dags", "chaos", "docs", "benchmarks", "integration")

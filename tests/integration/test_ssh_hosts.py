@@ -73,14 +73,9 @@ def test_a_job_is_started_once_and_cancelled_on_all_hosts(
     hosts: tuple[Login, ...], login_node: LoginNode, tmp_path: Path
 ):
     """pains 17: an answer that was lost makes no second job."""
-    sockets = login_node.folder / "ssh"
-    system = SshHosts(hosts, {each.host: SshCommands(each, {}, folder=sockets) for each in hosts})
+    system = _system(hosts, login_node)
     pids = tmp_path / "pids"
-    text = f"echo $$ >> {pids}; exec sleep 600"
-    spec = JobSpec(
-        name=f"headrace-{tmp_path.name}", command=("sh", "-c", text), nodes=2, cpus_per_node=1,
-        time_limit_s=600.0, folder=str(tmp_path), log=str(tmp_path / "log"),
-    )  # fmt: skip
+    spec = _job(tmp_path, f"echo $$ >> {pids}; exec sleep 600")
     assert [system.submit(spec) for _ in range(3)] == [spec.name] * 3
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 30, "both to run")
     assert [each.state for each in system.find(spec.name)] == [JobState.RUNNING]
@@ -88,6 +83,35 @@ def test_a_job_is_started_once_and_cancelled_on_all_hosts(
     left = [int(pid) for pid in pids.read_text().split()]
     wait_until(lambda: not any(map(psutil.pid_exists, left)), 20, "both to be cleared away")
     assert system.poll([spec.name, "nobody"])[spec.name].state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_job_ends_on_all_hosts_when_one_fails(
+    hosts: tuple[Login, ...], login_node: LoginNode, tmp_path: Path, failing: int
+):
+    """Pains 22: as where a batch system ends the job; else the lease would wait for that host."""
+    system = _system(hosts, login_node)
+    pids = tmp_path / "pids"
+    both = f"echo $$ >> {pids}; until [ $(wc -l < {pids}) = 2 ]; do sleep 0.05; done"
+    spec = _job(tmp_path, f"{both}; [ $HEADRACE_NODE_INDEX != {failing} ] || exit 3; sleep 600")
+    system.submit(spec)
+    wait_until(lambda: system.poll([spec.name])[spec.name].state.is_final, 30, "the job to end")
+    sight = system.poll([spec.name])[spec.name]
+    assert (sight.state, sight.reason) == (JobState.FAILED, "exit code 3")
+    left = [int(pid) for pid in pids.read_text().split()]
+    wait_until(lambda: not any(map(psutil.pid_exists, left)), 20, "both to be cleared away")
+
+
+def _system(hosts: tuple[Login, ...], login_node: LoginNode) -> SshHosts:
+    sockets = login_node.folder / "ssh"
+    return SshHosts(hosts, {each.host: SshCommands(each, {}, folder=sockets) for each in hosts})
+
+
+def _job(folder: Path, text: str) -> JobSpec:
+    return JobSpec(
+        name=f"headrace-{folder.name}", command=("sh", "-c", text), nodes=2, cpus_per_node=1,
+        time_limit_s=600.0, folder=str(folder), log=str(folder / "log"),
+    )  # fmt: skip
 
 
 def _role(hosts: tuple[Login, ...]) -> Role:

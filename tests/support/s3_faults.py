@@ -54,13 +54,13 @@ class Faults:
 
 
 @contextmanager
-def faulty(upstream: str) -> Iterator[Faults]:
+def faulty(upstream: str, address: str = "127.0.0.1") -> Iterator[Faults]:
     """A proxy before the server at `upstream`; without faults it only hands on."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = ThreadingHTTPServer((address, 0), _Handler)
     server.daemon_threads = True
     server.upstream = urlsplit(upstream)  # type: ignore[attr-defined]
     server.faults = Faults(  # type: ignore[attr-defined]
-        endpoint_url=f"http://127.0.0.1:{server.server_port}"
+        endpoint_url=f"http://{address}:{server.server_port}"
     )
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

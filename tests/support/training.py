@@ -90,6 +90,19 @@ def make_recipe(content: Mapping[str, Any]) -> Recipe:
     return parse(Recipe, defaults | dict(content), "test")
 
 
+def streamed_recipe(notes: Path) -> dict[str, Any]:
+    """Keys of a recipe that trains on what no tier holds, with the model's notes in a folder."""
+    notes.mkdir(parents=True, exist_ok=True)
+    return {
+        "seed": 5,
+        "code": [str(CODE)],
+        "stage": {"partial": True},
+        "data": {"global_batch_size": 8, "shuffle_window": 2},
+        "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), "pause_s": 0.02},
+        "trainer": {"accelerator": "cpu", "max_epochs": 2},
+    }
+
+
 def make_site(folder: Path, *, ranks: int = 2, nodes: int = 1, **content: Any) -> Site:
     """A site with one gang and one tier below a folder."""
     return parse(

@@ -13,7 +13,14 @@ from headrace.storage.store import open_store
 from headrace.training.step import train
 from support.s3_servers import S3Server
 from support.shards import write_dataset
-from support.training import CODE, ThisProcessFleet, make_context, make_recipe, make_site
+from support.training import (
+    CODE,
+    ThisProcessFleet,
+    make_context,
+    make_recipe,
+    make_site,
+    streamed_recipe,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -37,17 +44,7 @@ def dataset(tmp_path) -> Path:
 
 
 def trained(folder: Path, dataset: str, manifest_of: Path, site: dict[str, Any]) -> dict[str, Any]:
-    (folder / "notes").mkdir(parents=True)
-    recipe = make_recipe(
-        {
-            "seed": 5,
-            "code": [str(CODE)],
-            "stage": {"partial": True},
-            "data": {"global_batch_size": 8, "shuffle_window": 2},
-            "model": {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes")},
-            "trainer": {"accelerator": "cpu", "max_epochs": 2},
-        }
-    )
+    recipe = make_recipe(streamed_recipe(folder / "notes"))
     context = make_context(folder, recipe, make_site(folder, allowed_code=[str(CODE)], **site))
     return train(context, ThisProcessFleet(), dataset, read_manifest(manifest_of))
 

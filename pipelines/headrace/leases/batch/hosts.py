@@ -36,14 +36,26 @@ mv "$d.$$" "$d/script"
 {JOB}="$n" setsid sh -c '
 echo "$$ $(cut -d " " -f 22 /proc/$$/stat)" > "$1/new"
 mv "$1/new" "$1/process"
-timeout --kill-after=30 "$2" /bin/bash "$1/script"
-echo $? > "$1/new"
+timeout --kill-after=30 "$2" /bin/bash "$1/script" &
+job=$! code=0
+wait $job || code=$?
+exec 2> /dev/null
+kill -TERM -$job  # what a script leaves whose other hosts have failed
+for tick in $(seq 100); do
+    kill -s 0 -$job || break
+    sleep 0.1
+done
+kill -KILL -$job
+echo $code > "$1/new"
 mv "$1/new" "$1/code"
 ' sh "$d" "$2" < /dev/null > "$d/output" 2>&1 &
 until [ -s "$d/process" ]; do sleep 0.05; done
 echo "$n"
 """
-"""Takes the script on its standard input, all or nothing; a second time changes nothing."""
+"""Takes the script on its standard input, all or nothing; a second time changes nothing.
+
+`timeout` makes a group of the processes that it starts; the job has ended when they have.
+"""
 
 _LOOK = f"""\
 for n; do
