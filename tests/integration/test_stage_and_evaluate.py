@@ -9,8 +9,8 @@ import psutil
 import pytest
 import torch
 
+from headrace.data.batch import read_batch
 from headrace.data.decode import Decoder
-from headrace.data.loader import read_batch
 from headrace.data.transforms import ScaleToUnit
 from headrace.evaluation.merge import read_predictions
 from headrace.examples.digits_model import DigitsClassifier

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from headrace.data.pace import Pace
+from headrace.data.payoff import Payoff
 
 T = TypeVar("T")
 G = TypeVar("G")
@@ -53,8 +53,8 @@ def read_ahead(
             reader.stop()
 
 
-def read_at_pace(
-    begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int, pace: Pace
+def read_ahead_while_it_pays(
+    begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int, payoff: Payoff
 ) -> Generator[T, None, None]:
     """As `read_ahead`, as long as that pays.
 
@@ -62,21 +62,21 @@ def read_at_pace(
         begin: As for `read_ahead`.
         parts: What to read; reading a part again must give the same.
         depth: As for `read_ahead`.
-        pace: Says whether reading ahead pays, and is told how it goes.
+        payoff: Says whether reading ahead pays, and is told how it goes.
     """
     left = parts
     while left:
-        was_ahead, num_read = pace.is_ahead, 0
+        was_ahead, num_read = payoff.is_ahead, 0
         asked = time.perf_counter()
         with closing(read_ahead(begin, left, depth if was_ahead else 0)) as results:
             for result in results:
                 began = time.perf_counter()
                 yield result
                 ended = time.perf_counter()
-                pace.saw(began - asked, ended - began)
+                payoff.saw(began - asked, ended - began)
                 asked = ended
                 num_read += 1
-                if pace.is_ahead != was_ahead:
+                if payoff.is_ahead != was_ahead:
                     break
         left = left[num_read:]
 

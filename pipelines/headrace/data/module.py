@@ -8,12 +8,13 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
+from headrace.data.batch import Batch
 from headrace.data.epochs import choose_epochs
-from headrace.data.loader import Batch, BatchLoader
+from headrace.data.loader import BatchLoader
 from headrace.data.order import EachOnceOrder, Order, TrainOrder
-from headrace.data.reading import BatchReader, Reading, SampleReader
+from headrace.data.reading import Reading
 from headrace.data.seeding import seed_at
-from headrace.data.streaming import ReadAhead, check_streamable
+from headrace.data.streaming import check_streamable
 from headrace.data.transforms import Transform, apply
 from headrace.errors import StepError
 from headrace.recipe.data import TRAIN, VALIDATION, DataSpec
@@ -108,14 +109,14 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         )
 
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
-        reading, prefetch = self.settings.reading, self.settings.spec.prefetch
-        ahead = None
-        if dataset.places.far:
-            ahead = ReadAhead(dataset, order, self.settings.num_epochs)
-        read = None
-        if reading.is_special or ahead is not None:
-            read = BatchReader(SampleReader(dataset, reading), order, ahead)
-        return BatchLoader(dataset, order, prefetch=prefetch, read=read)
+        settings = self.settings
+        return BatchLoader(
+            dataset,
+            order,
+            prefetch=settings.spec.prefetch,
+            reading=settings.reading,
+            num_epochs=settings.num_epochs,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Position in training.

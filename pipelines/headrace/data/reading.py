@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from headrace.data.batch import Batch, gather_batch
 from headrace.data.collate import collate, varies
 from headrace.data.decode import Decoder
 from headrace.data.gather import Gatherer
-from headrace.data.loader import Batch, gather_batch
-from headrace.data.order import Indices, Order, TrainOrder
+from headrace.data.order import Indices
 from headrace.data.samples import Sample, SampleChain, SampleTransform
-from headrace.data.seeding import position_seed
-from headrace.data.streaming import ReadAhead
 from headrace.data.targets import Allowed, instantiate
 from headrace.errors import DataError
 from headrace.recipe.data import DataSpec
 from headrace.shards.check import check_samples
 from headrace.shards.dataset import ShardedDataset
+from headrace.storage.manifest import FieldInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +56,14 @@ class SampleReader:
         dataset: The split.
         reading: How.
         fields: Names of the fields wanted; default is all.
+
+    Attributes:
+        dataset: The split.
+        reading: How.
+        gatherer: Gathers fields of fixed shape.
+
+    Raises:
+        ManifestError: There is no such field.
     """
 
     def __init__(
@@ -76,8 +82,13 @@ class SampleReader:
             if fields is None or info.name in fields
         }
         self._decoder = Decoder()
-        self._gatherer = Gatherer(dataset)
+        self.gatherer = Gatherer(dataset)
         self._chain = SampleChain(self.reading.transforms)
+
+    @property
+    def fields(self) -> tuple[FieldInfo, ...]:
+        """The fields wanted."""
+        return tuple(self._infos.values())
 
     def read(self, indices: Indices, seeds: Sequence[int] | None = None) -> Batch:
         """A batch of samples.
@@ -96,7 +107,7 @@ class SampleReader:
         with self.dataset.holding(indices):
             self._verify(indices)
             return gather_batch(
-                self._gatherer, indices, tuple(self._infos), self._decoder, self.reading.pad
+                self.gatherer, indices, tuple(self._infos), self._decoder, self.reading.pad
             )
 
     def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
@@ -120,7 +131,7 @@ class SampleReader:
     def _columns(self, indices: Indices) -> Batch:
         """Values of each sample by field, not yet of one shape."""
         fixed = [name for name, info in self._infos.items() if info.layout == "fixed"]
-        columns = gather_batch(self._gatherer, indices, fixed, self._decoder)
+        columns = gather_batch(self.gatherer, indices, fixed, self._decoder)
         for name, info in self._infos.items():
             if info.layout != "fixed":
                 items = self._decoder.decode(self.dataset, info, indices)
@@ -144,33 +155,3 @@ class SampleReader:
             sources = partial(self.dataset.sources, indices)
             batch |= collate(name, items, sources, varying=varying, pad=self.reading.pad)
         return batch
-
-
-class BatchReader:
-    """Reads the batches of an order, for a loader.
-
-    Args:
-        reader: Reads samples.
-        order: Which samples make up which batch; those of a `TrainOrder` get random numbers that
-            depend on seed, epoch and place in the global order only, so on no world size.
-        ahead: Fetches shards that are not on this node; None when all are.
-    """
-
-    def __init__(self, reader: SampleReader, order: Order, ahead: ReadAhead | None = None) -> None:
-        self._reader = reader
-        self._order = order
-        self._ahead = ahead
-
-    def __call__(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of an epoch."""
-        with self._ahead.reading(epoch, number) if self._ahead is not None else nullcontext():
-            indices = self._order.batch(epoch, number)
-            return self._reader.read(indices, self._seeds(epoch, number, len(indices)))
-
-    def _seeds(self, epoch: int, number: int, share: int) -> list[int] | None:
-        order = self._order
-        if not isinstance(order, TrainOrder) or not self._reader.reading.transforms:
-            return None
-        first = number * order.global_batch_size + order.rank * share
-        places = range(first, first + share)
-        return [position_seed(order.seed, epoch, place, 0, "sample") for place in places]

@@ -15,7 +15,7 @@ import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 
-from headrace.data.loader import Batch
+from headrace.data.batch import Batch
 from headrace.data.reading import Reading, SampleReader
 from headrace.data.targets import Allowed, instantiate
 from headrace.data.transforms import Transform, apply

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from headrace.data.batch import read_batch
 from headrace.data.decode import Decoder
-from headrace.data.loader import read_batch
 from headrace.shards.dataset import ShardedDataset
 
 _SIDE_PIXELS = 96

@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 import xxhash
 
-from headrace.storage.huge_pages import AT_ONCE, HUGE_PAGE, HugePages, Pace
+from headrace.storage.huge_pages import AT_ONCE, HUGE_PAGE, BackOff, HugePages
 
-_PACE = Pace(slow_s=0.001)  # copying 2 MiB to small pages takes half of that
+_BACK_OFF = BackOff(slow_s=0.001)  # copying 2 MiB to small pages takes half of that
 
 CHUNK_BYTES = HUGE_PAGE
 """Bytes read at once, a huge page: they stay in a processor's cache until they are written."""
@@ -107,7 +107,7 @@ class _Writing:
         self._tick = tick
         self._file = target.open("w+b", buffering=0)
         self._state = xxhash.xxh3_128()
-        self.pages = HugePages(self._file.fileno(), _PACE)
+        self.pages = HugePages(self._file.fileno(), _BACK_OFF)
 
     def __enter__(self) -> _Writing:
         return self

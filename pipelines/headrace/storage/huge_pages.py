@@ -39,7 +39,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-class Pace:
+class BackOff:
     """How long huge pages are done without when they were slow; for all files, and threads.
 
     They are when the kernel must move other memory out of the way first, or when a virtual machine
@@ -78,12 +78,12 @@ class HugePages:
 
     Args:
         file: File descriptor, open for writing and reading.
-        pace: When to do without; None for one of the file's own, which is patient.
+        back_off: When to do without; None for one of the file's own, which is patient.
     """
 
-    def __init__(self, file: int, pace: Pace | None = None) -> None:
+    def __init__(self, file: int, back_off: BackOff | None = None) -> None:
         self._file = file
-        self._pace = pace or Pace()
+        self._back_off = back_off or BackOff()
         self.is_usable = hasattr(mmap, "MADV_HUGEPAGE")
         """Whether it works for files like this one; it is not tried again when it does not."""
         self._window = _Window() if self.is_usable else None
@@ -105,7 +105,7 @@ class HugePages:
         """
         if self._window is None or not self.is_usable:
             return None
-        num_pages = self._pace.grants(num_pages)
+        num_pages = self._back_off.grants(num_pages)
         if not num_pages:
             return None
         before = time.monotonic()
@@ -115,7 +115,7 @@ class HugePages:
         os.ftruncate(self._file, start + num_pages * HUGE_PAGE)
         error = self._window.collapse(self._file, start, num_pages)
         self.is_usable = error in (0, *_FOR_NOW)
-        self._pace.took(num_pages, time.monotonic() - before, failed=error != 0)
+        self._back_off.took(num_pages, time.monotonic() - before, failed=error != 0)
         return None if error else self._window.content(num_pages)
 
 

@@ -36,7 +36,7 @@ class StopInTime(Callback):  # type: ignore[misc]
         self._saving = saving
         self._file = file
         self._seen_step = self._look_at_step = 0
-        self._pace = Pace()
+        self._times = StepTimes()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count from the step that training goes on from."""
@@ -56,13 +56,13 @@ class StopInTime(Callback):  # type: ignore[misc]
         if self._stop_at is None or step == self._seen_step:  # gradients may be half way
             return
         self._seen_step = step
-        self._pace.note(time.monotonic())
+        self._times.note(time.monotonic())
         # the last step of an epoch is saved after its validation, which has not been yet
         if step < self._look_at_step or trainer.is_last_batch or trainer.should_stop:
             return
-        needed_s = self._pace.longest_s + 2 * self._saving.longest_s + _LOOK_EVERY_S
+        needed_s = self._times.longest_s + 2 * self._saving.longest_s + _LOOK_EVERY_S
         is_over = time.time() + needed_s > self._stop_at
-        ahead = self._pace.steps_in(_LOOK_EVERY_S)
+        ahead = self._times.steps_in(_LOOK_EVERY_S)
         is_over, self._look_at_step = trainer.strategy.broadcast((is_over, step + ahead), 0)
         if is_over:
             self._pause(trainer)
@@ -74,7 +74,7 @@ class StopInTime(Callback):  # type: ignore[misc]
         raise TrainingPausedError(f"Stopped after step {trainer.global_step}: time is over")
 
 
-class Pace:
+class StepTimes:
     """How long optimizer steps take, with what comes between them, such as validation."""
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.data.ahead import read_ahead, read_at_pace
-from headrace.data.pace import Pace
+from headrace.data.ahead import read_ahead, read_ahead_while_it_pays
+from headrace.data.payoff import Payoff
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_an_error_comes_in_its_turn_and_readers_end(depth):
     assert not [t for t in threading.enumerate() if t.name == "headrace-load"]
 
 
-class Fickle(Pace):
+class Fickle(Payoff):
     """Changes its mind after each part."""
 
     def saw(self, read_s, worked_s):
@@ -84,38 +84,40 @@ class Fickle(Pace):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
-def test_results_come_in_order_however_often_the_pace_changes(depth):
-    results = list(read_at_pace(lambda _: str, range(3, 24), depth, Fickle()))
+def test_results_come_in_order_however_often_reading_ahead_begins_and_ends(depth):
+    results = list(read_ahead_while_it_pays(lambda _: str, range(3, 24), depth, Fickle()))
     assert results == [str(number) for number in range(3, 24)]
     assert not [t for t in threading.enumerate() if t.name == "headrace-load"]
 
 
 def test_parts_are_read_here_while_nobody_works_on_them():
-    pace = Pace()
-    while pace.is_ahead:
-        pace.saw(read_s=1.0, worked_s=0.01)
-    readers = read_at_pace(lambda _: lambda _: threading.current_thread(), range(5), 4, pace)
-    assert set(readers) == {threading.current_thread()}
+    payoff = Payoff()
+    while payoff.is_ahead:
+        payoff.saw(read_s=1.0, worked_s=0.01)
+    threads = read_ahead_while_it_pays(
+        lambda _: lambda _: threading.current_thread(), range(5), 4, payoff
+    )
+    assert set(threads) == {threading.current_thread()}
 
 
 def test_reading_ahead_begins_again_with_the_work():
-    pace = Pace()
-    while pace.is_ahead:
-        pace.saw(read_s=1.0, worked_s=0.01)
+    payoff = Payoff()
+    while payoff.is_ahead:
+        payoff.saw(read_s=1.0, worked_s=0.01)
     for _ in range(100):
-        pace.saw(read_s=1.0, worked_s=0.2)
-    assert not pace.is_ahead
+        payoff.saw(read_s=1.0, worked_s=0.2)
+    assert not payoff.is_ahead
     for _ in range(100):
-        pace.saw(read_s=1.0, worked_s=0.3)
-    assert pace.is_ahead
+        payoff.saw(read_s=1.0, worked_s=0.3)
+    assert payoff.is_ahead
 
 
 @given(st.lists(st.booleans(), max_size=2000))
 @settings(deadline=None, max_examples=20)
-def test_changes_of_pace_become_rare(works):
-    pace, changes = Pace(), 0
+def test_changes_become_rare(works):
+    payoff, changes = Payoff(), 0
     for is_working in works:
-        before = pace.is_ahead
-        pace.saw(read_s=1.0, worked_s=float(is_working))
-        changes += before != pace.is_ahead
+        before = payoff.is_ahead
+        payoff.saw(read_s=1.0, worked_s=float(is_working))
+        changes += before != payoff.is_ahead
     assert changes <= 8  # 8 parts until the first, then twice as many each time

@@ -16,7 +16,7 @@ from PIL import Image
 from headrace.data.decode import decode_one
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
-from headrace.data.pace import Pace
+from headrace.data.payoff import Payoff
 from headrace.data.reading import Reading, SampleReader, reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import DataError, ShardError
@@ -144,9 +144,9 @@ def test_only_copies_are_left_until_they_are_asked_for(
     folder: Path, name: str, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads decompress at once, also for whom does not work on the batches."""
-    monkeypatch.setattr(Pace, "is_ahead", False, raising=False)
-    monkeypatch.setattr(Pace, "__init__", lambda self: None)
-    monkeypatch.setattr("headrace.data.loader._MAX_TOGETHER", 1)
+    monkeypatch.setattr(Payoff, "is_ahead", False, raising=False)
+    monkeypatch.setattr(Payoff, "__init__", lambda self: None)
+    monkeypatch.setattr("headrace.data.batches._MAX_TOGETHER", 1)
     order = TrainOrder(num_samples=NUM, seed=3, global_batch_size=1)
     loader = BatchLoader(ShardedDataset(folder, "train"), order, fields=(name,), prefetch=2)
     batches = iter(loader)

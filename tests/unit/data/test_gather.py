@@ -96,7 +96,7 @@ def test_memory_is_used_again_when_a_batch_is_dropped() -> None:
 def test_batches_looked_up_together_are_the_same(
     folder: Path, together: int, found: int, prefetch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.data.loader._MAX_TOGETHER", together)
+    monkeypatch.setattr("headrace.data.batches._MAX_TOGETHER", together)
     monkeypatch.setattr("headrace.data.loader._MAX_FOUND", found)
     order = TrainOrder(num_samples=NUM_SAMPLES, seed=0, global_batch_size=7, drop_last=False)
     loader = BatchLoader(ShardedDataset(folder, "train"), order, prefetch=prefetch)

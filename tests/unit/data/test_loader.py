@@ -15,9 +15,10 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from headrace.data import decode
+from headrace.data.batch import read_batch
 from headrace.data.dataset import SampleDataset
 from headrace.data.decode import Decoder, decode_one
-from headrace.data.loader import BatchLoader, read_batch
+from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
 from headrace.shards.dataset import ShardedDataset

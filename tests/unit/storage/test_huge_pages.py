@@ -16,7 +16,7 @@ import xxhash
 from headrace.shards.region import Region
 from headrace.storage import checksums, huge_pages
 from headrace.storage.checksums import copy_verified
-from headrace.storage.huge_pages import HUGE_PAGE, HugePages, Pace
+from headrace.storage.huge_pages import HUGE_PAGE, BackOff, HugePages
 
 SIZES = [0, 1, HUGE_PAGE - 1, HUGE_PAGE, HUGE_PAGE + 1, 3 * HUGE_PAGE, 9 * HUGE_PAGE + 5000]
 
@@ -42,7 +42,7 @@ def test_a_copy_holds_the_same_bytes(folder: Path, tmp_path: Path, num_bytes: in
 
 def test_whole_pages_of_a_file_in_memory_are_huge(tmp_path: Path, monkeypatch) -> None:
     """As far as the kernel says that it can: `is_usable` must not claim what is not so."""
-    monkeypatch.setattr(checksums, "_PACE", Pace(slow_s=60))
+    monkeypatch.setattr(checksums, "_BACK_OFF", BackOff(slow_s=60))
     source = tmp_path / "source"
     source.write_bytes(random.Random(0).randbytes(4 * HUGE_PAGE + 100))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
@@ -97,17 +97,17 @@ def test_what_fails_for_want_of_memory_is_tried_again_later_and_later(tmp_path, 
 
 
 def test_slow_pages_are_done_without_for_a_while_and_then_tried_one_by_one() -> None:
-    pace = Pace(slow_s=0.001)
-    assert pace.grants(8) == 8
-    pace.took(8, seconds=0.007, failed=False)
-    assert pace.grants(8) == 8
-    pace.took(8, seconds=0.009, failed=False)
-    assert [pace.grants(4) for _ in range(3)] == [0, 0, 1]
-    pace.took(1, seconds=0.002, failed=False)
-    assert [pace.grants(8) for _ in range(3)] == [0, 0, 1]
+    back_off = BackOff(slow_s=0.001)
+    assert back_off.grants(8) == 8
+    back_off.took(8, seconds=0.007, failed=False)
+    assert back_off.grants(8) == 8
+    back_off.took(8, seconds=0.009, failed=False)
+    assert [back_off.grants(4) for _ in range(3)] == [0, 0, 1]
+    back_off.took(1, seconds=0.002, failed=False)
+    assert [back_off.grants(8) for _ in range(3)] == [0, 0, 1]
     for _ in range(2):
-        pace.took(1, seconds=0.0001, failed=False)
-    assert pace.grants(8) == 8
+        back_off.took(1, seconds=0.0001, failed=False)
+    assert back_off.grants(8) == 8
 
 
 def huge_bytes(path: Path) -> int:

@@ -17,7 +17,6 @@ from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitL
 from headrace.leases.batch import board
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.limits import Limit, first_reached, limits_of_site
-from headrace.leases.batch.pace import take
 from headrace.leases.batch.places import (
     Places,
     mark_of,
@@ -26,6 +25,7 @@ from headrace.leases.batch.places import (
     still_taken,
     taken_now,
 )
+from headrace.leases.batch.submit_rate import take
 from headrace.leases.batch.submitting import JobRecord, submit_once
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.records import Record

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.leases.batch.pace import BURST, take, tokens_after
+from headrace.leases.batch.submit_rate import BURST, take, tokens_after
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ _STILL_PAYS = 0.1
 _FEW = 8
 
 
-class Pace:
+class Payoff:
     """Compares the work on what was read with the time that reading takes.
 
     Where nobody works, nothing can be done meanwhile, and what waits only drives out of the
