@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _MIN_REUSED_BYTES = 2**16  # below, the allocator of the C library reuses memory by itself
-_MAX_FREE = 8
+_MAX_FREE = 8  # of one size
+_MAX_SIZES = 64
 
 
 class Buffers:
@@ -19,7 +20,8 @@ class Buffers:
 
     Whoever keeps a batch, or a view of it, keeps its memory: it is never written to again. With
     CUDA in use, memory is page-locked and comes from PyTorch, which reuses it after all copies to
-    the device that were begun.
+    the device that were begun. What is free is kept, as long as there are few sizes: never more
+    than was lent at once of each.
     """
 
     def __init__(self) -> None:
@@ -50,4 +52,6 @@ class Buffers:
 
     def _take_back(self, key: int, memory: NDArray[np.uint8]) -> None:
         self._lent.pop(key, None)
+        if len(self._free) >= _MAX_SIZES and len(memory) not in self._free:
+            self._free.clear()  # hardly a size comes twice, as with images of any shape
         self._free.setdefault(len(memory), deque(maxlen=_MAX_FREE)).append(memory)

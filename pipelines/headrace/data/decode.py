@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from headrace.data.collate import varies
 from headrace.data.order import Indices
@@ -28,6 +29,9 @@ from headrace.storage.manifest import FieldInfo
 Lend = Callable[[int], Tensor]
 """Gives memory of so many bytes, `(num_bytes,) uint8`."""
 
+Name = Callable[[], str]
+"""Gives the name of a sample, for errors."""
+
 _MAX_THREADS = 8
 _SLICES = 4  # a thread's share of a batch, so that none waits long for the others
 
@@ -37,8 +41,8 @@ _AS_COLOURS = ("P", "PA", "CMYK")
 
 # what Pillow's decoders raise on damaged bytes; the bytes are in memory, so none of it is I/O
 _DAMAGED = (
-    UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError,
-    OverflowError, struct.error, zlib.error, RuntimeError,
+    UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError,
+    EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error, RuntimeError,
 )  # fmt: skip
 
 
@@ -124,7 +128,11 @@ class _Side:
 
 
 class Decoder:
-    """Decodes batches of encoded samples; starts its threads when first used, in each process."""
+    """Decodes batches of encoded samples; starts its threads when first used, in each process.
+
+    At most eight threads, one a core; one in a worker of torch's DataLoader, of which there are
+    as many as the user has asked for.
+    """
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -154,40 +162,29 @@ class Decoder:
 
         Raises:
             DataError: A sample cannot be decoded.
+            ShardError: A shard is damaged.
         """
         with dataset.holding(indices):
             items = dataset.items(info.name, indices)
             if info.encoding in ("text", "json"):
-                return [item.tobytes().decode() for item in items]
-            if info.encoding != "raw":
-                side = _Side(len(items), None if varies(info) else lend)
-                self._fill(
-                    side, info, items, lambda place: dataset.sources(indices[place : place + 1])[0]
-                )
-                whole = side.whole()
-                return side.items if whole is None else whole
-            arrays = [np.array(item).view(info.dtype) for item in items]
-            if info.ndim is None:
-                return arrays
-            shapes = dataset.shapes(info.name, indices).tolist()
-            for place, shape in enumerate(shapes):
-                if math.prod(shape) != arrays[place].size:
-                    (source,) = dataset.sources(indices[place : place + 1])
-                    raise ShardError(
-                        f"Bytes and shape of '{info.name}' do not fit each other: {source}", _VERIFY
-                    )
-            return [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
+                return [_text(item, _namer(dataset, indices, n)) for n, item in enumerate(items)]
+            if info.encoding == "raw":
+                return _arrays(dataset, info, indices, items)
+            side = _Side(len(items), None if varies(info) else lend)
+            self._fill(side, info, items, partial(_namer, dataset, indices))
+            whole = side.whole()
+            return side.items if whole is None else whole
 
     def _fill(
         self,
         side: _Side,
         info: FieldInfo,
         items: Sequence[NDArray[np.uint8]],
-        names: Callable[[int], str],
+        namer: Callable[[int], Name],
     ) -> None:
         def decode(places: range) -> None:
             for place in places:
-                side.put(place, _named(items[place], info.encoding, partial(names, place)))
+                side.put(place, _named(items[place], info.encoding, namer(place)))
 
         count = min(len(items), _num_threads() * _SLICES)
         threads = self._threads()
@@ -203,12 +200,50 @@ class Decoder:
         return self._pool
 
 
-def _named(item: NDArray[np.uint8], encoding: str, name: Callable[[], str]) -> NDArray[Any]:
+def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
+    return lambda: dataset.sources(indices[place : place + 1])[0]
+
+
+def _named(item: NDArray[np.uint8], encoding: str, name: Name) -> NDArray[Any]:
     try:
         return _decoded(item.tobytes(), encoding)
     except DataError as error:
         raise DataError(f"{name()}: {error.what}", _VERIFY) from error
 
 
+def _text(item: NDArray[np.uint8], name: Name) -> str:
+    try:
+        return item.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name()}: {len(item)} bytes are no text: {error}", _VERIFY) from error
+
+
+def _arrays(
+    dataset: ShardedDataset,
+    info: FieldInfo,
+    indices: Indices,
+    items: Sequence[NDArray[np.uint8]],
+) -> list[NDArray[Any]]:
+    """Arrays of varying length, in memory of their own."""
+    dtype = np.dtype(info.dtype)
+    shapes: Sequence[Sequence[int]]
+    if info.ndim is None:
+        shapes = [(len(item) // dtype.itemsize,) for item in items]
+    else:
+        shapes = dataset.shapes(info.name, indices).tolist()
+    arrays = []
+    for place, (item, shape) in enumerate(zip(items, shapes, strict=True)):
+        if math.prod(shape) * dtype.itemsize != len(item):
+            raise ShardError(
+                f"Bytes and shape of '{info.name}' do not fit each other: "
+                f"{_namer(dataset, indices, place)()}",
+                _VERIFY,
+            )
+        arrays.append(np.array(item).view(dtype).reshape(shape))
+    return arrays
+
+
 def _num_threads() -> int:
+    if get_worker_info() is not None:  # a worker of torch's DataLoader is one of many
+        return 1
     return min(_MAX_THREADS, len(os.sched_getaffinity(0)))

@@ -25,8 +25,9 @@ class BatchLoader:
     While a batch is worked on, threads read the next ones; no process is started. The position is
     counted in batches handed out, so reading ahead does not change it.
 
-    Memory is that of the batches which are made, wait, or are kept by the caller: at most
-    `prefetch + prefetch / 2` groups that are read in one go, of up to 8 MiB or one batch.
+    Memory is that of `prefetch` batches (or groups of small ones), and of those that the caller
+    keeps. One pass at a time: a pass that is given up ends with its iterator. Without `set_epoch`
+    the next pass takes the same epoch again.
 
     Args:
         dataset: The split.
@@ -86,11 +87,18 @@ class BatchLoader:
             self._epoch, self._start, self._position = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Position in training, valid for any world size."""
+        """Position in training, valid for any world size.
+
+        Returns:
+            `epoch`, and `global_index`: samples of the epoch that all ranks together were handed,
+            the batch that is worked on included.
+        """
         return {"epoch": self._epoch, "global_index": self._position * self.order.batch_span}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a position that `state_dict` gave.
+        """Go to a position that `state_dict` gave, of this or another world size.
+
+        The next pass begins there; one that is under way must have ended.
 
         Raises:
             StepError: The position is not at a batch boundary of this order.

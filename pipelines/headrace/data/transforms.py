@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from headrace.data.batch import Batch
 from headrace.errors import DataError, nearest
 
-Batch = dict[str, Tensor]
 Transform = Callable[[Batch], Batch]
+"""Takes a batch on the model's device and gives another one; what it was given stays as it is."""
 
 
 def apply(transforms: Iterable[Transform], batch: Batch) -> Batch:
@@ -23,7 +24,13 @@ def apply(transforms: Iterable[Transform], batch: Batch) -> Batch:
 def _field(batch: Batch, name: str) -> Tensor:
     if name not in batch:
         raise DataError(f"A transform asks for the field '{name}'", nearest(name, batch))
-    return batch[name]
+    values = batch[name]
+    if not isinstance(values, Tensor):
+        raise DataError(
+            f"A transform asks for the field '{name}', whose samples differ in shape: it is a list",
+            "Set data.pad, or change samples one by one, in data.sample_transforms.",
+        )
+    return values
 
 
 class ScaleToUnit:

@@ -217,17 +217,23 @@ def test_a_flipped_bit_is_named_with_its_sample(tmp_path: Path, name: str) -> No
         verified.samples(np.array([7]))
 
 
-def test_an_encoded_sample_that_is_damaged_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("png", "bytes of png cannot be decoded"), ("text", "bytes are no text: 'utf-8'")],
+)
+def test_an_encoded_sample_that_is_damaged_is_named(
+    tmp_path: Path, name: str, message: str
+) -> None:
     folder = make(tmp_path / "kinds")
     dataset = ShardedDataset(folder, "train")
     reader = dataset._mapped.reader(0)
-    _, offsets = reader.ragged("png")
+    _, offsets = reader.ragged(name)
     path = folder / dataset.shards[0].file
     content = bytearray(path.read_bytes())
-    content[reader.place("fields/png/data").offset + int(offsets[2])] ^= 255
+    content[reader.place(f"fields/{name}/data").offset + int(offsets[2])] ^= 255
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"2\.x: .* bytes of png cannot be decoded"):
-        SampleReader(ShardedDataset(folder, "train"), fields=["png"]).read(np.arange(4))
+    with pytest.raises(DataError, match=rf"2\.x: .* {message}"):
+        SampleReader(ShardedDataset(folder, "train"), fields=[name]).read(np.arange(4))
 
 
 def test_a_truncated_or_missing_shard_is_named_with_its_samples(tmp_path: Path) -> None:

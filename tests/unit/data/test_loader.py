@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import struct
 import threading
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -217,6 +219,17 @@ def test_bytes_that_are_no_image_are_a_data_error():
         decode_one(b"hello", "png")
     with pytest.raises(DataError, match="npy"):
         decode_one(b"hello", "npy")
+    header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + header
+    huge = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", crc32(chunk))
+    with pytest.raises(DataError, match=r"1600000000 pixels"):
+        decode_one(huge, "png")
+
+
+def test_a_worker_of_torchs_loader_decodes_by_itself(monkeypatch):
+    """Eight workers with eight threads each would fight for the cores."""
+    monkeypatch.setattr("headrace.data.decode.get_worker_info", lambda: object())
+    assert decode._num_threads() == 1
 
 
 def test_palettes_become_colours():

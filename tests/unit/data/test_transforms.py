@@ -67,3 +67,9 @@ def test_noise_is_drawn_from_the_seeded_generator():
     seed_at(0, 0, 0, 0, "augment")
     assert torch.equal(AddNoise(0.5)(source)["image"], first)
     assert first.abs().sum() > 0
+
+
+def test_a_field_that_is_a_list_is_refused_with_what_to_do():
+    batch = {"image": [torch.zeros(2), torch.zeros(3)]}
+    with pytest.raises(DataError, match=r"'image', whose samples differ in shape(.|\n)*data\.pad"):
+        ScaleToUnit()(batch)
