@@ -219,9 +219,9 @@ def test_bytes_that_are_no_image_are_a_data_error():
         decode_one(b"hello", "png")
     with pytest.raises(DataError, match="npy"):
         decode_one(b"hello", "npy")
-    header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
-    chunk = b"IHDR" + header
-    huge = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", crc32(chunk))
+    header = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
+    chunks = (struct.pack(">I", 13), header, struct.pack(">II", crc32(header), 0), b"IDAT")
+    huge = b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
     with pytest.raises(DataError, match=r"1600000000 pixels"):
         decode_one(huge, "png")
 

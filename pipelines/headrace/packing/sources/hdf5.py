@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -84,9 +84,12 @@ class Hdf5Rows:
             return SourceField(name, kind_of_bytes(first))
         return SourceField(name, found.kind, dtype=found.dtype if found.kind == "value" else "")
 
-    def cells(self, column: str) -> Sequence[object]:
-        """All rows of a dataset."""
-        return self._file.rows(column, range(self._columns[column].num_rows))
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
+        """All rows of some datasets."""
+        return {
+            column: self._file.rows(column, range(self._columns[column].num_rows))
+            for column in columns
+        }
 
     def values(
         self, field: SourceField, column: str, part: int, rows: Sequence[int]

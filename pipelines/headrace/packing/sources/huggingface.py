@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
@@ -119,10 +119,13 @@ class ArrowRows:
         kind = self._stream.schema.field(column).type
         return arrow_field(name, column, kind, lambda: self._first(column))
 
-    def cells(self, column: str) -> Sequence[object]:
-        """All cells of a column."""
-        parts = (self._batch(part).column(column) for part in self.parts)
-        return [cell for part in parts for cell in part.to_pylist()]
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
+        """All cells of some columns; each record batch is read once."""
+        found: dict[str, list[object]] = {column: [] for column in columns}
+        for part in self.parts if found else ():
+            for column, cells in found.items():
+                cells += self._batch(part).column(column).to_pylist()
+        return found
 
     def values(
         self, field: SourceField, column: str, part: int, rows: Sequence[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,9 +70,10 @@ class ParquetRows:
         kind = self._schema.field(column).type
         return arrow_field(name, column, kind, lambda: self._first(column))
 
-    def cells(self, column: str) -> Sequence[object]:
-        """All cells of a column."""
-        return list(self._file.read(columns=[column]).column(column).to_pylist())
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
+        """All cells of some columns."""
+        table = self._file.read(columns=list(columns))
+        return {column: table.column(column).to_pylist() for column in table.column_names}
 
     def values(
         self, field: SourceField, column: str, part: int, rows: Sequence[int]

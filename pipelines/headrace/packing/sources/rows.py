@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
@@ -51,8 +51,8 @@ class Rows(Protocol):
         """
         ...
 
-    def cells(self, column: str) -> Sequence[object]:
-        """All cells of a column, as Python values."""
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
+        """All cells of some columns, as Python values; what holds several is read once."""
         ...
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
@@ -202,10 +202,15 @@ class RowSource(ABC):
 
     def _refs(self, file: StoredFile, rows: Rows) -> Iterator[SampleRef]:
         name = f"{self._place.name}/{file.path}"
-        told = {
-            role: _texts(name, role, rows.cells(column), rows.class_names(column))
+        roles = {
+            role: column
             for role, column in {"label": self._label, **self._roles}.items()
             if column and not (role == "label" and self._as_value)
+        }
+        cells = rows.cells(set(roles.values()))
+        told = {
+            role: _texts(name, role, cells[column], rows.class_names(column))
+            for role, column in roles.items()
         }
         parts = rows.parts
         num_rows = sum(parts.values())

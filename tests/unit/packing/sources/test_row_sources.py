@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyarrow import parquet
 from headrace.errors import DataError, HeadraceError, RecipeError
 from headrace.packing.samples import Source, Unreadable
 from headrace.packing.sources.access import NOTHING
+from headrace.packing.sources.arrow_stream import ArrowStream
 from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.huggingface import HuggingFaceSource
 from headrace.packing.sources.open import open_source, settled
@@ -137,6 +139,24 @@ def test_arrow_through_a_store(tmp_path: Path) -> None:
     ]
     (last,) = source.read(refs[-1:])
     assert last["image"] == png(NUM - 1)
+
+
+def test_a_listing_reads_each_record_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Label, group and split are columns of one batch."""
+    save_to_disk(tmp_path / "d", table())
+    read: Counter[tuple[int, int]] = Counter()
+    batch = ArrowStream.batch
+
+    def counted(self: ArrowStream, start: int) -> Any:
+        read[id(self), start] += 1
+        return batch(self, start)
+
+    monkeypatch.setattr(ArrowStream, "batch", counted)
+    spec = spec_of(tmp_path / "d", group_field="who", split_field="caption")
+    assert len(open_source(spec).list_samples()) == NUM
+    assert set(read.values()) == {1}
 
 
 def test_texts_of_an_arrow_dictionary(tmp_path: Path) -> None:
