@@ -6,10 +6,10 @@ Nothing is tried again in vain, no trace is shown but that of user code, once, a
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from PIL import Image
 from headrace.states import FailureClass, StepState
 from support.bad_input import HEADRACE, Place, make_place, status_of, words
 from support.images import write_class_folders
+from support.small_disk import small_disk
 from support.training import CODE
 from support.waiting import wait_until
 
@@ -259,15 +260,10 @@ def test_a_misspelt_target_is_answered_with_the_nearest(place):
 
 
 @pytest.fixture
-def tiny(tmp_path) -> Path:
+def tiny(tmp_path) -> Iterator[Path]:
     """A file system with room for nothing that is worth staging."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small tmpfs takes root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_disk(tmp_path / "tiny", "8k") as folder:
+        yield folder
 
 
 def test_a_full_tier_is_left_for_the_next_and_a_missing_script_is_named(place, tiny):

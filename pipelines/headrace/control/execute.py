@@ -15,9 +15,10 @@ from headrace.control.retrying import MAX_FAILURES
 from headrace.control.runs import Run
 from headrace.control.steps import Ticket, collect, conclude, start_step
 from headrace.control.watch import look
-from headrace.errors import CapacityError, LeaseError
+from headrace.errors import CapacityError, LeaseError, StorageFullError
 from headrace.states import StepState
 from headrace.steps.records import StepResult
+from headrace.storage.room import is_full
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
 
     Raises:
         LeaseError: No lease could be opened.
+        StorageFullError: A folder that the run needs has no room.
     """
     try:
         failed = _steps(run, tick)
@@ -46,9 +48,18 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
         end_run(run, state, "interrupted" if stopped else f"the run ended with: {error}")
+        if isinstance(error, OSError) and is_full(error):
+            raise _no_room(run, error) from error
         raise
     end_run(run, failed.state if failed else StepState.SUCCEEDED, f"run {run.run_id} ended")
     return failed
+
+
+def _no_room(run: Run, error: OSError) -> StorageFullError:
+    return StorageFullError(
+        f"The run cannot go on: the disk or quota is full: {error.filename or run.folder.path}",
+        f"Free some space there, then go on with it: headrace resume {run.run_id}",
+    )
 
 
 def _steps(run: Run, tick: Tick) -> StepResult | None:

@@ -22,7 +22,7 @@ from headrace.leases.records import (
     Waiting,
 )
 from headrace.states import FailureClass, LeaseState
-from headrace.storage.atomic import read_record, write_record, write_text
+from headrace.storage.atomic import leave_word, read_record, write_if_room, write_record
 from headrace.storage.layout import LeaseFolder
 
 GAVE_UP = "the gang did not come together"
@@ -143,7 +143,7 @@ def find_job(folder: LeaseFolder) -> str:
 def request_close(folder: LeaseFolder, reason: str) -> None:
     """Ask the host to end the lease; the first reason given stays."""
     if not folder.close.exists() and not folder.closed.exists():
-        write_text(folder.close, reason)
+        leave_word(folder.close, reason)
 
 
 def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
@@ -156,7 +156,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     """
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:  # never started; nobody may start it from now on
-        write_record(folder.closed, Ending(state=LeaseState.LOST, reason=_NEVER_STARTED))
+        write_if_room(folder.closed, Ending(state=LeaseState.LOST, reason=_NEVER_STARTED))
         return
     before = state(folder, asked.lost_after_s)
     why = why_ended(folder) or reason
@@ -166,7 +166,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     backend(asked.role.backend).kill_leftovers(folder)
     if not folder.closed.exists():
         final = LeaseState.CLOSED if before.is_active else before
-        write_record(folder.closed, Ending(state=final, reason=why))
+        write_if_room(folder.closed, Ending(state=final, reason=why))
 
 
 def cause(folder: LeaseFolder) -> JobView | None:
@@ -184,9 +184,9 @@ def cause(folder: LeaseFolder) -> JobView | None:
     asked = read_record(folder.spec, LeaseSpec)
     found = None if asked is None else backend(asked.role.backend).cause(folder, asked)
     if found is not None:
-        write_record(folder.cause, found)
+        write_if_room(folder.cause, found)
         if found.bad_nodes:
-            write_record(folder.bad_nodes, BadNodes(nodes=found.bad_nodes, why=found.why))
+            write_if_room(folder.bad_nodes, BadNodes(nodes=found.bad_nodes, why=found.why))
     return found
 
 

@@ -17,6 +17,7 @@ import psutil
 from headrace.processes import end_processes
 from headrace.storage.atomic import write_json
 from headrace.storage.layout import LeaseFolder, StepFolder
+from headrace.storage.room import is_full
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class _Driver:
     folder: StepFolder
     process: subprocess.Popen[bytes]
     cancelled_at: float | None = None
+    has_ended: bool = False
 
 
 class Drivers:
@@ -118,10 +120,17 @@ def _collect(driver: _Driver) -> bool:
     code = driver.process.poll()
     if code is None:
         return False
-    with suppress(ProcessLookupError):
-        os.killpg(driver.process.pid, signal.SIGKILL)
-    _write_exit(driver.folder, code)
-    logger.info("Step %d: driver ended with code %d", driver.folder.number, code)
+    if not driver.has_ended:
+        driver.has_ended = True
+        with suppress(ProcessLookupError):
+            os.killpg(driver.process.pid, signal.SIGKILL)
+        logger.info("Step %d: driver ended with code %d", driver.folder.number, code)
+    try:
+        _write_exit(driver.folder, code)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return False  # until there is room
     return True
 
 

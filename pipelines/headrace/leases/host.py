@@ -26,7 +26,7 @@ from headrace.leases.lifetime import JOB_STARTED, Life, ends_at, why_close
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState
-from headrace.storage.atomic import read_record, read_text, write_record
+from headrace.storage.atomic import read_record, read_text, write_if_room, write_record
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ def serve(folder: LeaseFolder) -> None:
     write_record(folder.host, HostRecord(process=ProcessIdentity.of(), ends_at=until))
     ending = _serve_to_the_end(folder)
     if folder.spec.exists():
-        write_record(folder.closed, ending)
+        write_if_room(folder.closed, ending)
 
 
 def _serve_to_the_end(folder: LeaseFolder) -> Ending:

@@ -10,7 +10,7 @@ from headrace.leases.pool_jobs import PoolJobs
 from headrace.leases.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.leases.scaler import Scaler
 from headrace.leases.scheduler import open_scheduler
-from headrace.storage.atomic import write_json, write_record
+from headrace.storage.atomic import write_if_room, write_json, write_record
 from headrace.storage.layout import LeaseFolder
 
 _CLOSE_TIMEOUT_S = 15.0
@@ -82,7 +82,7 @@ class PoolCluster:
         if self._folder.spec.exists():  # a folder that was removed is not made again
             if record.avoids != self._avoids:
                 self._tell_bad_nodes(record.avoids)
-            write_record(self._folder.pool, record)
+            write_if_room(self._folder.pool, record)
 
     def _tell_bad_nodes(self, avoids: tuple[AvoidedNode, ...]) -> None:
         self._avoids = avoids

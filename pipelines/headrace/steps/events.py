@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from pathlib import Path
 
+from headrace.storage.room import is_full
+
+logger = logging.getLogger(__name__)
+
 
 def append_event(path: Path, name: str, **fields: object) -> None:
-    """Append an event with its time.
+    """Append an event with its time; a full disk costs the event, not the step.
 
     Args:
         path: The events file.
@@ -20,5 +25,9 @@ def append_event(path: Path, name: str, **fields: object) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(handle, line.encode())
+    except OSError as error:
+        if not is_full(error):
+            raise
+        logger.warning("The event %s is not recorded: %s", name, error)
     finally:
         os.close(handle)

@@ -12,7 +12,7 @@ from filelock import FileLock
 from headrace.errors import LeaseLostError
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus
-from headrace.storage.atomic import publish_folder, read_record, write_record, write_text
+from headrace.storage.atomic import leave_word, publish_folder, read_record, write_record
 from headrace.storage.layout import LeaseFolder, StepFolder
 
 _LOCK_TIMEOUT_S = 60.0
@@ -76,7 +76,7 @@ def find(lease: LeaseFolder, key: str) -> StepFolder | None:
 def request_cancel(folder: StepFolder, reason: str) -> None:
     """Ask a step to stop; harmless when it has ended."""
     if not folder.cancel.exists():
-        write_text(folder.cancel, reason)
+        leave_word(folder.cancel, reason)
 
 
 def status(folder: StepFolder) -> StepStatus:

@@ -9,7 +9,7 @@ from collections import deque
 from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.steps.records import StepStatus
-from headrace.storage.atomic import write_record
+from headrace.storage.atomic import write_if_room
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Reporter:
             elapsed_s=self._context.elapsed_s,
             metrics=dict(self._context.metrics),
         )
-        write_record(self._context.folder.status, status)
+        write_if_room(self._context.folder.status, status)
 
     def tell(self, state: StepState) -> None:
         """Write the status if that is possible: the work does not depend on it."""

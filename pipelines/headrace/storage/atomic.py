@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from headrace.errors import StepError
+from headrace.storage.room import is_full
+
+logger = logging.getLogger(__name__)
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -19,7 +23,11 @@ _MOST_STALE = 5
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`; a reader sees the old or the new file, never a part."""
+    """Replace `path` by `content`; a reader sees the old or the new file, never a part.
+
+    Raises:
+        OSError: The disk is full, or failed; `filename` says which file was to be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -28,8 +36,10 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
 
 
@@ -72,6 +82,32 @@ def read_text(path: Path) -> str | None:
     """`read_bytes`, as UTF-8 text."""
     content = read_bytes(path)
     return None if content is None else content.decode()
+
+
+def write_if_room(path: Path, record: BaseModel) -> bool:
+    """Replace a record that the work does not depend on; on a full disk the old one stays.
+
+    Returns:
+        Whether it was written.
+    """
+    try:
+        write_record(path, record)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        logger.warning("Not written: %s", error)
+        return False
+    return True
+
+
+def leave_word(path: Path, words: str) -> None:
+    """Create a file whose being there counts; a disk too full for its words gets an empty one."""
+    try:
+        write_text(path, words)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        path.touch()
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:

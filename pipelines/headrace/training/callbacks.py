@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace.data.loader import BatchLoader
 from headrace.data.seeding import seed_at
 from headrace.errors import NotFiniteLossError
-from headrace.storage.atomic import write_record
+from headrace.storage.atomic import write_if_room
 from headrace.training.beats import Beat
 from headrace.training.records import TrainingProgress
 
@@ -227,7 +227,7 @@ class ProgressWriter(Callback):  # type: ignore[misc]
             samples_per_s=samples * self._world_size / elapsed_s,
             data_wait=min((self._loader.wait_s - self._wait_s) / elapsed_s, 1.0),
         )
-        write_record(self._path, progress)
+        write_if_room(self._path, progress)
         self._written_at = now
         self._wait_s, self._num_samples = self._loader.wait_s, self._loader.num_samples
 

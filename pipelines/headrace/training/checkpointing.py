@@ -10,6 +10,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from headrace.errors import StorageFullError
+from headrace.storage.room import free_bytes, is_full
 from headrace.training import checkpoints
 
 _Batch = Any
@@ -107,9 +109,23 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         began_s = time.monotonic()
         self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
         prepared = path.with_name(f".{path.name}.{self._token}.partial")
-        trainer.save_checkpoint(prepared, weights_only=False)
+        try:
+            trainer.save_checkpoint(prepared, weights_only=False)
+        except OSError as error:
+            checkpoints.remove(prepared)  # the step's own records may need the room
+            if is_full(error):
+                raise _no_room(path) from error
+            raise
         if trainer.is_global_zero:
             checkpoints.publish(prepared, path)
             checkpoints.prune(self._folder, self._keep)
         self._saved_step = trainer.global_step
         self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+
+
+def _no_room(path: Path) -> StorageFullError:
+    return StorageFullError(
+        f"The checkpoint {path} could not be written: its disk or quota is full, "
+        f"{free_bytes(path.parent):,} bytes are free without it",
+        "Free some space there; training goes on from the checkpoint before it.",
+    )

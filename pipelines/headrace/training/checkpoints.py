@@ -105,13 +105,13 @@ def prune(folder: Path, keep: int) -> None:
         keep: How many stay.
     """
     for path in newest_first(folder)[keep:]:
-        _remove(path)
+        remove(path)
 
 
 def remove_partial(folder: Path) -> None:
     """Remove checkpoints that were never finished; a rank that still writes one fails."""
     for path in folder.glob(".*.partial"):
-        _remove(path)
+        remove(path)
 
 
 def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -123,7 +123,8 @@ def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
             yield step, path
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a checkpoint, a file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

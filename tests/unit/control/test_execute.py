@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from headrace.control import execute as module
 from headrace.control.books import ledger
 from headrace.control.execute import execute
 from headrace.control.retrying import MAX_FAILURES
-from headrace.errors import LeaseError, LeaseLostError
+from headrace.errors import LeaseError, LeaseLostError, StorageFullError
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
@@ -50,6 +52,19 @@ def test_an_interrupted_run_has_no_open_attempt_in_the_ledger():
         execute(run, interrupted)
     (row,) = ledger().attempts(run.run_id)
     assert row.state is StepState.LOST
+
+
+def test_a_full_disk_ends_the_run_with_the_file_and_the_way_on(monkeypatch):
+    run = make_run()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/shared/steps/000001")
+
+    monkeypatch.setattr(module, "start_step", full)
+    with pytest.raises(StorageFullError, match="quota is full: /shared/steps/000001") as caught:
+        execute(run, nothing)
+    assert caught.value.hint.endswith(f"headrace resume {run.run_id}")
+    assert ledger().run(run.run_id).state is StepState.FAILED
 
 
 class Starting:

@@ -17,11 +17,16 @@ from headrace.steps import mailbox
 from headrace.steps.records import StepSpec, StepStatus
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
+from support.small_disk import fill, small_disk
 from support.waiting import wait_until
 
 
 @pytest.fixture
 def lease(tmp_path: Path) -> LeaseFolder:
+    return _lease(tmp_path)
+
+
+def _lease(tmp_path: Path) -> LeaseFolder:
     folder = SiteFolder(tmp_path).lease("demo-cpu-1")
     spec = LeaseSpec(
         lease_id=folder.lease_id, key="demo/cpu", run_id="demo", role_name="cpu", role=Role()
@@ -122,6 +127,28 @@ def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
     assert not _drivers_of(folder)
     assert folder.exit.exists()
     assert drivers.num_running == 0
+
+
+def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        folder = _submit(_lease(disk))
+        _hold_drivers(folder)
+        drivers = Drivers(LeaseFolder(folder.path.parent.parent), os.environ)
+        drivers.tick()
+        filler = fill(disk)
+        mailbox.request_cancel(folder, "asked in a test")
+        (driver,) = _drivers_of(folder)
+        driver.kill()
+        driver.wait(30)
+        drivers.tick()
+        assert drivers.num_running == 1
+        assert not folder.exit.exists()
+        filler.unlink()
+        drivers.tick()
+        assert drivers.num_running == 0
+        result = mailbox.outcome(folder)
+        assert result is not None
+        assert result.state is StepState.CANCELLED
 
 
 def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.atomic import publish_folder, read_text, write_bytes, write_text
+from headrace.steps.records import DriverExit
+from headrace.storage.atomic import (
+    leave_word,
+    publish_folder,
+    read_record,
+    read_text,
+    write_bytes,
+    write_if_room,
+    write_record,
+    write_text,
+)
+from support.small_disk import fill, small_disk
 
 
 def test_replace_and_no_leftovers(tmp_path):
@@ -64,6 +75,23 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, stale, number):
     with pytest.raises(OSError, match=os.strerror(number)):
         read_text(tmp_path / "status.json")
     assert len(stale) >= 90
+
+
+def test_on_a_full_disk_requests_get_through_and_records_stay_as_they_were(tmp_path):
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        record, path = DriverExit(code=0, at=1.0), disk / "status.json"
+        write_record(path, record)
+        filler = fill(disk)
+        with pytest.raises(OSError, match=f"No space left on device: '{disk}/closed'"):
+            write_text(disk / "closed", "a reason")
+        write_if_room(path, record.model_copy(update={"code": 1}))
+        assert read_record(path, DriverExit) == record
+        leave_word(disk / "cancel", "a reason")
+        assert (disk / "cancel").read_text() == ""
+        filler.unlink()
+        leave_word(disk / "close", "a reason")
+        assert (disk / "close").read_text() == "a reason"
+        assert sorted(entry.name for entry in disk.iterdir()) == ["cancel", "close", path.name]
 
 
 def test_a_folder_is_published_once(tmp_path):

@@ -18,7 +18,7 @@ from headrace.leases.batch.places import jobs_with_places, mark_of, places_file
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.records import Record
-from headrace.storage.atomic import read_record, write_record
+from headrace.storage.atomic import read_record, write_if_room
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,10 @@ def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(Timeout), FileLock(file.with_suffix(".lock"), timeout=0, mode=0o600):
         board = read(system, leases)  # somebody may have asked meanwhile
-        if _is_due(board, poll_s):
-            write_record(file, _ask(system, leases, board))
+        claimed = board.model_copy(update={"asked_at": time.time()})
+        # while a full disk keeps no board, everybody would ask at every look
+        if _is_due(board, poll_s) and write_if_room(file, claimed):
+            write_if_room(file, _ask(system, leases, board))
             return True
     return False
 

@@ -1,0 +1,37 @@
+"""Writing checkpoints where there is no room for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.errors import StorageFullError
+from headrace.training.checkpointing import StepCheckpoints
+from support.small_disk import small_disk
+
+
+def _writing(num_bytes: int) -> SimpleNamespace:
+    """In place of a Trainer: writes so many bytes where a checkpoint is asked for."""
+
+    def save(path: Path, *, weights_only: bool) -> None:
+        del weights_only
+        path.write_bytes(bytes(num_bytes))
+
+    return SimpleNamespace(
+        global_step=5, callback_metrics={}, is_global_zero=True, save_checkpoint=save
+    )
+
+
+def test_what_a_full_disk_holds_of_a_checkpoint_is_removed_and_told(tmp_path: Path) -> None:
+    """Its room is what the step's own records need to tell how it ended; the last one stays."""
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        writer = StepCheckpoints(
+            disk, every_steps=5, keep=1, token="t", before=lambda: None
+        )  # fmt: skip
+        writer.save(_writing(20_000))
+        with pytest.raises(StorageFullError, match=r"final\.ckpt could not be written") as caught:
+            writer.on_train_end(_writing(60_000), None)
+        assert "goes on from the checkpoint before it" in caught.value.hint
+        assert [path.name for path in disk.iterdir()] == ["step-000000005.ckpt"]
