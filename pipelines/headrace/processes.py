@@ -1,8 +1,9 @@
-"""Processes of this machine: identity, dying with a parent, ending a whole tree."""
+"""Processes of this machine: identity, dying with a parent, outliving one, ending many."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from headrace.errors import LeaseLostError
+
+logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 
@@ -115,23 +118,11 @@ def spawn_detached(
     return identity
 
 
-def end_tree(pid: int, grace_s: float = 5.0) -> None:
-    """End a process and all its descendants: SIGTERM, then SIGKILL after a grace time.
-
-    Args:
-        pid: Root of the tree; a pid that is gone is fine.
-        grace_s: Seconds between the two signals.
-    """
-    try:
-        root = psutil.Process(pid)
-        tree = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    end_processes(tree, grace_s)
-
-
 def end_processes(processes: Sequence[psutil.Process], grace_s: float = 5.0) -> None:
-    """End the given processes: SIGTERM, then SIGKILL to those left after a grace time."""
+    """End the given processes: SIGTERM, then SIGKILL to those left after a grace time.
+
+    One that belongs to somebody else, as a program that changes its user, is left with a warning.
+    """
     for process in processes:
         _signal(process, signal.SIGTERM)
     _, alive = psutil.wait_procs(list(processes), timeout=grace_s)
@@ -145,3 +136,5 @@ def _signal(process: psutil.Process, sig: signal.Signals) -> None:
         process.send_signal(sig)
     except psutil.NoSuchProcess:
         return
+    except psutil.AccessDenied:
+        logger.warning("Process %d may not be ended by this user", process.pid)

@@ -32,7 +32,8 @@ from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_pr
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
-GONE_WITHIN_S = 20.0
+GONE_WITHIN_S = 60.0
+"""The promise; a machine with nothing else to do takes seconds."""
 
 
 class BackendContract:
@@ -83,7 +84,7 @@ class BackendContract:
         assert client.state(folder, 15) is LeaseState.CLOSED
         assert client.why_ended(folder) == "the test is over"
         assert processes_of(folder) == []
-        wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 5, "an outcome")
+        wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 60, "an outcome")
         client.end(folder)  # harmless
 
     def test_closes_while_it_starts(self, site: Path) -> None:
@@ -94,15 +95,15 @@ class BackendContract:
 
     def test_stops_when_idle(self, site: Path) -> None:
         """pains 22: no machine is held for nothing."""
-        folder = opened(site, self.role(idle_stop=0.5))
-        wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
+        folder = start(site, self.role(idle_stop=0.5))  # ready for so short a time only
+        wait_for_state(folder, LeaseState.CLOSED, START_TIMEOUT_S)
         assert client.why_ended(folder) == "no step ran for 0.5 s"
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_lifetime(self, site: Path) -> None:
         """pains 18, 22: the hard limit."""
         folder = start(site, self.role(lifetime=2))
-        wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
+        wait_for_state(folder, LeaseState.CLOSED, START_TIMEOUT_S)
         assert client.why_ended(folder) == "its lifetime of 2 s is over"
 
     def test_ends_with_its_owner(self, site: Path) -> None:
@@ -262,7 +263,12 @@ class GangContract(BackendContract):
 
     def test_a_killed_driver_is_recorded_as_lost(self, site: Path) -> None:
         folder = opened(site, self.role())
+        host_of(folder).suspend()
         step = submit_probe(folder)
+        recipe = SiteFolder(site).run("demo").recipe
+        recipe.unlink()
+        os.mkfifo(recipe)  # the driver waits as it begins: nobody writes to this pipe
+        host_of(folder).resume()
         drivers = wait_until(lambda: children_with(folder, str(step.path)), 30, "the driver")
         drivers[0].kill()
         result = wait_until(lambda: mailbox.outcome(step), 30, "the outcome")

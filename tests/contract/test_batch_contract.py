@@ -29,8 +29,8 @@ from support.scripted_commands import Answer, FlakySubmits, ScriptedCommands
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
-START_S = 30.0
-ENDED_S = 30.0
+START_S = 60.0
+ENDED_S = 60.0
 
 
 class BatchContract:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(180)
 
 JOB_VARIABLES = {"pbs": "PBS_JOBID", "sge": "JOB_ID", "lsf": "LSB_JOBID"}
 EXTRA: dict[str, dict[str, Any]] = {"sge": {"parallel_environment": "mpi"}}
-GONE_WITHIN_S = 30.0
+GONE_WITHIN_S = 60.0
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_a_limit_of_slurm_is_read_and_a_refusal_for_it_is_waited_for(
         slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 60").strip()
         for _ in range(qos_limit - 1)
     ]
-    wait_until(lambda: slurm.system.limits(_job(1)), 10, "the limit to be known")
+    wait_until(lambda: slurm.system.limits(_job(1)), 60, "the limit to be known")
     assert gate.submit(_job(1), tmp_path / "1" / "job.json").job_id in slurm.queue()
     with pytest.raises(SubmitLimitError, match="QOSMaxSubmitJobPerUserLimit"):
         gate.submit(_job(2), tmp_path / "2" / "job.json")

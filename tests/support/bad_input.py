@@ -23,7 +23,7 @@ HEADRACE = Path(sys.executable).parent / "headrace"
 USAGE = 2
 """Exit code when a request cannot be used."""
 
-_END_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def kill(process: psutil.Process) -> None:
     """Kill -9, and wait until the process is gone or a zombie."""
     print(f"killed: {describe([process]).strip()}")
     process.kill()
-    wait_until(lambda: _is_gone(process), 10.0, f"process {process.pid} to die")
+    wait_until(lambda: _is_gone(process), 60.0, f"process {process.pid} to die")
 
 
 def _is_gone(process: psutil.Process) -> bool:

@@ -105,7 +105,7 @@ class LoginNode:
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, preexec_fn=lambda: die_with_parent(signal.SIGKILL)
         )
-        wait_until(lambda: self.log.count("Server listening") > num_before, 20, "sshd to listen")
+        wait_until(lambda: self.log.count("Server listening") > num_before, 60, "sshd to listen")
 
     def stop(self) -> None:
         """End it with all its connections; harmless when it has ended."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import re
 import subprocess
 import sys
 import uuid
@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from headrace.recipe.site import StoreOptions
-from support.ports import find_free_port
 from support.waiting import wait_until
 
 KEY = "headrace-test"
 SECRET = "a-secret-that-no-message-may-show"
+
+_SERVES = re.compile(r"Starting s3 server on \[(http://[^/]+)/\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +51,16 @@ def moto_server() -> Iterator[S3Server]:
 def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """`rclone serve s3`: a folder; checks signatures."""
     folder = tmp_path_factory.mktemp("rclone-s3")
-    port = find_free_port()
-    process = subprocess.Popen(
-        [rclone(), "serve", "s3", "--config", "", "--addr", f"127.0.0.1:{port}", str(folder)],
-        env={**os.environ, "RCLONE_AUTH_KEY": f'"{KEY},{SECRET}"'},
-        stderr=subprocess.DEVNULL,
-    )
+    log = folder.with_suffix(".log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [rclone(), "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", str(folder)],
+            env={**os.environ, "RCLONE_AUTH_KEY": f'"{KEY},{SECRET}"'},
+            stderr=output,
+        )
     try:
-        wait_until(lambda: process.poll() is None and _answers(port), 30.0, "rclone to serve")
-        yield S3Server(name="rclone", endpoint_url=f"http://127.0.0.1:{port}")
+        found = wait_until(lambda: _SERVES.search(log.read_text()), 60.0, "rclone to serve")
+        yield S3Server(name="rclone", endpoint_url=found[1])
     finally:
         process.terminate()
         process.wait(30)
@@ -105,8 +107,3 @@ def new_bucket(server: S3Server) -> str:
 def rclone() -> str:
     """Path of the rclone program, next to this interpreter's."""
     return str(Path(sys.executable).parent / "rclone")
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

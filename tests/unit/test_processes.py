@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.processes import ProcessIdentity, spawn_detached
+from headrace.processes import ProcessIdentity, end_processes, spawn_detached
 from support.waiting import wait_until
 
 
@@ -62,6 +64,23 @@ def test_there_is_no_identity_of_a_process_that_has_gone(child: subprocess.Popen
     child.communicate()
     with pytest.raises(ProcessLookupError, match=f"no process {child.pid}"):
         ProcessIdentity.of(child.pid)
+
+
+def test_a_process_of_somebody_else_keeps_no_other_from_being_ended(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the starter of a container that runs as root."""
+    send_signal = psutil.Process.send_signal
+
+    def send(process: psutil.Process, sig: signal.Signals) -> None:
+        if process.pid == os.getpid():
+            raise psutil.AccessDenied(process.pid)
+        send_signal(process, sig)
+
+    monkeypatch.setattr(psutil.Process, "send_signal", send)
+    identity = ProcessIdentity.of(child.pid)
+    end_processes([psutil.Process(), psutil.Process(child.pid)], grace_s=0.1)
+    assert not identity.is_alive
 
 
 def test_a_detached_process_is_let_go_without_a_warning_and_leaves_no_zombie(tmp_path: Path):

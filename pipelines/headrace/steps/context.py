@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from headrace.errors import LeaseEndsError, StepCancelledError, StepTimedOutError
+from headrace.errors import LeaseEndsError, StepCancelledError, StepError, StepTimedOutError
 from headrace.leases.lifetime import TELLING_S
 from headrace.leases.records import HostRecord
 from headrace.recipe.recipe import Recipe
@@ -18,6 +18,18 @@ from headrace.steps.events import append_event
 from headrace.steps.records import Progress, StepSpec
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
+
+
+def resolved(run: RunFolder) -> tuple[Recipe, Site]:
+    """The recipe and the site of a run, as they were when it began.
+
+    Raises:
+        StepError: One of them is not there.
+    """
+    recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
+    if recipe is None or site is None:
+        raise StepError(f"{run.path} holds no recipe.json or site.json")
+    return recipe, site
 
 
 @dataclass

@@ -14,10 +14,8 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, StepError, UserCodeError
 from headrace.processes import die_with_parent
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
 from headrace.states import FailureClass, StepState
-from headrace.steps.context import StepContext
+from headrace.steps.context import StepContext, resolved
 from headrace.steps.records import Failure, StepResult, StepSpec
 from headrace.steps.registry import step_function
 from headrace.steps.reporter import Reporter
@@ -58,11 +56,7 @@ def open_context(folder: StepFolder) -> StepContext:
     spec = read_record(folder.spec, StepSpec)
     if spec is None:
         raise StepError(f"{folder.path} holds no spec.json", "Give the folder of a step.")
-    run = RunFolder(Path(spec.run_folder))
-    recipe = read_record(run.recipe, Recipe)
-    site = read_record(run.site, Site)
-    if recipe is None or site is None:
-        raise StepError(f"{run.path} holds no recipe.json or site.json")
+    recipe, site = resolved(RunFolder(Path(spec.run_folder)))
     return StepContext(folder=folder, spec=spec, recipe=recipe, site=site)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 
 from headrace.data.targets import check_code
-from headrace.errors import StepError
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.steps.children import start_program
+from headrace.steps.context import resolved
 from headrace.steps.model_process import start_forked
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder
@@ -41,10 +41,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     Raises:
         HeadraceError: The dataset cannot be staged, or the batches do not fit into memory.
     """
-    run = RunFolder(Path(launch.run_folder))
-    recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
-    if recipe is None or site is None:
-        raise StepError(f"{run.path} holds no recipe.json or site.json")
+    recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     manifest = _check(launch, recipe, site)
     with data_on_node(launch, recipe, site, manifest) as data:
         _write_specs(launch, recipe, manifest, data.folder)

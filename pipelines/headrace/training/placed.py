@@ -9,8 +9,7 @@ from pathlib import Path
 
 from headrace.errors import StepError
 from headrace.processes import die_with_parent
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
+from headrace.steps.context import resolved
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import RunFolder
 from headrace.training.launch import rank_children
@@ -32,10 +31,7 @@ def run_placed(folder: LaunchFolder, place: Placement) -> None:
     node = _node_of(folder, place.rank)
     launch = node.launch
     _check(node, place)
-    run = RunFolder(Path(launch.run_folder))
-    recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
-    if recipe is None or site is None:
-        raise StepError(f"{run.path} holds no recipe.json or site.json")
+    recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     role = site.roles[recipe.train.role]
     children = rank_children(launch, recipe, role, node.dataset, node.interface)
     child = children[place.rank - launch.ranks.start]

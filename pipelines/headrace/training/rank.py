@@ -21,9 +21,8 @@ from headrace.data.streaming import shards_held
 from headrace.data.targets import Allowed, instantiate
 from headrace.errors import RecipeError, StepError
 from headrace.processes import die_with_parent
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
 from headrace.shards.places import ShardSource
+from headrace.steps.context import resolved
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.fetching import Brought
 from headrace.storage.gang_store import GangStore, Traffic
@@ -61,7 +60,7 @@ class RankTraining:
         self._spec = spec
         self._run = RunFolder(Path(spec.run_folder))
         self._launch = LaunchFolder(Path(spec.launch_folder))
-        self._recipe, self._site = _read(self._run)
+        self._recipe, self._site = resolved(self._run)
         self._allowed = Allowed.of(self._recipe, self._site)
         self._traffic = Traffic()
 
@@ -179,13 +178,6 @@ class RankTraining:
             weights_xxh3=weights_hash(weights),
         )
         write_record(self._run.checkpoints / checkpoints.OUTCOME, outcome)
-
-
-def _read(run: RunFolder) -> tuple[Recipe, Site]:
-    recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
-    if recipe is None or site is None:
-        raise StepError(f"{run.path} holds no recipe.json or site.json")
-    return recipe, site
 
 
 def _mean_over_ranks(values: dict[str, float]) -> dict[str, float]:

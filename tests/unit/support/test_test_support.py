@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[2]
 
 def test_waiting_gives_the_value_that_ended_it():
     answers = iter([None, "", "there"])
-    assert wait_until(lambda: next(answers), 5, "an answer", poll_s=0.001) == "there"
+    assert wait_until(lambda: next(answers), 60, "an answer", poll_s=0.001) == "there"
 
 
 def test_waiting_in_vain_says_for_what_and_what_was_seen():
@@ -37,7 +37,7 @@ def test_a_process_of_the_test_is_found_by_its_mark_and_by_its_folder(how, tmp_p
         [sys.executable, "-c", "input()", *extra], stdin=subprocess.PIPE, env=environment
     )
     try:
-        found = wait_until(lambda: started_by("me", tmp_path), 10, "the child to be found")
+        found = wait_until(lambda: started_by("me", tmp_path), 60, "the child to be found")
         assert [process.pid for process in found] == [child.pid]
         assert f"{child.pid} (parent {os.getpid()}" in describe(found)
     finally:

@@ -40,14 +40,14 @@ def test_how_a_job_ended(
 ):
     spec = _spec(tmp_path, command=("sh", "-c", command), time_limit_s=limit_s)
     system.submit(spec)
-    assert wait_until(lambda: _ended(system, spec.name), 20, "the end").state is state
+    assert wait_until(lambda: _ended(system, spec.name), 60, "the end").state is state
 
 
 def test_a_second_submit_starts_nothing(system: SshHosts, tmp_path: Path):
     """pains 17."""
     spec = _spec(tmp_path, command=("sh", "-c", "echo once >> seen; exec sleep 60"))
     assert [system.submit(spec), system.submit(spec)] == [spec.name] * 2
-    wait_until((tmp_path / "seen").exists, 20, "the job to run")
+    wait_until((tmp_path / "seen").exists, 60, "the job to run")
     assert system.poll([spec.name, "nobody"])[spec.name].state is JobState.RUNNING
     system.cancel([spec.name])
     assert [each.state for each in system.find(spec.name)] == [JobState.CANCELLED]
