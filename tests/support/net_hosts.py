@@ -72,12 +72,29 @@ class NetHosts:
 @pytest.fixture
 def net_hosts() -> Iterator[Callable[[Sequence[int]], NetHosts]]:
     """Makes hosts, once; the argument gives the bytes of storage of each."""
-    if os.geteuid() != 0 or not (SSHD.exists() and shutil.which("ssh") and shutil.which("ip")):
-        pytest.skip("as root, with the Debian packages openssh-server, openssh-client, iproute2")
+    if problem := _problem():
+        pytest.skip(problem)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="headrace-hosts-", dir="/tmp"))
         stack.callback(shutil.rmtree, folder)
         yield lambda sizes: _made(folder, sizes, stack)
+
+
+def _problem() -> str:
+    """What is missing here; empty when there can be hosts."""
+    if os.geteuid() != 0:
+        return "needs root: it makes network namespaces"
+    if not (SSHD.exists() and shutil.which("ssh") and shutil.which("ip")):
+        return "needs the Debian packages openssh-server, openssh-client and iproute2"
+    space = f"hr{os.getpid()}-try"
+    tried = subprocess.run(
+        ["ip", "netns", "add", space], capture_output=True, text=True, check=False
+    )
+    if tried.returncode != 0:
+        said = tried.stderr.strip()
+        return f"needs to make network namespaces (capabilities NET_ADMIN, SYS_ADMIN): {said}"
+    subprocess.run(["ip", "netns", "delete", space], check=True)
+    return ""
 
 
 def _made(folder: Path, sizes: Sequence[int], stack: ExitStack) -> NetHosts:

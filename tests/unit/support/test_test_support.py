@@ -72,3 +72,4 @@ def test_skips_are_failures_when_all_tests_must_run(ci, summary, tmp_path):
     )
     assert summary in done.stdout
     assert ("no such program" in done.stdout) == bool(ci)
+    assert ("CONTRIBUTING.md" in done.stdout) == bool(ci)
