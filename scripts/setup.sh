@@ -71,6 +71,10 @@ make_venv() {
     "$python" -m venv "$VENV"
 }
 
+compile_all() { # as pip does by one core; what is no Python of this version stays as it is there too
+  "$VENV/bin/python" -m compileall -qq -j 0 "$VENV/lib" || true
+}
+
 main() {
   exec 9<.
   flock 9 # two `make` at once: the second waits and finds it done
@@ -84,12 +88,14 @@ main() {
     make_venv
   fi
   touch "$STARTED"
-  local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off)
+  local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off
+    --no-compile)
   local torch
   torch=$(grep -E '^torch==' constraints.txt)
   step "PyTorch ($torch)" "${pip[@]}" "$torch"
   step "headrace with Airflow, Dask, Lightning and the tools for tests" \
     "${pip[@]}" -c constraints.txt -e '.[dev]'
+  step "Byte code of all packages" compile_all
   wanted >"$STAMP"
   rm -f "$STARTED"
   say "Set up."
