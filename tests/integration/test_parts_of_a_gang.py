@@ -174,6 +174,7 @@ def test_three_nodes_hold_a_part_each_though_one_is_lost_and_train_as_one_that_h
         sum(row["source_bytes"] for row in staged.outputs["nodes"]) == staged.outputs["num_bytes"]
     )
     assert lost.state is StepState.LOST
+    assert "a host, or the connection to it from the first, is gone" in str(lost.message)
     assert lost.outputs["kept"] >= 5
     streamed = trained.outputs["streamed"].values()
     assert [each["source_bytes"] for each in streamed] == [0] * NUM_NODES

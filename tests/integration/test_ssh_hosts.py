@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def _system(hosts: tuple[Login, ...], login_node: LoginNode) -> SshHosts:
 
 def _job(folder: Path, text: str) -> JobSpec:
     return JobSpec(
-        name=f"headrace-{folder.name}", command=("sh", "-c", text), nodes=2, cpus_per_node=1,
+        name=f"headrace-test-{uuid.uuid4().hex}", command=("sh", "-c", text), nodes=2, cpus_per_node=1,
         time_limit_s=600.0, folder=str(folder), log=str(folder / "log"),
     )  # fmt: skip
 

@@ -46,8 +46,8 @@ class GangStore:
     """Takes each shard from a node that holds it, so that it leaves the shared storage once.
 
     A shard that no node holds is asked of one node, the same for all, which fetches it for all
-    (`Relay`). A node that has gone or gives wrong bytes is passed over for a minute; then, and
-    when this node is the one, the shard is read where the dataset lies.
+    (`Relay`). A node that has gone or gives wrong bytes is passed over for a minute: another one
+    fetches what it had. When that is this node, or fails, the shard is read where the dataset lies.
 
     Args:
         source: Where the dataset lies.
@@ -104,11 +104,18 @@ class GangStore:
         count, now = len(group.hosts), time.monotonic()
         after = [(group.index + step) % count for step in range(1, count)]
         with self._lock:
-            asked = [(node, True) for node in after if file in self._held_by(group, node, now)]
-            if not asked:
-                home = self._numbers[file] % count
-                asked = [(home, False)] if home != group.index else []
-            return [each for each in asked if self._left_until.get(each, now) <= now]
+            holders = [(node, True) for node in after if file in self._held_by(group, node, now)]
+            asked = [each for each in holders if self._left_until.get(each, now) <= now]
+            return asked or self._who_fetches(group, file, now)
+
+    def _who_fetches(self, group: PeerGroup, file: str, now: float) -> list[tuple[int, bool]]:
+        """The node that fetches for all what none can give; none when it is this one."""
+        for node in group.order(self._numbers[file]):
+            if node == group.index:
+                return []
+            if all(self._left_until.get((node, holds), now) <= now for holds in (True, False)):
+                return [(node, False)]
+        return []
 
     def _held_by(self, group: PeerGroup, node: int, now: float) -> frozenset[str]:
         if node not in self._held and now - self._looked_at.get(node, now - _LOOK_S) >= _LOOK_S:

@@ -111,6 +111,27 @@ def test_wrong_bytes_are_read_at_the_source_and_not_asked_for_again(
     assert caplog.text.count("Node 2 is not asked for 60 s: shards/train-00000.h5 came with") == 1
 
 
+def test_one_of_the_others_fetches_for_all_what_a_node_that_has_gone_held(
+    tmp_path, manifest, nodes
+):
+    """Pains 27, 33: else its part would leave the source once for each of them."""
+    source, shelf, traffic = CountedStore(tmp_path / "source"), Shelf(), Traffic()
+    far = CountedStore(tmp_path / "source")
+    (tmp_path / "copy").mkdir()
+    store = GangStore(source, manifest.shards, nodes[0], traffic)
+    with relaying(far, tmp_path / "copy", manifest, shelf), serving(nodes[1], shelf):
+        gone = Shelf()
+        for shard in manifest.shards:
+            gone.put(shard.file, tmp_path / "source" / shard.file)
+        with serving(nodes[2], gone):
+            fetched(store, manifest, 2, tmp_path / "target")
+        for number in (2, 1):
+            fetched(store, manifest, number, tmp_path / "target")
+    # who finds out that it has gone does not ask a second one
+    assert source.fetched == [manifest.shards[2].file]
+    assert far.fetched == [manifest.shards[1].file]
+
+
 def test_who_waits_for_a_relay_is_told_so(tmp_path, manifest, nodes, monkeypatch):
     """A fetch may take longer than a peer's patience."""
     monkeypatch.setattr(peer_server, "TELL_S", 0.05)

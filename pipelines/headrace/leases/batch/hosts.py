@@ -23,6 +23,7 @@ JOB = "HEADRACE_JOB_ID"
 _FOLDER = 'd="$HOME/.headrace/ssh-jobs/$n"'
 
 _COMPLETE = "# complete"
+_OF_SSH = "255"  # its exit code when it is ssh itself that fails
 _START = f"""\
 umask 077
 n=$1
@@ -62,9 +63,7 @@ for n; do
     {_FOLDER}
     [ -d "$d" ] || continue
     state=gone code=-
-    if [ -s "$d/code" ]; then
-        state=ended code=$(cat "$d/code")
-    elif [ ! -s "$d/process" ]; then
+    if [ ! -s "$d/process" ]; then
         state=running
     else
         read -r pid start < "$d/process"
@@ -72,6 +71,9 @@ for n; do
             Z*) ;;  # killed, and not cleared away yet
             *" $start") state=running ;;
         esac
+    fi
+    if [ -s "$d/code" ]; then  # looked for last: its process ends when it has written that
+        state=ended code=$(cat "$d/code")
     fi
     if [ -e "$d/cancelled" ] && [ $state != running ]; then state=cancelled; fi
     echo "$n $state $code"
@@ -248,4 +250,7 @@ def _sight(name: str, word: str, code: str) -> JobSight:
     }[word]
     if word == "ended" and code in ("0", "124"):
         state = JobState.COMPLETED if code == "0" else JobState.TIMED_OUT
+    if word == "ended" and code == _OF_SSH:
+        state = JobState.NODE_FAILED
+        reason = "a host, or the connection to it from the first, is gone"
     return JobSight(job_id=name, state=state, reason=reason if state.is_final else "")

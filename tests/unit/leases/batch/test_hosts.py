@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def system(tmp_path: Path) -> SshHosts:
     [
         ("true", 60.0, JobState.COMPLETED),
         ("exit 3", 60.0, JobState.FAILED),
+        ("exit 255", 60.0, JobState.NODE_FAILED),
         ("sleep 60", 1.0, JobState.TIMED_OUT),
     ],
 )
@@ -41,6 +43,20 @@ def test_how_a_job_ended(
     spec = _spec(tmp_path, command=("sh", "-c", command), time_limit_s=limit_s)
     system.submit(spec)
     assert wait_until(lambda: _ended(system, spec.name), 60, "the end").state is state
+
+
+def test_a_job_that_ends_while_it_is_looked_at_has_ended(tmp_path: Path):
+    """Its process is gone, though a moment ago there was no exit code."""
+    job, programs = tmp_path / ".headrace" / "ssh-jobs" / "headrace-1", tmp_path / "bin"
+    job.mkdir(parents=True)
+    (job / "process").write_text("999999999 1\n")
+    programs.mkdir()
+    (programs / "cut").write_text(f"#!/bin/sh\necho 0 > {job}/code\nexit 1\n")
+    (programs / "cut").chmod(0o700)
+    path = f"{programs}:{os.environ['PATH']}"
+    here = LocalCommands({"HOME": str(tmp_path), "PATH": path})
+    system = SshHosts(HOSTS, {each.host: here for each in HOSTS})
+    assert system.poll([job.name])[job.name].state is JobState.COMPLETED
 
 
 def test_a_second_submit_starts_nothing(system: SshHosts, tmp_path: Path):
