@@ -111,8 +111,8 @@ def _system(hosts: tuple[Login, ...], login_node: LoginNode) -> SshHosts:
 
 def _job(folder: Path, text: str) -> JobSpec:
     return JobSpec(
-        name=f"headrace-test-{uuid.uuid4().hex}", command=("sh", "-c", text), nodes=2, cpus_per_node=1,
-        time_limit_s=600.0, folder=str(folder), log=str(folder / "log"),
+        name=f"headrace-test-{uuid.uuid4().hex}", command=("sh", "-c", text), nodes=2,
+        cpus_per_node=1, time_limit_s=600.0, folder=str(folder), log=str(folder / "log"),
     )  # fmt: skip
 
 
