@@ -11,6 +11,7 @@ from contextlib import suppress
 from headrace.errors import LeaseError
 from headrace.leases import preflight
 from headrace.leases.records import LeaseSpec
+from headrace.leases.timeouts import TIMED_OUT
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class ContainedNode:
             process.terminate()
         try:
             await asyncio.wait_for(process.wait(), _CLOSE_TIMEOUT_S)
-        except (TimeoutError, asyncio.TimeoutError):
+        except TIMED_OUT:
             process.kill()
 
     async def _start(self) -> Process:

@@ -18,14 +18,8 @@ from headrace.leases.encryption import security
 from headrace.leases.nodes import Node, present, waits_for
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
-from headrace.leases.waiting import (
-    CHECK_EVERY_S,
-    first_done,
-    loss,
-    lost_item,
-    no_check,
-    results_of,
-)
+from headrace.leases.timeouts import TIMED_OUT
+from headrace.leases.waiting import CHECK_EVERY_S, first_done, loss, lost_item, no_check, results_of
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
 
@@ -65,7 +59,7 @@ class Fleet:
         options = {"timeout": _CONNECT_TIMEOUT_S, "security": security(folder)}
         try:
             client = Client(info.scheduler_address, set_as_default=False, **options)
-        except (OSError, TimeoutError) as error:
+        except (OSError, *TIMED_OUT) as error:
             what = f"The scheduler of lease {folder.lease_id} does not answer: {error}"
             raise LeaseLostError(what, lease_client.why_ended(folder)) from error
         return cls(client, spec)
@@ -88,7 +82,7 @@ class Fleet:
 
     def close(self) -> None:
         """Cancel what is left and disconnect."""
-        with suppress(OSError, TimeoutError):  # the scheduler forgets us when it does not answer
+        with suppress(OSError, *TIMED_OUT):  # the scheduler forgets us when it does not answer
             self._cancel(list(self._futures))
         self._client.close()
 

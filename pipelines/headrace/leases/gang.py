@@ -23,6 +23,7 @@ from headrace.leases.encryption import security
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.leases.resources import NODE, SLOT
 from headrace.leases.scheduler import address, open_scheduler, prepare
+from headrace.leases.timeouts import TIMED_OUT
 from headrace.recipe.site import Role
 from headrace.storage.atomic import write_json, write_record
 from headrace.storage.layout import LeaseFolder
@@ -74,7 +75,7 @@ class GangCluster:
         role = spec.role
         try:
             await asyncio.wait_for(self._join(spec), role.start_timeout)
-        except (TimeoutError, asyncio.TimeoutError) as error:
+        except TIMED_OUT as error:
             self._note_missing(role)
             raise LeaseError(
                 f"{len(self._scheduler.workers)} of {role.nodes} nodes were there "

@@ -24,6 +24,7 @@ from headrace.leases.guard import Guard
 from headrace.leases.heartbeat import beat
 from headrace.leases.lifetime import JOB_STARTED, Life, ends_at, why_close
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.leases.timeouts import TIMED_OUT
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record, read_text, write_if_room, write_record
@@ -187,7 +188,7 @@ async def _close(opening: asyncio.Task[Cluster]) -> None:
         return  # nothing was opened; the error, if any, is on its way already
     try:
         await cluster.close()
-    except (OSError, TimeoutError, asyncio.TimeoutError):
+    except (OSError, *TIMED_OUT):
         logger.warning("The cluster did not close in order; its processes are killed")
 
 

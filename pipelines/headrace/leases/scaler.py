@@ -29,6 +29,7 @@ from headrace.leases.scaling import (
     staying_nodes,
 )
 from headrace.leases.setbacks import Setbacks
+from headrace.leases.timeouts import TIMED_OUT
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +188,7 @@ class Scaler:
         names = [member.name for member in members]
         logger.info("Sending away %s", ", ".join(names))
         retired = self._scheduler.retire_workers(names=names, close_workers=True, remove=True)
-        with suppress(TimeoutError, asyncio.TimeoutError):
+        with suppress(*TIMED_OUT):
             await asyncio.wait_for(retired, _LEAVE_S)
         left = {str(worker.name): worker for worker in self._scheduler.workers.values()}
         for member in members:

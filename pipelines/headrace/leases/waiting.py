@@ -10,6 +10,7 @@ from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
 
 from headrace.errors import WorkerLostError
+from headrace.leases.timeouts import TIMED_OUT
 
 CHECK_EVERY_S = 0.5
 """Longest time between two looks at whether the work is still wanted."""
@@ -34,7 +35,7 @@ def first_done(
         try:
             with client.as_current():
                 done = wait(futures, timeout=CHECK_EVERY_S, return_when="FIRST_COMPLETED").done
-        except TimeoutError:
+        except TIMED_OUT:
             look()
             continue
         return [future for future in futures if future in done]

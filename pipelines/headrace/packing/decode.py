@@ -64,9 +64,11 @@ def decode_image(content: bytes) -> NDArray[np.uint8]:
                 f"pixels of mode '{image.mode}' do not fit 8 bits; save the images as .npy"
             )
         try:
-            return np.asarray(image.convert(mode) if image.mode != mode else image).copy()
+            image = image.convert(mode) if image.mode != mode else image
+            pixels: NDArray[np.uint8] = np.asarray(image).copy()
         except _DAMAGED as error:
             raise UnreadableError(f"damaged image: {error}") from error
+    return pixels
 
 
 def check_image(content: bytes) -> str:

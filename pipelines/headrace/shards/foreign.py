@@ -142,6 +142,7 @@ def _runs(rows: Sequence[int], gap: int) -> Iterator[list[int]]:
 def _cell(value: Any) -> Cell:
     if isinstance(value, np.ndarray):
         order = value.dtype.newbyteorder("<")
-        return np.ascontiguousarray(value, dtype=order).reshape(value.shape)
+        array: NDArray[Any] = np.ascontiguousarray(value, dtype=order).reshape(value.shape)
+        return array
     cell: Cell = value.item() if isinstance(value, np.generic) else value
     return cell

@@ -201,11 +201,14 @@ def _sendable(error: Exception) -> Exception:
     if isinstance(error, HeadraceError):
         return error
     trace = "".join(traceback.format_exception(error))
+    told = StepError(f"{type(error).__name__}: {error}", trace)
+    if not hasattr(error, "add_note"):  # before Python 3.11
+        return told
     error.add_note(f"In the process that raised it:\n{trace}")
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001  classes of anybody's
-        return StepError(f"{type(error).__name__}: {error}", trace)
+        return told
     return error
 
 
