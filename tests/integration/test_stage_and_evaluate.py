@@ -228,7 +228,7 @@ def test_wrong_checkpoint_is_explained(lease, home, site, dataset):
     assert "does not fit DigitsClassifier" in result.failure.message
 
 
-STUCK = """
+MODELS = """
 import os, pathlib, time
 from headrace.examples.digits_model import DigitsClassifier
 
@@ -236,18 +236,44 @@ class Stuck(DigitsClassifier):
     def predict_step(self, batch, index):
         pathlib.Path("{home}/predictor.pid").write_text(str(os.getpid()))
         time.sleep(600)
+
+class Frail(DigitsClassifier):
+    def predict_step(self, batch, index):
+        if batch["sample_id"][0] == {first} and not os.path.exists("{home}/died"):
+            pathlib.Path("{home}/died").touch()
+            os.kill(os.getpid(), 9)
+        return super().predict_step(batch, index)
 """
 
 
-def test_an_evaluation_ends_with_its_driver(lease, home, site, dataset, checkpoint):
-    """The process that predicts is ended; the worker goes on."""
+@pytest.fixture(scope="module")
+def with_model(home, dataset):
+    """Makes a recipe with a model of the user's own."""
     (home / "code").mkdir()
-    (home / "code" / "stuck_model.py").write_text(STUCK.format(home=home))
-    made = recipe(dataset).model_copy(
-        update={"code": (str(home / "code"),), "model": Target(target="stuck_model.Stuck")}
-    )
+    code = MODELS.format(home=home, first=NUM_TRAIN)
+    (home / "code" / "users_models.py").write_text(code)
+
+    def make(name: str) -> Recipe:
+        own = {"code": (str(home / "code"),), "model": Target(target=f"users_models.{name}")}
+        return recipe(dataset).model_copy(update=own)
+
+    return make
+
+
+def test_an_evaluation_survives_the_death_of_what_predicts(
+    lease, home, site, dataset, checkpoint, with_model
+):
     given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
-    step, _ = submit(lease, home, site, "evaluate", made, **given)
+    result, _ = run(lease, home, site, "evaluate", with_model("Frail"), **given)
+    assert (home / "died").exists()
+    assert result.failure is None, result.failure
+    assert result.outputs["num_samples"] == NUM_TEST
+
+
+def test_an_evaluation_ends_with_its_driver(lease, home, site, dataset, checkpoint, with_model):
+    """The process that predicts is ended; the worker goes on."""
+    given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
+    step, _ = submit(lease, home, site, "evaluate", with_model("Stuck"), **given)
     pid = int(wait_until(lambda: _content(home / "predictor.pid"), 60, "a prediction to begin"))
     predictor = psutil.Process(pid)
     worker = predictor.parent().parent()

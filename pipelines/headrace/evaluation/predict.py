@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import logging
 import sys
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ import torch
 from headrace.data.reading import reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import StepError
+from headrace.evaluation.conclude import conclude
 from headrace.evaluation.job import ConcludeJob, PredictJob
 from headrace.evaluation.merge import write_predictions
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
@@ -85,8 +85,7 @@ def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predic
 def _answer(job: PredictJob | ConcludeJob) -> object:
     if isinstance(job, PredictJob):
         return score(job)
-    # what draws figures is needed once, by one node
-    return importlib.import_module("headrace.evaluation.conclude").conclude(job)
+    return conclude(job)
 
 
 def main(_: list[str]) -> int:

@@ -44,7 +44,7 @@ class StepFolder:
 
     @property
     def logs(self) -> Path:
-        """Folder of `driver.log`, `rank-<r>.log`, …."""
+        """Folder of `driver.log`, `rank-<r>.log`, `predictor-<worker>.log`, …."""
         return self.path / "logs"
 
     @property
