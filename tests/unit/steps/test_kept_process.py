@@ -9,7 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.errors import RecipeError, StepCancelledError, UserCodeError, WorkerLostError
+from headrace.errors import (
+    RecipeError,
+    StepCancelledError,
+    StepError,
+    UserCodeError,
+    WorkerLostError,
+)
 from headrace.steps.children import Child, start_program
 from headrace.steps.fork_server import ForkServers
 from headrace.steps.kept_process import KeptProcess
@@ -79,16 +85,18 @@ def _runs(pid: int) -> bool:
 
 def test_errors_are_raised_in_the_caller(tmp_path, kept):
     raising = "(_ for _ in ()).throw(__import__('headrace.errors', fromlist=['x']).{})"
-    with pytest.raises(RecipeError, match="no model") as told:
+    with pytest.raises(RecipeError, match="no model") as no_model:
         kept.call(child(tmp_path), raising.format("RecipeError('no model', 'Set one.')"), go_on)
-    assert told.value.hint == "Set one."
+    assert no_model.value.hint == "Set one."
     code = raising.format("UserCodeError('raised', trace='line 3', where='rank 2')")
     with pytest.raises(UserCodeError) as raised:
         kept.call(child(tmp_path), code, go_on)
     assert (raised.value.trace, raised.value.where) == ("line 3", "rank 2")
-    with pytest.raises(ZeroDivisionError) as other:
+    has_notes = sys.version_info >= (3, 11)
+    with pytest.raises(ZeroDivisionError if has_notes else StepError) as other:
         kept.call(child(tmp_path), "1 // 0", go_on)
-    assert 'File "<string>", line 1' in other.value.__notes__[0]
+    told = other.value.__notes__[0] if has_notes else str(other.value)
+    assert 'File "<string>", line 1' in told
 
 
 def test_its_death_is_told_with_its_last_words(tmp_path, kept):
