@@ -6,9 +6,11 @@ import errno
 import json
 import logging
 import os
-import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel
 
@@ -19,28 +21,51 @@ logger = logging.getLogger(__name__)
 
 Record = TypeVar("Record", bound=BaseModel)
 
+PRIVATE = 0o600
+"""Mode of a file that its owner alone may read."""
+
+AS_USUAL = 0o666
+"""Mode of a file that all may read whom the user's umask lets."""
+
 _MOST_STALE = 5
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`; a reader sees the old or the new file, never a part.
+@contextmanager
+def replacing(path: Path, mode: int = PRIVATE) -> Iterator[BinaryIO]:
+    """Write the file that replaces `path` when the block ends well; else nothing is left of it.
+
+    A reader sees the old or the new file, never a part.
+
+    Args:
+        path: The file; folders above it are made.
+        mode: Who may read it.
+
+    Yields:
+        The new file, open for writing.
 
     Raises:
         OSError: The disk is full, or failed; `filename` says which file was to be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        temporary.replace(path)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise
+
+
+def write_bytes(path: Path, content: bytes, mode: int = PRIVATE) -> None:
+    """Replace `path` by `content`; see `replacing`."""
+    with replacing(path, mode) as file:
+        file.write(content)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -53,9 +78,10 @@ def write_json(path: Path, content: object) -> None:
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
-def write_record(path: Path, record: BaseModel) -> None:
+def write_record(path: Path, record: BaseModel, mode: int = PRIVATE) -> None:
     """Replace `path` by a record as JSON, with the keys that a user writes (`_target_`)."""
-    write_text(path, record.model_dump_json(indent=1, by_alias=True) + "\n")
+    text = record.model_dump_json(indent=1, by_alias=True) + "\n"
+    write_bytes(path, text.encode(), mode)
 
 
 def read_bytes(path: Path) -> bytes | None:

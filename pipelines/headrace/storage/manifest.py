@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from headrace.errors import ManifestError, nearest
 from headrace.recipe.data import TRAIN, VALIDATION
-from headrace.storage.atomic import write_record
+from headrace.storage.atomic import AS_USUAL, write_record
 
 FORMAT_VERSION = 1
 """Version of the dataset format that this release writes; it reads this one and older ones."""
@@ -241,9 +241,9 @@ class Manifest(Record):
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write `manifest.json` into a dataset's folder, atomically."""
+    """Write `manifest.json` into a dataset's folder, atomically; readable as its shards are."""
     path = folder / FILE_NAME
-    write_record(path, manifest)
+    write_record(path, manifest, AS_USUAL)
     return path
 
 

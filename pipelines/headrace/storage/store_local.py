@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
-from headrace.storage.atomic import fsync_folder, write_bytes
+from headrace.storage.atomic import AS_USUAL, fsync_folder, replacing, write_bytes
 from headrace.storage.checksums import copy_verified
 from headrace.storage.store_protocol import StoredFile, Tick, checked_path
 
@@ -81,24 +80,15 @@ class LocalStore:
     def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
         """Copy a file into the folder; see `Store.upload`."""
         target = self._path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with source.open("rb") as reader, os.fdopen(handle, "wb") as writer:
-                shutil.copyfileobj(reader, writer, 4 * 2**20)
-                writer.flush()
-                os.fsync(writer.fileno())
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with source.open("rb") as reader, replacing(target, AS_USUAL) as writer:
+            shutil.copyfileobj(reader, writer, 4 * 2**20)
         fsync_folder(target.parent)
         if tick is not None:
             tick(target.stat().st_size)
 
     def write(self, path: str, content: bytes) -> None:
         """Replace a file; see `Store.write`."""
-        write_bytes(self._path(path), content)
+        write_bytes(self._path(path), content, AS_USUAL)
 
     def delete(self, path: str) -> None:
         """Remove a file; see `Store.delete`."""

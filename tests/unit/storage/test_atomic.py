@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from headrace.storage.atomic import (
     write_record,
     write_text,
 )
+from headrace.storage.store_local import LocalStore
 from support.small_disk import fill, small_disk
+from support.staged_datasets import make_dataset
 
 
 def test_replace_and_no_leftovers(tmp_path):
@@ -42,6 +45,29 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
         write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.fixture
+def umask() -> Iterator[Callable[[int], int]]:
+    """Sets the umask, until the test ends."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_a_dataset_is_shared_whole_and_what_belongs_to_a_run_is_not(tmp_path, umask, mask, mode):
+    """Whoever may read the shards of a colleague may read their manifest."""
+    umask(mask)
+    manifest = make_dataset(tmp_path / "dataset")
+    shard = tmp_path / "dataset" / manifest.shards[0].file
+    store = LocalStore(str(tmp_path / "store"))
+    store.upload(shard, "uploaded")
+    store.write("written", b"")
+    files = (shard, tmp_path / "dataset/manifest.json", *(tmp_path / "store").iterdir())
+    assert [file.stat().st_mode & 0o777 for file in files] == [mode] * 4
+    write_text(tmp_path / "site.json", "may hold secrets")
+    assert (tmp_path / "site.json").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.fixture
