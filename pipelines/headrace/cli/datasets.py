@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import open_console
+from headrace.errors import UnknownNameError
 from headrace.recipe.load import load_site
 from headrace.recipe.site import StoreOptions
 from headrace.storage.manifest import FieldInfo, Manifest
@@ -90,6 +91,10 @@ def verify(
 
     options = _s3(site)
     location = path if is_remote(path) else str(Path(path).expanduser().absolute())
+    if not is_remote(path) and not Path(location).exists():
+        raise UnknownNameError(
+            f"{path} does not exist", "Give the folder that a pack step printed."
+        )
     manifest = read_manifest_at(location, options)
     with _bytes_bar(as_json) as progress:
         task = progress.add_task("verifying", total=manifest.num_bytes)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.view import duration
+from headrace.cli.view import duration, keep_whole
 from headrace.leases.overview import LeaseView
 from headrace.leases.records import EndedJob, LeaseInfo, LeaseSpec, NodeJob
 from headrace.recipe.site import Role
@@ -29,23 +29,13 @@ _STYLES = {
 def summary(views: Sequence[LeaseView]) -> RenderableType:
     """A table of leases."""
     table = Table(
-        "lease",
-        "run",
-        "role",
-        "state",
-        "nodes",
-        "age",
-        "idle",
-        "dashboard",
-        box=None,
-        pad_edge=False,
+        "lease", "state", "nodes", "age", "idle", "dashboard or reason", box=None, pad_edge=False
     )
+    keep_whole(table.columns[0], [view.lease_id for view in views])
     for view in views:
         busy = f"{view.num_running} running" if view.num_running else ""
         table.add_row(
             view.lease_id,
-            view.run_id,
-            view.role,
             _state(view),
             f"{view.nodes} ({view.kind})",
             duration(view.age_s),
@@ -60,6 +50,8 @@ def details(
 ) -> RenderableType:
     """Everything about one lease."""
     facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
     for name, value in _facts(view, spec, info):
         facts.add_row(Text(name, style="bold"), value)
     parts: list[RenderableType] = [facts]

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import open_console
-from headrace.cli.view import amount, closing, duration, live, print_failures
+from headrace.cli.view import amount, closing, duration, keep_whole, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
 from headrace.control.books import ledger
 from headrace.control.execute import execute
@@ -196,13 +196,13 @@ def runs(
     if as_json:
         typer.echo(json.dumps([_for_programs(row) for row in records], indent=1))
         return
-    table = Table("run", "recipe", "site", "state", "time", "result")
+    table = Table("run", "site", "state", "time", box=None, pad_edge=False)
+    table.add_column("result", overflow="fold")
+    keep_whole(table.columns[0], [row.run_id for row in records])
     for row in records:
         end = row.finished_at or time.time()
         took = duration(end - row.created_at)
-        table.add_row(
-            row.run_id, row.recipe_name, row.site_name, row.state.value, took, Text(_result(row))
-        )
+        table.add_row(row.run_id, row.site_name, row.state.value, took, Text(_result(row)))
     open_console().print(table)
 
 

@@ -41,7 +41,8 @@ def list_sites(as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(found, indent=1))
         return
-    table = Table("site", "file", box=None, pad_edge=False)
+    table = Table("site", box=None, pad_edge=False)
+    table.add_column("file", overflow="fold")
     for name, file in found.items():
         table.add_row(name, file)
     open_console().print(table)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.control.overview import RunView, StepView
 from headrace.control.owners import owner_process
-from headrace.states import StepState
+from headrace.states import FailureClass, StepState
 
 _STYLES = {
     StepState.SUCCEEDED: "green",
@@ -32,6 +33,12 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def keep_whole(column: Column, words: Iterable[str]) -> None:
+    """Never cut or break what a column holds, however narrow the terminal: it is to be copied."""
+    column.no_wrap = True
+    column.min_width = max((len(word) for word in words), default=0)
 
 
 def amount(value: float | None) -> str:
@@ -114,7 +121,13 @@ def _row(step: StepView) -> Iterator[RenderableType]:
 
 
 def closing(view: RunView) -> RenderableType:
-    """The table shown when a run has ended: steps, metrics, where things lie."""
+    """What is shown when a run has ended: its name, steps, metrics, where things lie."""
+    heading = Text.assemble(
+        (view.run_id, "bold"),
+        f" · {view.recipe} on {view.site} · ",
+        _state(view),
+        f" · {duration(view.elapsed_s)}",
+    )
     steps = Table("step", "state", "attempts", "time", "result", expand=False)
     for step in view.steps:
         state = step.state.value if step.state else "not begun"
@@ -128,7 +141,7 @@ def closing(view: RunView) -> RenderableType:
     places.add_column(overflow="fold")
     for name, value in _places(view):
         places.add_row(Text(name, style="bold"), Text(value))
-    return Group(steps, places)
+    return Group(heading, steps, places)
 
 
 def print_failures(view: RunView, console: Console) -> None:
@@ -143,8 +156,16 @@ def print_failures(view: RunView, console: Console) -> None:
             _print_plain(step.trace.rstrip(), console)
         if step.folder:
             _print_plain(f"  logs: headrace logs {view.run_id} {step.name}", console)
-    if failed and view.state.is_final and owner_process(view.owner) is not None:
-        _print_plain(f"  once it is put right: headrace resume {view.run_id}", console)
+    if failed and view.state.is_final and view.asked:
+        for line in _ways_on(view, failed[-1]):
+            _print_plain(f"  {line}", console)
+
+
+def _ways_on(view: RunView, failed: StepView) -> Iterator[str]:
+    yield f"once it is put right: headrace resume {view.run_id}"
+    if failed.failure_class in (FailureClass.USER_ERROR, FailureClass.DATA_ERROR):
+        # a run keeps the recipe and site that it began with
+        yield f"with another recipe or site: headrace {shlex.join(view.asked)}"
 
 
 def _has_failed(step: StepView) -> bool:
@@ -167,13 +188,22 @@ def result_line(step: StepView) -> str:
         return _staged(step.outputs)
     if step.name == "train":
         return _trained(step.outputs)
-    if step.outputs.get("reused") is True:
-        return f"reused, {step.outputs.get('num_samples')} samples"
+    if step.name == "pack":
+        return _packed(step.outputs)
     for key, unit in (("num_samples", "samples"), ("steps", "steps"), ("num_bytes", "bytes")):
         value = step.outputs.get(key)
         if isinstance(value, (int, float)):
             return f"{amount(value)} {unit}"
     return ""
+
+
+def _packed(outputs: Mapping[str, object]) -> str:
+    num_samples, num_left_out = outputs.get("num_samples"), outputs.get("num_quarantined")
+    told = [f"{amount(num_samples)} samples"] if isinstance(num_samples, (int, float)) else []
+    if isinstance(num_left_out, int) and num_left_out:
+        told.append(f"{num_left_out:,} more in quarantine (headrace inspect tells why)")
+    told += ["reused"] if outputs.get("reused") is True else []
+    return ", ".join(told)
 
 
 def _trained(outputs: Mapping[str, object]) -> str:

@@ -66,4 +66,6 @@ class Watching:
             if step.state is not None and self._told.get(step.name) != state:
                 self._told[step.name] = state
                 again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
-                self._console.print(f"{step.name}: {step.state.value}{again}", highlight=False)
+                why = step.message.splitlines()[0] if step.message and step.state.is_final else ""
+                told = f"{step.name}: {step.state.value}{again}{': ' if why else ''}{why}"
+                self._console.print(told, markup=False, highlight=False, soft_wrap=True)

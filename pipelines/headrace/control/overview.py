@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.leases import bad_nodes
-from headrace.control.owners import owner_is_gone
+from headrace.control.owners import owner_is_gone, owner_process
 from headrace.control.runs import Run, open_run
 from headrace.leases import client
 from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
@@ -56,6 +56,8 @@ class RunView(BaseModel):
     owner: str
     elapsed_s: float
     folder: str
+    asked: tuple[str, ...] = ()
+    """Words after `headrace` that ask for the same again; empty for a run of Airflow."""
     dashboard_url: str = ""
     """Of the newest lease that is open."""
     owner_is_gone: bool = False
@@ -100,6 +102,7 @@ def overview(run_id: str) -> RunView:
         owner=record.owner,
         elapsed_s=end - record.created_at,
         folder=record.folder,
+        asked=_asked(run),
         dashboard_url=urls[0] if urls else "",
         owner_is_gone=is_gone,
         waits_for=(no_room or queued) if goes_on else "",
@@ -108,6 +111,14 @@ def overview(run_id: str) -> RunView:
         suspects=() if leaves_out else bad,
         steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )
+
+
+def _asked(run: Run) -> tuple[str, ...]:
+    request = run.request
+    if owner_process(request.owner) is None:
+        return ()
+    part = ("--pack-only",) if request.kind == "pack" else ()
+    return ("run", request.recipe, *request.overrides, "--site", request.site, *part)
 
 
 def _no_room(

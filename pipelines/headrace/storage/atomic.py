@@ -121,7 +121,7 @@ def write_if_room(path: Path, record: BaseModel) -> bool:
     except OSError as error:
         if not is_full(error):
             raise
-        logger.warning("Not written: %s", error)
+        logger.info("Not written: %s", error)  # of what is asked for often: told by who fails
         return False
     return True
 

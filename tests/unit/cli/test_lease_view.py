@@ -26,6 +26,17 @@ def test_a_lease_in_a_queue_tells_what_it_waits_for():
     assert WAITS in console.file.getvalue()
 
 
+def test_ids_and_paths_can_be_copied_from_a_narrow_terminal():
+    ids = [f"mnist-20261121-20383{number}-7bd79f6b-gpu-1" for number in range(2)]
+    console = Console(file=StringIO(), width=80)
+    console.print(summary([_view(lease_id=name, why_ended="run ended") for name in ids]))
+    assert all(name in console.file.getvalue() for name in ids)
+    folder = "/shared/a-project-with-a-long-name/" + "headrace/" * 6 + ids[0]
+    spec = lease_spec(LeaseFolder(Path(folder)), Role())
+    console.print(details(_view(folder=folder), spec, None, ()))
+    assert f"{folder}/host.log" in re.sub(r"\s", "", console.file.getvalue())
+
+
 def test_a_pool_tells_which_nodes_it_avoids_and_how_jobs_ended():
     avoided = AvoidedNode(node="n7", why="2 jobs ended badly there: node failed")
     ended = EndedJob(node="node-0", job_id="11", host="n7", why="Slurm job 11 ended: node failed")

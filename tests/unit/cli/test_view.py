@@ -40,6 +40,7 @@ def view(
     return RunView(
         run_id="digits-1", recipe="digits", site="laptop", state=state, owner=owner,
         elapsed_s=75.0, folder="/runs/[digits-1]", steps=steps,
+        asked=() if owner.startswith("airflow") else ("run", "my recipe.yaml", "--site", "laptop"),
     )  # fmt: skip
 
 
@@ -55,6 +56,16 @@ def test_a_failure_is_told_once_with_class_trace_logs_and_the_way_on():
     assert text.count("Traceback") == 1
     assert text.count("Correct the code.") == 1
     assert "headrace logs digits-1 train" in text
+    told = text.splitlines()
+    assert told[-2] == "  once it is put right: headrace resume digits-1"
+    assert told[-1] == (
+        "  with another recipe or site: headrace run 'my recipe.yaml' --site laptop"
+    )
+
+
+def test_after_a_fault_of_the_machine_only_going_on_helps():
+    lost = FAILED.model_copy(update={"failure_class": FailureClass.LOST})
+    text = printed(lambda console: print_failures(view(lost), console))
     assert text.rstrip().endswith("headrace resume digits-1")
 
 
@@ -82,6 +93,14 @@ def test_a_run_that_succeeded_has_no_failures():
     ok = view(done, state=StepState.SUCCEEDED)
     assert printed(lambda console: print_failures(ok, console)) == ""
     assert "5 samples" in printed(lambda console: console.print(closing(ok)))
+
+
+def test_the_closing_tells_which_run_it_is_and_what_is_in_quarantine():
+    outputs = {"num_samples": 39, "num_quarantined": 1, "reused": True}
+    packed = StepView(name="pack", state=StepState.SUCCEEDED, attempt=1, outputs=outputs)
+    text = printed(lambda console: console.print(closing(view(packed, state=StepState.SUCCEEDED))))
+    assert text.startswith("digits-1 · digits on laptop · succeeded · 1:15\n")
+    assert "39 samples, 1 more in quarantine (headrace inspect tells why), reused" in text
 
 
 def test_nodes_that_a_run_does_without_are_told():
