@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 
 from headrace.cli.view import live, remarks
-from headrace.control.overview import RunView, overview
+from headrace.control.overview import RunView, StepView, overview
 
 REFRESH_S = 0.5
 """Time between two looks at the run."""
@@ -65,7 +65,12 @@ class Watching:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
             if step.state is not None and self._told.get(step.name) != state:
                 self._told[step.name] = state
-                again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
-                why = step.message.splitlines()[0] if step.message and step.state.is_final else ""
-                told = f"{step.name}: {step.state.value}{again}{': ' if why else ''}{why}"
-                self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+                self._console.print(_line(step), markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(step: StepView) -> str:
+    """A step's state, and in a line why, where it has ended without success."""
+    again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
+    line = f"{step.name}: {step.state.value if step.state else ''}{again}"
+    why = step.message.splitlines()[0] if step.message else ""
+    return f"{line}: {why}" if why and step.state and step.state.is_final else line

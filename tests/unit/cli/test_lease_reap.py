@@ -18,7 +18,7 @@ def owner_that_has_gone() -> str:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         me = ProcessIdentity.of(process.pid)
         process.kill()
-    return f"cli:{me.host}:{me.pid}:{me.started_at!r}"
+    return f"cli:{me.host}:{me.pid}:{me.started_s!r}"
 
 
 def test_runs_of_processes_that_have_gone_are_closed(headrace_home):
