@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress, islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from headrace.packing.sources.stat_process import Files, Part
 Wanted = Callable[[str], object]
 """Tells by its path whether a file counts."""
 
+_Entries = Generator[list[os.DirEntry[str]], None, None]
 _PART_FILES = 256  # files that are looked at before others are
 
 
@@ -44,6 +45,7 @@ class Tree:
                     for entries in parts:
                         yield from (prefix + entry.name for entry in entries)
                 finally:
+                    parts.close()
                     os.close(folder)
 
     def files(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
@@ -74,6 +76,7 @@ class Tree:
                     for entries in parts:
                         yield from looks.add(self._wanted(wanted, prefix, entries))
                 finally:
+                    parts.close()
                     looks.close(folder)
             yield from looks.rest()
 
@@ -92,9 +95,7 @@ class Tree:
                 "Copy the file into the source folder, or set dataset.source to the real folder.",
             )
 
-    def _folders(
-        self, check: Callable[[], None] | None
-    ) -> Iterator[tuple[str, int, Iterator[list[os.DirEntry[str]]]]]:
+    def _folders(self, check: Callable[[], None] | None) -> Iterator[tuple[str, int, _Entries]]:
         """By folder: its path with a slash, its descriptor, to be closed, and its files."""
         waiting = [""]
         while waiting:
@@ -104,7 +105,7 @@ class Tree:
 
     def _entries(
         self, prefix: str, folder: int, waiting: list[str], check: Callable[[], None] | None
-    ) -> Iterator[list[os.DirEntry[str]]]:
+    ) -> _Entries:
         """Files of a folder; the folders in it are added to those waiting."""
         with os.scandir(folder) as entries:
             while some := list(islice(entries, _PART_FILES)):
