@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,20 @@ def test_a_good_site_has_nothing_to_fix(headrace_home: Path, slurm: DevSlurm):
     assert list((headrace_home / "leases").glob("check-*")) == []
 
 
-def test_a_pool_is_tried_as_one_of_its_nodes(headrace_home: Path, slurm: DevSlurm):
-    code, found = check(_site(headrace_home), "--role", "cpu", "--submit")
+def test_a_pool_is_tried_as_one_of_its_nodes_and_as_the_job_of_its_host(
+    headrace_home: Path, slurm: DevSlurm
+):
+    """The host in its job must be allowed to submit, and be reached by the node."""
+    code, found = check(_site(headrace_home, cpu={"host": "job"}), "--role", "cpu", "--submit")
     assert code == 0, found
     assert {(part, name) for part, name, grade, _ in found if grade != "ok"} == set()
     told = {name: text for part, name, _, text in found if part == "cpu"}
     assert told["job"].startswith("1 node was there after ")
     assert [name for name in told if name.startswith("node") and name != "nodes"] == ["node1"]
     assert "locks" in told["node1"]
+    assert re.match(r"its job was there after \d+ s, and had a node after \d+ s", told["host"])
     assert slurm.queue() == []
+    assert list((headrace_home / "leases").glob("check-*")) == []
 
 
 @pytest.mark.parametrize(
@@ -102,6 +108,7 @@ def _site(home: Path, **changes: Any) -> Path:
     site = yaml.safe_load(text)
     role = site["roles"]["gpu"]
     batch = role["batch"] | changes.pop("batch", {})
+    site["roles"]["cpu"] |= changes.pop("cpu", {})
     site["roles"]["gpu"] = role | changes | {"batch": batch}
     file = home / "changed.yaml"
     file.write_text(yaml.safe_dump(site))

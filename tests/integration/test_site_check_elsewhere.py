@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from headrace.control.site_check.trial import try_host
 from headrace.recipe.batch import Login
+from headrace.recipe.load import load_site
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
 from support.site_checks import check, graded, site_file
@@ -72,6 +74,27 @@ def test_what_is_wrong_with_a_site_is_told(
     code, found = check(_site(headrace_home, system, **changes))
     assert code == 1
     assert told in graded(found, "gpu", "fail")[wrong]
+
+
+@pytest.mark.parametrize("queue", ["pbs"], indirect=True)
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"host_options": ["-zap"]}, "invalid option -- 'zap'"),
+        ({"batch": {"prologue": ["exit 7"]}}, "ended: failed"),
+    ],
+)
+def test_a_host_that_cannot_be_a_job_is_told(
+    queue: FakeQueue, here: None, headrace_home: Path, changes: dict[str, Any], told: str
+):
+    """The pool's nodes may be fine, and the small job of its host refused, or end at once."""
+    batch = {"interface": "lo", "poll": 0.2, **changes.get("batch", {})}
+    pool = {"backend": "pbs", "kind": "pool", "host": "job", "nodes": 2, "lifetime": 600}
+    site = load_site(str(site_file(headrace_home, {**pool, **changes, "batch": batch})))
+    (found,) = try_host(site, "gpu", 60.0, lambda _: None)
+    assert (found.subject, found.grade) == ("host", "fail")
+    assert told in found.seen
+    assert {job["state"] for job in queue.jobs()} <= {"ended"}
 
 
 @pytest.mark.parametrize(
