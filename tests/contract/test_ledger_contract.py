@@ -46,7 +46,7 @@ class LedgerContract:
         Ledger.open(url).add_run(run_row())
         again = Ledger.open(url)
         assert again.run("run-1") == run_row()
-        assert again.summary().revision == "0001"
+        assert again.summary().revision == "0002"
 
     def test_a_newer_schema_is_refused_and_left_alone(self, url: str, ledger: Ledger):
         set_revision(url, "9999")

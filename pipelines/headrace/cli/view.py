@@ -90,6 +90,11 @@ def remarks(view: RunView) -> Iterator[str]:
     if view.without:
         nodes = ", ".join(view.without)
         yield f"Does without {nodes}, where its jobs failed: headrace lease show LEASE tells why"
+    if view.lost_nodes:
+        count, last = len(view.lost_nodes), view.lost_nodes[-1]
+        nodes = "1 node" if count == 1 else f"{count} nodes"
+        where, why = f" (on {last.host})" if last.host else "", last.why.partition("\n")[0]
+        yield f"{nodes} of its pools came to an early end, the last: {why}{where}"
     if view.suspects:
         yield (
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "

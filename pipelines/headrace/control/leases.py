@@ -13,8 +13,8 @@ from headrace.control.walltime.choice import shown
 from headrace.control.walltime.chosen import for_run
 from headrace.errors import BatchError
 from headrace.leases import client
-from headrace.leases.records import LeaseSpec, Walltime
-from headrace.ledger.records import LeaseRecord
+from headrace.leases.records import LeaseSpec, PoolRecord, Walltime
+from headrace.ledger.records import LeaseRecord, LostNode
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.storage.atomic import read_record
@@ -102,7 +102,29 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     client.end(folder, reason=reason)
     why = client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
-    ledger().set_lease_state(record.lease_id, final, ended_at=time.time(), why_ended=why)
+    ledger().set_lease_state(
+        record.lease_id,
+        final,
+        ended_at=time.time(),
+        why_ended=why,
+        lost_nodes=_lost_nodes(folder),
+    )
+
+
+def lost_nodes(run: Run) -> tuple[LostNode, ...]:
+    """Jobs of the run's pools that came to an early end, the newest last."""
+    found = [
+        node
+        for record in ledger().leases(run_id=run.run_id)
+        for node in record.lost_nodes or _lost_nodes(run.lease_folder(record.lease_id))
+    ]
+    return tuple(sorted(found, key=lambda each: each.at))
+
+
+def _lost_nodes(folder: LeaseFolder) -> tuple[LostNode, ...]:
+    """The same of one lease; its folder may be removed one day."""
+    pool = read_record(folder.pool, PoolRecord)
+    return tuple(LostNode(**each.model_dump()) for each in pool.ended) if pool is not None else ()
 
 
 def bad_nodes(run: Run) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.leases import bad_nodes
+from headrace.control.leases import bad_nodes, lost_nodes
 from headrace.control.owners import owner_is_gone, owner_process
 from headrace.control.runs import Run, open_run
 from headrace.leases import client
-from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.ledger.records import AttemptRecord, LeaseRecord, LostNode, RunRecord
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepStatus
@@ -64,13 +64,15 @@ class RunView(BaseModel):
     """Whether nobody goes on with it: its process, on this machine, has ended before the run."""
     waits_for: str = ""
     """Why its next step does not begin: who has the leases of a site that has no more to give, or
-    what the nodes of its lease wait for in a queue."""
+    what nodes of its lease wait for in a queue, also where others are there."""
     has_lease: bool = False
     """Whether there is a lease for that step, so that what it waits for is nodes."""
     without: tuple[str, ...] = ()
     """Nodes that its leases, or jobs of them, failed on, and that further jobs do without."""
     suspects: tuple[str, ...] = ()
     """Such nodes where its batch system cannot leave any out."""
+    lost_nodes: tuple[LostNode, ...] = ()
+    """Jobs of its pools that came to an early end, and why, the newest last."""
     steps: tuple[StepView, ...]
 
 
@@ -89,7 +91,7 @@ def overview(run_id: str) -> RunView:
     is_gone = not record.state.is_final and owner_is_gone(record.owner)
     goes_on = not record.state.is_final and not is_gone
     urls = [row.dashboard_url for row in open_leases if row.dashboard_url]
-    waits = (client.waiting_for(run.lease_folder(row.lease_id)) for row in open_leases)
+    waits = (client.lacks(run.lease_folder(row.lease_id)) for row in open_leases)
     queued = next((each for each in waits if each), "")
     no_room = _no_room(run, planned, attempts, open_leases)
     bad = bad_nodes(run) if goes_on else ()
@@ -109,6 +111,7 @@ def overview(run_id: str) -> RunView:
         has_lease=bool(open_leases) and not no_room,
         without=bad if leaves_out else (),
         suspects=() if leaves_out else bad,
+        lost_nodes=lost_nodes(run),
         steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )
 

@@ -236,6 +236,12 @@ def waiting_for(folder: LeaseFolder) -> str:
     return "" if job is None or job.is_ended else job.why
 
 
+def lacks(folder: LeaseFolder) -> str:
+    """The same, also for a pool that has some nodes and work for more."""
+    pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
+    return waiting_for(folder) if pool is None else pool.waits_for
+
+
 def _look(folder: LeaseFolder) -> Sight:
     # before `closed`, which the host writes as its last act
     host_alive = _host_alive(folder)

@@ -112,17 +112,13 @@ def view(folder: LeaseFolder) -> LeaseView:
         folder=str(folder.path),
         excludes=spec.exclude,
         bad_nodes=bad.nodes if (bad := client.bad_nodes(folder)) is not None else (),
-        waits_for=_waits_for(folder, pool) if state.is_active else "",
+        waits_for=client.lacks(folder) if state.is_active else "",
         jobs=pool.jobs if pool is not None and state.is_active else (),
         ended=pool.ended if pool is not None else (),
         avoids=pool.avoids if pool is not None else (),
         takes_all=pool.takes_all if pool is not None else "",
         why_ended=client.why_ended(folder),
     )
-
-
-def _waits_for(folder: LeaseFolder, pool: PoolRecord | None) -> str:
-    return client.waiting_for(folder) if pool is None else pool.waits_for
 
 
 def steps_of(folder: LeaseFolder) -> tuple[StepFolder, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.leases.avoidance import is_nodes_fault
-from headrace.leases.batch.jobs import JobSight, JobState, view_of
+from headrace.leases.batch.jobs import JobSight, JobState, view_of, waits_for
 from headrace.leases.pool_jobs import PoolJob
 from headrace.leases.records import NodeJob
 from headrace.leases.scaling import PoolNode, Stage
@@ -123,6 +123,8 @@ def lack(
 ) -> str:
     """Why a pool has fewer nodes than it has work for; empty when it has not.
 
+    Such as `2 of 4 nodes; 2 pending: Resources, expected 14:05 CET`.
+
     Args:
         members: Nodes whose jobs have not ended.
         wanted: Nodes it has work for.
@@ -132,8 +134,11 @@ def lack(
     """
     num_here = sum(1 for member in members if member.stage.is_here)
     queued = [member for member in members if member.stage is Stage.QUEUED]
-    why = view_of(queued[0].sight, system).why if queued else trouble
-    if num_here >= wanted or not why:
+    if num_here >= wanted or not (queued or trouble):
         return ""
+    what = trouble
+    if queued:
+        details = waits_for(queued[0].sight, system)
+        what = f"{len(queued)} pending{f': {details}' if details else ''}"
     without = f" (without {', '.join(avoided)}, where jobs failed)" if avoided else ""
-    return f"{wanted - num_here} of {wanted} nodes are not there: {why}{without}"
+    return f"{num_here} of {wanted} nodes; {what}{without}"

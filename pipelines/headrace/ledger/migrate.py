@@ -15,11 +15,16 @@ from sqlalchemy import Connection
 _FOLDER = Path(__file__).parent / "migrations"
 
 
-def upgrade(connection: Connection) -> None:
-    """Run the migrations that are missing, inside the connection's transaction."""
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Run the migrations that are missing, inside the connection's transaction.
+
+    Args:
+        connection: The ledger.
+        revision: The last one; that of this release when left out.
+    """
     config = _config()
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
 
 
 def revisions() -> tuple[str, ...]:

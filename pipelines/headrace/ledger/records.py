@@ -47,6 +47,21 @@ class RunRecord(Record):
     """What it gave, JSON values."""
 
 
+class LostNode(Record):
+    """A job of a pool that ended by itself, or did not do what it should."""
+
+    node: str
+    """Name of the node, as in `node-0`."""
+    job_id: str
+    """Id of the job."""
+    host: str
+    """Where it ran, as the batch system knows it; empty when that is not known."""
+    why: str
+    """How it ended, for the user."""
+    at: float
+    """When that was seen, seconds since the epoch."""
+
+
 class LeaseRecord(Record):
     """One lease of machines, taken for a run."""
 
@@ -78,6 +93,9 @@ class LeaseRecord(Record):
     """When it ended, seconds since the epoch."""
     why_ended: str = ""
     """Why it ended."""
+    lost_nodes: tuple[LostNode, ...] = ()
+    """Jobs of a pool that came to an early end, the newest last, not more than the last twenty;
+    written when the lease has ended."""
 
 
 class AttemptRecord(Record):
@@ -121,6 +139,7 @@ class LeaseChanges(TypedDict, total=False):
     ready_at: float | None
     ended_at: float | None
     why_ended: str | None
+    lost_nodes: tuple[LostNode, ...] | None
 
 
 class AttemptChanges(TypedDict, total=False):

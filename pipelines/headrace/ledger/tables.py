@@ -22,7 +22,7 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-REVISION = "0001"
+REVISION = "0002"
 """Revision of the schema below; the newest migration gives it."""
 
 REVISION_TABLE = "headrace_schema"
@@ -94,6 +94,7 @@ leases = Table(
     Column("ready_at", Double),
     Column("ended_at", Double),
     Column("why_ended", PlainText, nullable=False),
+    Column("lost_nodes", Json, nullable=False, server_default="[]"),
     Index("headrace_leases_by_key", "key", "created_at"),
     Index("headrace_leases_by_run", "run_id"),
     Index("headrace_leases_by_state", "state", "site_name"),

@@ -32,7 +32,7 @@ def test_show_counts_rows(app: typer.Typer, headrace_home: Path):
     lines = [line.split(maxsplit=1) for line in output(app, "ledger", "show").splitlines()]
     assert lines == [
         ["ledger", f"sqlite:///{headrace_home}/ledger.db"],
-        ["schema", "0001"],
+        ["schema", "0002"],
         ["runs", "0"],
         ["leases", "0 (0 open)"],
         ["attempts", "0"],
@@ -40,8 +40,8 @@ def test_show_counts_rows(app: typer.Typer, headrace_home: Path):
 
 
 def test_migrate_tells_the_revision(app: typer.Typer):
-    assert output(app, "ledger", "migrate").endswith("has schema revision 0001.\n")
-    assert output(app, "ledger", "migrate").endswith("has schema revision 0001.\n")
+    assert output(app, "ledger", "migrate").endswith("has schema revision 0002.\n")
+    assert output(app, "ledger", "migrate").endswith("has schema revision 0002.\n")
 
 
 def test_url_hides_the_password(app: typer.Typer, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import build
 from headrace.control.reaper import end_run
-from headrace.leases.records import PoolRecord
+from headrace.leases.records import NodeJob, PoolRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import StepState
 from headrace.storage.atomic import write_record
@@ -65,8 +65,9 @@ def test_a_pool_that_waits_for_nodes_says_why_and_until_when() -> None:
     run = make_run()
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
     attempt_row_of(run, "pack", lease_id, state=StepState.RUNNING)
-    why = "2 of 2 nodes are not there: Slurm job 7 is pending: Resources, expected 14:05"
-    write_record(run.lease_folder(lease_id).pool, PoolRecord(waits_for=why))
+    why = "2 of 4 nodes; 2 pending: Resources, expected 14:05"
+    here = NodeJob(node="node-0", job_id="5", stage="busy", why="Slurm job 5 is running")
+    write_record(run.lease_folder(lease_id).pool, PoolRecord(jobs=(here,), waits_for=why))
     shown = headrace("status", run.run_id)
     assert f"Waits for nodes: {why}" in shown
     assert "Waits for a lease" not in shown

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.cli.view import remarks
 from headrace.control.books import ledger
 from headrace.control.leases import RELEASED, release
+from headrace.control.overview import overview
 from headrace.control.runs import Run
+from headrace.leases.records import EndedJob, PoolRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
@@ -65,6 +68,24 @@ def test_a_step_that_runs_when_its_lease_is_released_counts_as_cancelled(run, le
     assert not done.cancel.exists()
     (row,) = ledger().leases(run_id=run.run_id)
     assert (row.state, row.why_ended) == (LeaseState.CLOSED, "asked")
+
+
+def test_nodes_that_a_pool_lost_and_why_stay_in_the_ledger(run, lease_id):
+    """pains 31: also when the folder of the lease has gone."""
+    folder = run.lease_folder(lease_id)
+    ended = EndedJob(
+        node="node-1", job_id="12", host="n3", why="Slurm job 12 ended: preempted", at=5.0
+    )
+    write_record(folder.pool, PoolRecord(ended=(ended,)))
+    assert [each.why for each in overview(run.run_id).lost_nodes] == [ended.why]  # it still lives
+    release(run, "cpu", "the test is over")
+    folder.pool.unlink()
+    (row,) = ledger().leases(run_id=run.run_id)
+    assert [each.model_dump() for each in row.lost_nodes] == [ended.model_dump()]
+    seen = overview(run.run_id)
+    assert [each.why for each in seen.lost_nodes] == [ended.why]
+    last = "1 node of its pools came to an early end, the last: Slurm job 12 ended: preempted"
+    assert f"{last} (on n3)" in list(remarks(seen))
 
 
 def test_a_step_of_a_lease_that_was_lost_stays_lost(run):

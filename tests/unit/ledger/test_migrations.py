@@ -6,11 +6,12 @@ from pathlib import Path
 
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import insert, inspect, text
 
 from headrace.ledger import migrate, tables
 from headrace.ledger.engine import Database
 from headrace.ledger.ledger import Ledger
+from support.ledger_rows import lease_row, run_row
 
 
 def test_the_newest_migration_gives_the_revision_of_the_tables():
@@ -25,6 +26,19 @@ def test_migrations_from_nothing_give_the_tables(tmp_path: Path):
             connection, opts={"version_table": tables.REVISION_TABLE}
         )
         assert compare_metadata(context, tables.metadata) == []
+
+
+def test_a_ledger_of_the_first_revision_keeps_its_leases(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    database = Database(url)
+    with database.write() as connection:
+        migrate.upgrade(connection, "0001")
+        connection.execute(insert(tables.runs).values(run_row().model_dump(mode="json")))
+        old = lease_row().model_dump(mode="json", exclude={"lost_nodes"})
+        connection.execute(insert(tables.leases).values(old))
+    ledger = Ledger.open(url)
+    assert ledger.summary().revision == tables.REVISION
+    assert ledger.leases() == (lease_row(),)
 
 
 def test_a_migration_that_was_killed_half_way_leaves_nothing(tmp_path: Path):

@@ -195,7 +195,7 @@ def view_of(sight: JobSight, system: str) -> JobView:
         why = f"{name} can never start: {sight.reason}"
         return JobView(is_ended=True, why=why, failure_class=failure_class(sight))
     if not sight.state.is_final:
-        details = _colon([sight.reason, _start(sight, system)])
+        details = _colon([waits_for(sight, system)])
         return JobView(is_ended=False, why=f"{name} is {sight.state.value}{details}")
     on = f" (on {', '.join(sight.failed_nodes)})" if sight.failed_nodes else ""
     return JobView(
@@ -204,6 +204,16 @@ def view_of(sight: JobSight, system: str) -> JobView:
         failure_class=failure_class(sight),
         bad_nodes=sight.failed_nodes,
     )
+
+
+def waits_for(sight: JobSight, system: str) -> str:
+    """What a job waits for, and until when: `Resources, expected 14:05 CET`.
+
+    Args:
+        sight: What the batch system told.
+        system: Name of the batch system, for users.
+    """
+    return ", ".join(part for part in (sight.reason, _start(sight, system)) if part)
 
 
 def moment(at: float, now: float) -> str:
