@@ -11,6 +11,9 @@ from headrace.leases.scaling import SETTLED_S
 BAD_ENDS = 2
 """A node is avoided after so many jobs that ended badly on it."""
 
+AVOIDED_S = 3600.0
+"""A node is tried again after this time, in seconds: somebody may have mended it."""
+
 MOST_AVOIDED = 8
 """Not more nodes are avoided, the newest ones: a cluster of bad nodes has another fault."""
 
@@ -39,14 +42,18 @@ class BadEnds:
     """How many."""
     cause: str
     """How the last one ended, for the user."""
+    at_s: float
+    """When that was."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Avoidance:
-    """What a pool knows against nodes."""
+    """What a pool knows against nodes; times on one clock, in seconds."""
 
     before: tuple[str, ...] = ()
     """Nodes that earlier leases of the run have failed on."""
+    since_s: float = 0.0
+    """Since when it does without those."""
     ends: tuple[BadEnds, ...] = ()
     """Nodes that jobs of this pool ended badly on, the newest last."""
     lifted: str = ""
@@ -76,18 +83,26 @@ class Avoidance:
             if each.count >= BAD_ENDS
         )[-MOST_AVOIDED:]
 
-    def after(self, node: str, cause: str) -> Avoidance:
+    def after(self, node: str, cause: str, now_s: float = 0.0) -> Avoidance:
         """After a job that ended badly.
 
         Args:
             node: Where; empty when that is not known.
             cause: How, for the user.
+            now_s: When.
         """
         if not node:
             return self
         count = 1 + sum(each.count for each in self.ends if each.node == node)
         others = (each for each in self.ends if each.node != node)
-        return replace(self, ends=(*others, BadEnds(node=node, count=count, cause=cause)))
+        ends = BadEnds(node=node, count=count, cause=cause, at_s=now_s)
+        return replace(self, ends=(*others, ends))
+
+    def at(self, now_s: float) -> Avoidance:
+        """What counts now: nothing does for ever."""
+        ends = tuple(each for each in self.ends if now_s - each.at_s < AVOIDED_S)
+        before = self.before if now_s - self.since_s < AVOIDED_S else ()
+        return replace(self, before=before, ends=ends)
 
     def without_any(self, why: str) -> Avoidance:
         """From now on all nodes will do.

@@ -69,6 +69,12 @@ class Member:
         """Whether it waits for what waiting does not bring."""
         return self.sight.never_starts and self.leaving_s is None
 
+    @property
+    def is_kept_from_nodes(self) -> bool:
+        """Whether it waits since it must not get some nodes, and the others are down or drained."""
+        is_asked = bool(self.job.exclude) and self.leaving_s is None
+        return is_asked and self.sight.nodes_are_out
+
     def speaks_against_node(self, now_s: float) -> bool:
         """Whether what its job did, or did not do, is a fault of the node."""
         if not self.sight.state.is_final:

@@ -147,6 +147,9 @@ class Scaler:
                 return
             member.leaving_s = time.monotonic()
             await self._cancel([member.job.number])
+        for member in self._setbacks.find_stuck(self._members.values(), time.monotonic()):
+            member.leaving_s = time.monotonic()
+            await self._cancel([member.job.number])
         self._setbacks.lose_hope()
 
     def _decide(self) -> Moves:
@@ -231,6 +234,7 @@ class Scaler:
         left_s = self._started_s + self._role.lifetime_s - time.monotonic()
         life_s = max(min(self._role.node_lifetime or left_s, left_s), 1.0)
         asked_s = time.monotonic()
+        self._setbacks.forgive(asked_s)
         exclude = self._setbacks.avoidance.nodes
         request = NodeRequest(number=free, time_limit_s=life_s, exclude=exclude)
         try:

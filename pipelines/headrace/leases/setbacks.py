@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from headrace.errors import HeadraceError, JobRefusedError
-from headrace.leases.avoidance import Avoidance
+from headrace.leases.avoidance import AVOIDED_S, Avoidance
 from headrace.leases.batch.jobs import JobState
 from headrace.leases.pool_members import Member
 from headrace.leases.records import EndedJob, JobView
@@ -16,6 +17,7 @@ from headrace.states import FailureClass
 logger = logging.getLogger(__name__)
 
 _MOST_ENDED = 20
+_STUCK_S = 10.0
 
 
 class Setbacks:
@@ -29,12 +31,13 @@ class Setbacks:
     def __init__(self, exclude: tuple[str, ...], powerless: str = "") -> None:
         self.faults = Faults()
         """Jobs that came to nothing lately."""
-        self.avoidance = Avoidance(before=exclude, lifted=powerless)
+        self.avoidance = Avoidance(before=exclude, since_s=time.monotonic(), lifted=powerless)
         """Nodes that are to blame."""
         self.last_end = ""
         """How the last such job ended, with the last words of its log."""
         self.ended: tuple[EndedJob, ...] = ()
         """The last such jobs, the newest last."""
+        self._stuck_since_s: float | None = None
         self._failure: tuple[HeadraceError, FailureClass] | None = None
 
     @property
@@ -68,7 +71,7 @@ class Setbacks:
         self.ended = (*self.ended, ended)[-_MOST_ENDED:]
         known = self.avoidance.blamed
         if member.speaks_against_node(now_s):
-            self.avoidance = self.avoidance.after(member.host, why)
+            self.avoidance = self.avoidance.after(member.host, why, now_s)
         if set(self.avoidance.blamed) - set(known):
             self._blame(member.host, why)
 
@@ -97,6 +100,35 @@ class Setbacks:
         if self.avoidance.nodes:
             logger.warning("Taking all nodes again: %s", why)
             self.avoidance = self.avoidance.without_any(why)
+
+    def forgive(self, now_s: float) -> None:
+        """Take nodes again that it has done without for long enough."""
+        known, self.avoidance = self.avoidance.nodes, self.avoidance.at(now_s)
+        back = [node for node in known if node not in self.avoidance.nodes]
+        if back:
+            logger.warning("Taking %s again after %g s", ", ".join(back), AVOIDED_S)
+
+    def find_stuck(self, members: Iterable[Member], now_s: float) -> list[Member]:
+        """Jobs that get no node but those it does without, since all others are down or drained.
+
+        After a while it takes all nodes from then on.
+
+        Args:
+            members: All nodes of a pool of which none is there.
+            now_s: Now.
+
+        Returns:
+            Those to cancel, so that jobs follow that may get any node.
+        """
+        stuck = [each for each in members if each.is_kept_from_nodes]
+        if not stuck:
+            self._stuck_since_s = None
+            return []
+        self._stuck_since_s = self._stuck_since_s or now_s
+        if now_s - self._stuck_since_s < _STUCK_S:
+            return []
+        self.take_all_nodes(f"the others are down or drained ({stuck[0].sight.reason})")
+        return stuck
 
     def refuse(self, error: HeadraceError) -> None:
         """Give the pool up, since the batch system does not take its jobs."""

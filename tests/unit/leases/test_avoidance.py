@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.leases.avoidance import MOST_AVOIDED, Avoidance, is_nodes_fault
+from headrace.leases.avoidance import AVOIDED_S, MOST_AVOIDED, Avoidance, is_nodes_fault
 from headrace.leases.batch.jobs import JobState
 from headrace.leases.scaling import SETTLED_S
 
@@ -37,6 +37,16 @@ def test_a_node_is_avoided_after_its_second_bad_end():
     assert (avoided.node, avoided.why) == ("a", "2 jobs ended badly there: node failed")
     assert again.after("b", "failed").nodes == ("old", "a", "b")
     assert known.after("", "nobody knows where").after("", "again") == known
+
+
+def test_a_node_is_tried_again_after_a_while():
+    known = Avoidance(before=("old",), since_s=5.0)
+    known = known.after("a", "failed", 100.0).after("a", "failed", 200.0)
+    assert known.at(AVOIDED_S + 4.0).nodes == ("old", "a")
+    assert known.at(AVOIDED_S + 199.0).nodes == ("a",)
+    later = known.at(AVOIDED_S + 200.0)
+    assert later.nodes == ()
+    assert later.after("a", "failed", AVOIDED_S + 300.0).nodes == ()  # it begins anew
 
 
 def test_only_the_newest_are_avoided():

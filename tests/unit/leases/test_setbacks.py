@@ -7,7 +7,9 @@ import time
 import pytest
 
 from headrace.errors import JobRefusedError
+from headrace.leases.avoidance import AVOIDED_S
 from headrace.leases.batch.jobs import JobSight, JobState
+from headrace.leases.batch.slurm import parse_squeue
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.pool_jobs import PoolJob
 from headrace.leases.pool_members import Member
@@ -74,6 +76,37 @@ def test_a_job_that_never_starts_for_want_of_bad_nodes_is_no_end():
     assert isinstance(setbacks.failure, JobRefusedError)
     assert setbacks.view is not None
     assert setbacks.view.failure_class is FailureClass.USER_ERROR
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "ReqNodeNotAvail, UnavailableNodes:node[2-4]",
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partiti",
+    ],
+)
+def test_a_pool_that_has_only_bad_nodes_left_takes_them(reason: str):
+    """pains 34: the others are drained, and nobody knows for how long. Words of a real Slurm."""
+    setbacks = Setbacks(("a",))
+    member = _ended("", JobState.PENDING, exclude=("a",))
+    assert setbacks.find_stuck([member], 100.0) == []
+    member.take(parse_squeue("7|PENDING|N/A||Resources|x"))
+    assert setbacks.find_stuck([member], 99.0) == []
+    member.take(parse_squeue(f"7|PENDING|N/A||{reason}|x"))
+    assert setbacks.find_stuck([member], 100.0) == []
+    assert setbacks.avoidance.nodes == ("a",)
+    assert setbacks.find_stuck([member], 111.0) == [member]
+    assert setbacks.avoidance.nodes == ()
+    assert setbacks.avoidance.lifted == f"the others are down or drained ({reason})"
+
+
+def test_long_avoided_nodes_are_taken_again(caplog: pytest.LogCaptureFixture):
+    setbacks = Setbacks(("a",))
+    setbacks.forgive(time.monotonic())
+    assert setbacks.avoidance.nodes == ("a",)
+    setbacks.forgive(time.monotonic() + AVOIDED_S)
+    assert setbacks.avoidance.nodes == ()
+    assert "Taking a again after 3600 s" in caplog.text
 
 
 def _ended(host: str, state: JobState = JobState.FAILED, exclude: tuple[str, ...] = ()) -> Member:

@@ -114,6 +114,8 @@ class JobSight(Record):
     """Whether the books told this, so that they have no more to say."""
     never_starts: bool = False
     """Whether it waits for something that waiting does not bring."""
+    nodes_are_out: bool = False
+    """Whether it waits since the nodes that it may get are down or drained."""
     seen_at: float = Field(default_factory=time.time)
     """When this was told, seconds since the epoch."""
 

@@ -30,6 +30,9 @@ _NEVER = re.compile(
 """Reasons that waiting alone does not change. Source: squeue.html, "job reason codes"."""
 
 
+_OUT = re.compile(r"ReqNodeNotAvail|Nodes required for job are DOWN")
+"""Reasons of a job whose nodes are down, drained or reserved."""
+
 _REFUSALS = Refusals(
     system="Slurm",
     command="sbatch",
@@ -218,6 +221,7 @@ def parse_squeue(line: str) -> JobSight:
         starts_at=_time(start) if pending else None,
         nodes=tuple(node_names(nodes)),
         never_starts=pending and _NEVER.fullmatch(reason) is not None,
+        nodes_are_out=pending and _OUT.match(reason) is not None,
     )
 
 
