@@ -27,7 +27,7 @@ from support.waiting import wait_until
 def lease(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeaseFolder]:
     """A gang of two nodes with two threads each."""
     site = tmp_path_factory.mktemp("site")
-    folder = opened(site, Role(kind="gang", nodes=2, threads_per_node=2))
+    folder = opened(site, Role(kind="gang", nodes=2, threads_per_node=2, idle_stop=3600))
     yield folder
     client.end(folder)
 
