@@ -306,7 +306,7 @@ def host_of(folder: LeaseFolder) -> psutil.Process:
 
 
 def hosts_of(folder: LeaseFolder) -> list[psutil.Process]:
-    return [each for each in processes_of(folder) if "headrace.leases.host" in each.cmdline()]
+    return [each for each in processes_of(folder) if "headrace.leases.host" in _arguments(each)]
 
 
 def children_with(folder: LeaseFolder, argument: str) -> list[psutil.Process]:

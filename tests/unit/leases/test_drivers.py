@@ -107,7 +107,7 @@ def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ, cancel_grace_s=0.2)
     drivers.tick()
-    (driver,) = _drivers_of(folder)
+    (driver,) = _started(folder)
     driver.suspend()
     mailbox.request_cancel(folder, "asked in a test")
     _tick_until_done(drivers)
@@ -122,7 +122,7 @@ def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
     drivers.tick()
-    assert _drivers_of(folder)
+    assert _started(folder)
     drivers.end_all(grace_s=2.0)
     assert not _drivers_of(folder)
     assert folder.exit.exists()
@@ -137,7 +137,7 @@ def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_pat
         drivers.tick()
         filler = fill(disk)
         mailbox.request_cancel(folder, "asked in a test")
-        (driver,) = _drivers_of(folder)
+        (driver,) = _started(folder)
         driver.kill()
         driver.wait(30)
         drivers.tick()
@@ -156,13 +156,18 @@ def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
     drivers.tick()
-    (driver,) = _drivers_of(folder)
+    (driver,) = _started(folder)
     driver.kill()
     _tick_until_done(drivers)
     result = mailbox.outcome(folder)
     assert result is not None
     assert result.failure is not None
     assert "signal 9" in result.failure.message
+
+
+def _started(folder: StepFolder) -> list[psutil.Process]:
+    """Its driver; a program that has just begun shows no command line yet."""
+    return wait_until(lambda: _drivers_of(folder), 60, "the driver")
 
 
 def _drivers_of(folder: StepFolder) -> list[psutil.Process]:
