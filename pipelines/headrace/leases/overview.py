@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterator
 
-from headrace.errors import UnknownNameError, nearest
+from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.leases import client
 from headrace.leases.reap import folders
 from headrace.leases.records import AvoidedNode, EndedJob, LeaseInfo, NodeJob, PoolRecord, Record
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
+
+logger = logging.getLogger(__name__)
 
 
 class LeaseView(Record):
@@ -75,11 +79,13 @@ def find(site: SiteFolder, lease_id: str) -> LeaseFolder:
 def views(site: SiteFolder, *, ended: bool = False) -> tuple[LeaseView, ...]:
     """Leases of a site, the newest first.
 
+    One that another release has written and this one cannot read is passed over, with a warning.
+
     Args:
         site: The site's folder.
         ended: Also those that have ended.
     """
-    seen = [view(folder) for folder in folders(site)]
+    seen = [each for folder in folders(site) for each in _readable(folder)]
     kept = [each for each in seen if ended or each.state.is_active]
     return tuple(sorted(kept, key=lambda each: each.age_s))
 
@@ -119,6 +125,15 @@ def view(folder: LeaseFolder) -> LeaseView:
         takes_all=pool.takes_all if pool is not None else "",
         why_ended=client.why_ended(folder),
     )
+
+
+def _readable(folder: LeaseFolder) -> Iterator[LeaseView]:
+    try:
+        yield view(folder)
+    except UnknownNameError:  # removed meanwhile
+        return
+    except StepError as error:
+        logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
 
 
 def steps_of(folder: LeaseFolder) -> tuple[StepFolder, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.leases import client
+from headrace.leases.overview import views
 from headrace.leases.reap import leftovers, reap
 from headrace.leases.records import Ending, LeaseSpec
 from headrace.recipe.site import Role
@@ -45,6 +46,14 @@ def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_ended(
     assert site.lease("c").closed.exists()
     assert "Lease b is passed over" in caplog.text
     assert leftovers(site) == ()
+
+
+def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_listed(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
+    assert [each.lease_id for each in views(site, ended=True)] == ["c"]
+    assert "Lease b is passed over" in caplog.text
 
 
 def test_what_has_ended_is_not_looked_at_again(
