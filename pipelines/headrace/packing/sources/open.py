@@ -26,6 +26,9 @@ _FORMS = {
     "huggingface": "huggingface.HuggingFaceSource",
 }
 
+_INDEXES = (".csv", ".jsonl")
+"""Endings of index files that are no container."""
+
 _EXAMPLES = ("digits",)
 """What `headrace example` writes."""
 
@@ -87,6 +90,11 @@ def open_place(source: str, access: Access = NOTHING) -> Place:
         return LocalPlace(path.parent, path.name)
     problem = "is a file, not a folder" if path.exists() else "does not exist"
     hint = "Set dataset.source to the folder of the raw samples."
+    if path.is_file() and suffix_of(path.name) in _INDEXES:
+        hint = (
+            f"Set dataset.source to {path.parent} (or wherever the files lie that it names) and "
+            f"dataset.index to {path.name}."
+        )
     if path.name in _EXAMPLES:
         hint = f"`headrace example {path.name} {path}` writes the samples of the example. {hint}"
     raise RecipeError(f"The source folder {path} {problem}", hint)

@@ -97,6 +97,12 @@ def test_no_match_names_folder_and_patterns(tmp_path: Path) -> None:
         found(tmp_path)
 
 
+def test_an_index_in_place_of_the_folder_is_told_where_it_belongs(tmp_path: Path) -> None:
+    source = touch(tmp_path, "labels.csv")
+    with pytest.raises(RecipeError, match=r"is a file.*\n.*dataset\.index to labels\.csv"):
+        found(source / "labels.csv")
+
+
 def test_links(tmp_path: Path) -> None:
     source = touch(tmp_path / "real", "1.png")
     (source / "2.png").symlink_to("1.png")
