@@ -18,6 +18,8 @@ from headrace.storage.store import is_remote, open_store
 SUFFIX = ".h5"
 """Ends the names of shards."""
 
+_VALID = "Give the folder of a dataset, or a shard file."
+
 
 class ArraySummary(Record):
     """One array of a shard."""
@@ -80,7 +82,7 @@ def summarise(
         options: How to reach S3.
 
     Raises:
-        UnknownNameError: There is nothing there.
+        UnknownNameError: There is nothing there, or something else.
         ManifestError: The folder is no dataset.
         ShardError: The file is no shard, or a damaged one.
         StoreError: S3 kept failing.
@@ -89,10 +91,10 @@ def summarise(
         return _remote(str(location).rstrip("/"), options)
     path = Path(location).expanduser().absolute()
     if not path.exists():
-        raise UnknownNameError(
-            f"{path} does not exist", "Give the folder of a dataset, or a shard file."
-        )
+        raise UnknownNameError(f"{path} does not exist", _VALID)
     if path.is_file() and path.name != FILE_NAME:
+        if path.suffix != SUFFIX:
+            raise UnknownNameError(f"{path} is no shard, whose name ends with {SUFFIX}", _VALID)
         return _of_shard(path, read_layout(path))
     folder = path.parent if path.is_file() else path
     manifest = read_manifest(folder)

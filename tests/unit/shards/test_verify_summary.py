@@ -129,5 +129,8 @@ def test_summary_of_dataset_and_shard(dataset_folder: Path, command: Typer) -> N
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="does not exist"):
         summarise(tmp_path / "no")
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(UnknownNameError, match=r"recipe\.yaml is no shard"):
+        summarise(tmp_path / "recipe.yaml")
     with pytest.raises(ManifestError, match=r"holds no manifest\.json"):
         summarise(tmp_path)
