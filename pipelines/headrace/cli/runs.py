@@ -84,7 +84,13 @@ def resume(run_id: RunArgument = None, as_json: JsonOption = False) -> None:
 
         headrace resume digits-20260102-030405-0a1b2c3d
     """
-    _execute(take_over_run(_known(run_id), process_owner()), as_json=as_json)
+    known = _known(run_id)
+    if (view := overview(known)).state is StepState.SUCCEEDED:
+        console = open_console(stderr=as_json)
+        console.print(f"{known} has succeeded; there is nothing to go on with.")
+        _tell_end(view, console, as_json=as_json)
+        return
+    _execute(take_over_run(known, process_owner()), as_json=as_json)
 
 
 def _execute(job: Run, *, as_json: bool) -> None:

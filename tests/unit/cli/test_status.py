@@ -49,6 +49,14 @@ def test_a_run_that_goes_on_and_one_that_has_ended_are_not_to_be_resumed() -> No
         assert not json.loads(headrace("status", each.run_id, "--json"))["owner_is_gone"]
 
 
+def test_a_run_that_has_succeeded_is_left_as_it_is_by_resume() -> None:
+    run = make_run(owner=ended_owner())
+    end_run(run, StepState.SUCCEEDED, "a test")
+    before = json.loads(headrace("status", run.run_id, "--json"))
+    assert "has succeeded; there is nothing to go on with" in headrace("resume", run.run_id)
+    assert json.loads(headrace("status", run.run_id, "--json")) == before
+
+
 def test_a_run_that_waits_for_room_says_who_has_it(headrace_home: Path) -> None:
     run = make_run()
     assert "Waits for a lease" not in headrace("status", run.run_id)
