@@ -19,7 +19,7 @@ _NUM_THREADS = 8
 _MAX_WAITING = 128  # parts that are looked at, and folders that are open, at once
 _WAITS = 0.25  # share of the files that had to be waited for, from which on threads pay
 _NUM_PROCESSES = 2  # more than this process can find files for
-_PAYS_FROM = 4096  # files looked at while a process starts
+_PAYS_FROM = 4096  # when it is worth the start of a process, which nobody waits for
 
 
 class Looks:
@@ -52,7 +52,7 @@ class Looks:
             return
         for process in self._helpers(len(files.paths)):
             yield from process.answers(wait=False)
-            if process.ask(files):
+            if process.is_ready and process.ask(files):
                 return
         yield self._part(files)
 

@@ -14,11 +14,12 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.packing.sources import stat_program
-from headrace.packing.sources.stat_program import NUMBER_BYTES
+from headrace.packing.sources.stat_program import GREETING, NUMBER_BYTES
 
 Part = tuple[Sequence[str], Sequence[int], Sequence[int]]
 """Paths, bytes and times (nanoseconds since the epoch) of some files."""
@@ -65,6 +66,14 @@ class StatProcess:
             self._process = subprocess.Popen(program, stdin=theirs.fileno(), stdout=theirs.fileno())
         self._waiting: deque[Files] = deque()
         self._works = True
+        self._has_greeted = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has started, so that nobody waits for that."""
+        if not self._has_greeted and self._has_answer():
+            self._greeted()
+        return self._has_greeted and self._works
 
     def ask(self, files: Files) -> bool:
         """Let the process look at files; False when it has enough to do, or has ended."""
@@ -98,23 +107,27 @@ class StatProcess:
                 yield files.part_by_name()
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, whatever it does: it only looks."""
         self._socket.close()
-        try:
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):  # a file system that hangs
             self._process.wait(_END_WITHIN_S)
-        except subprocess.TimeoutExpired:  # a file system that hangs
-            self._process.kill()
 
     def _has_answer(self) -> bool:
         return not self._works or bool(select.select([self._socket], [], [], 0)[0])
 
     def _answer(self) -> array[int]:
         found = array("q")
+        if not self._has_greeted:
+            self._greeted()
         header = self._received(NUMBER_BYTES)
         content = self._received(int.from_bytes(header, "little"))
         if len(content) % found.itemsize == 0:
             found.frombytes(content)
         return found
+
+    def _greeted(self) -> None:
+        self._has_greeted = len(self._received(len(GREETING))) == len(GREETING)
 
     def _received(self, num_bytes: int) -> bytes:
         """So many bytes; fewer when the process has ended."""

@@ -13,6 +13,9 @@ from typing import BinaryIO
 NUMBER_BYTES = 8
 """Bytes of each number that goes before a message."""
 
+GREETING = b"\n"
+"""What it says first: that it has started."""
+
 
 def serve(asked: BinaryIO, answers: BinaryIO) -> None:
     """Answer until nobody asks any more.
@@ -20,8 +23,10 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
     Args:
         asked: Messages: their length, then a folder and names in it, a zero byte between each two.
         answers: Messages: their length, then bytes and time (nanoseconds since the epoch) of each
-            file, int64; empty when one cannot be looked at.
+            file, int64; empty when one cannot be looked at. `GREETING` comes first.
     """
+    answers.write(GREETING)
+    answers.flush()
     while header := asked.read(NUMBER_BYTES):
         folder, *names = asked.read(int.from_bytes(header, "little")).split(b"\0")
         answer = _look(folder, names)

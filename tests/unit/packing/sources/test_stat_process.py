@@ -9,7 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.waiting import wait_until
 
+from headrace.packing.sources import stat_program
 from headrace.packing.sources.stat_process import Files, StatProcess
 
 
@@ -87,4 +89,26 @@ def test_it_ends_with_its_user(tmp_path: Path) -> None:
     process, other = started()
     assert process.ask(files_of(tmp_path, "1"))
     process.close()
+    assert not other.is_running()
+
+
+def test_it_is_ended_whatever_it_does(tmp_path: Path) -> None:
+    process, other = started()
+    with closing(process):
+        wait_until(lambda: process.is_ready, 60, "the process is ready")
+        assert process.ask(files_of(tmp_path, "1"))
+        other.suspend()
+    assert not other.is_running()
+
+
+def test_one_that_starts_slowly_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that listing a few thousand files never waits for the help that it does not need."""
+    slow = tmp_path / "slow.py"
+    slow.write_text("import signal; signal.pause()")
+    monkeypatch.setattr(stat_program, "__file__", str(slow))
+    process, other = started()
+    with closing(process):
+        assert not process.is_ready
     assert not other.is_running()
