@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError
 from headrace.packing.labels import Labels
 from headrace.packing.listed import Listed, taken
+from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order, ranks
 from headrace.recipe.data import TRAIN, in_split_order
 from headrace.recipe.dataset import DatasetSpec, PackSpec
@@ -30,6 +31,8 @@ class Listing:
     """Their labels."""
     sequential: bool = False
     """Whether a shard should hold neighbours."""
+    code: str = ""
+    """Hash of the user's code that makes the values; empty where there is none."""
 
 
 def split_samples(
@@ -132,7 +135,14 @@ def shards_of(
         indices = np.sort(indices)
     for start, stop in cut(sizes[indices], pack):
         part = indices[start:stop]
-        yield part if order is None else in_order(part, order)
+        yield part if order is None else _mixed(part, sizes[part], order)
+
+
+def _mixed(part: Indices, sizes: NDArray[np.int64], order: NDArray[np.uint64]) -> Indices:
+    """Neighbours in random order, those that are read at once among themselves."""
+    read_with = (np.cumsum(sizes) - 1) // READ_BYTES
+    mixed: Indices = part[np.lexsort((order[part], read_with))]
+    return mixed
 
 
 def cut(sizes: NDArray[np.int64], pack: PackSpec) -> Iterator[tuple[int, int]]:

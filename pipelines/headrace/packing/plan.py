@@ -109,18 +109,23 @@ class FirstNumbers:
     """One in how many elements the statistics of each field look at, when that is settled."""
 
 
-def settings_key(dataset: DatasetSpec, pack: PackSpec) -> str:
+def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
     """Hash of the settings that decide what shards hold, without the samples.
 
     Neither the dataset's name nor the place of the source count, nor how many quarantined samples
     are put up with.
+
+    Args:
+        dataset: Form, labels and splits of the samples.
+        pack: How they become shards.
+        code: Hash of the user's code that makes the values.
 
     Returns:
         32 hexadecimal digits.
     """
     config = dataset.model_dump_json(include=_DATASET_KEYS)
     packing = pack.model_dump_json(include=_PACK_KEYS)
-    return xxhash.xxh3_128_hexdigest(f"{FORMAT_VERSION}\n{config}\n{packing}\n".encode())
+    return xxhash.xxh3_128_hexdigest(f"{FORMAT_VERSION}\n{config}\n{packing}\n{code}".encode())
 
 
 def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: Listing) -> str:
@@ -129,7 +134,7 @@ def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: Listing) -> str:
     Returns:
         32 hexadecimal digits.
     """
-    state = xxhash.xxh3_128(settings_key(dataset, pack).encode())
+    state = xxhash.xxh3_128(settings_key(dataset, pack, listing.code).encode())
     for name in listing.labels.classes:
         state.update(f"{name!r}\n".encode())
     samples = listing.samples

@@ -73,6 +73,9 @@ BLOCK_BYTES = 2**20
 """Bytes of a block of samples: what was read is in the processor's cache when it is written."""
 BLOCK_SAMPLES = 512
 """Samples of a block at most."""
+READ_BYTES = 2**26
+"""Bytes of rows that are read from containers at once, about; large shards hold neighbours of this
+many bytes in random order, so that each is read once."""
 
 
 def is_full(num_bytes: int, num_samples: int) -> bool:

@@ -32,6 +32,7 @@ from headrace.packing.plan import PackPlan, make_plan, pack_key, settings_key
 from headrace.packing.probe import NUM_TRIED, field_rules
 from headrace.packing.samples import Source
 from headrace.packing.sources.access import Access
+from headrace.packing.sources.function import reader_code
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.striping import set_stripes
 from headrace.packing.target import Target, packed_dataset
@@ -147,7 +148,11 @@ def _open(context: StepContext) -> OpenedSource:
     names = [label for label in samples.labels if label is not None]
     labels = labels_of(names, source.classes) if names else Labels(classes=(), indices=())
     listing = Listing(
-        source=dataset.source or "", samples=samples, labels=labels, sequential=source.sequential
+        source=dataset.source or "",
+        samples=samples,
+        labels=labels,
+        sequential=source.sequential,
+        code=reader_code(dataset, access),
     )
     key = pack_key(dataset, context.recipe.pack, listing)
     return OpenedSource(dataset=dataset, access=access, source=source, listing=listing, key=key)
@@ -168,7 +173,7 @@ def _base(context: StepContext, opened: OpenedSource, target: Target) -> Target 
     if not context.recipe.pack.append:
         return None
     check_can_grow(opened.dataset, opened.listing)
-    settings = settings_key(opened.dataset, context.recipe.pack)
+    settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
     return find_base(target, context.recipe.dataset.name, settings)
 
 
@@ -255,7 +260,7 @@ def _run_tasks(
 def _provenance(context: StepContext, opened: OpenedSource) -> dict[str, Any]:
     return {
         "source": opened.listing.source,
-        SETTINGS: settings_key(opened.dataset, context.recipe.pack),
+        SETTINGS: settings_key(opened.dataset, context.recipe.pack, opened.listing.code),
         "recipe": context.recipe.name,
         "run_id": context.spec.run_id,
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},

@@ -17,6 +17,8 @@ from headrace.shards.format import FORMAT_ATTRIBUTE
 Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
 
 _GAP_ROWS = 16
+_GAP_BYTES = 2**16
+_RUN_BYTES = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +81,37 @@ class ForeignFile:
             raise self._damaged(error) from error
         return found
 
+    def num_bytes(self, path: str) -> int:
+        """Bytes of all rows of a dataset, not compressed.
+
+        Of text and arrays of varying length, of which the file does not tell, those of the file.
+        """
+        dataset = self._file[path]
+        size = self._file.id.get_filesize() if dataset.dtype.hasobject else dataset.nbytes
+        return int(size)
+
     def rows(self, path: str, rows: Sequence[int]) -> list[Cell]:
         """Some rows of a dataset, in the order asked for; neighbours are read at once.
+
+        No more than 16 MiB, or one row of chunks, are read beside what is asked for.
 
         Raises:
             DataError: The file is damaged.
         """
         dataset = self._file[path]
         is_text = h5py.check_string_dtype(dataset.dtype) is not None
-        gap = dataset.chunks[0] if dataset.chunks else _GAP_ROWS
+        gap, span = _reach(dataset)
         found: dict[int, Cell] = {}
         try:
-            for run in _runs(sorted(set(rows)), gap):
+            for run in _runs(sorted(set(rows)), gap, span):
                 block = (dataset.asstr() if is_text else dataset)[run[0] : run[-1] + 1]
+                is_whole = len(block) == len(run)
                 for row in run:
-                    found[row] = _cell(block[row - run[0]])
+                    cell = _cell(block[row - run[0]])
+                    # a view would keep the rows between in memory
+                    found[row] = (
+                        cell.copy() if isinstance(cell, np.ndarray) and not is_whole else cell
+                    )
         except (OSError, UnicodeDecodeError) as error:
             raise self._damaged(error) from error
         return [found[row] for row in rows]
@@ -128,10 +146,20 @@ def _column(dataset: h5py.Dataset) -> ForeignColumn:
     return ForeignColumn(kind=kind, dtype=dtype.name, ndim=ndim, num_rows=dataset.shape[0])
 
 
-def _runs(rows: Sequence[int], gap: int) -> Iterator[list[int]]:
+def _reach(dataset: h5py.Dataset) -> tuple[int, int]:
+    """Over how many rows that nobody wants a read goes, and how many rows it takes at most."""
+    row_bytes = max(dataset.nbytes // max(len(dataset), 1), 1)
+    span = max(_RUN_BYTES // row_bytes, 1)
+    if dataset.chunks is None:
+        return max(min(_GAP_BYTES // row_bytes, _GAP_ROWS), 1), span
+    of_chunk = dataset.chunks[0]
+    return of_chunk, max(span // of_chunk, 1) * of_chunk
+
+
+def _runs(rows: Sequence[int], gap: int, span: int) -> Iterator[list[int]]:
     run: list[int] = []
     for row in rows:
-        if run and row - run[-1] > gap:
+        if run and (row - run[-1] > gap or row // span != run[0] // span):
             yield run
             run = []
         run.append(row)

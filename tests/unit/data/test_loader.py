@@ -99,6 +99,29 @@ def test_a_loader_goes_on_where_another_stopped(folder, epoch, stop, before):
     assert len(samples(second)) == 7 * BATCH
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_waiting_is_the_time_until_a_batch_is_there_not_that_of_its_user(
+    folder, prefetch, monkeypatch
+):
+    """By a clock that goes on only where a batch is awaited (7) and where one is used (100)."""
+    now = [0.0]
+    read = BatchLoader._read_groups
+
+    def slowly(self, *arguments):
+        for group in read(self, *arguments):
+            now[0] += 7
+            yield group
+
+    monkeypatch.setattr(BatchLoader, "_read_groups", slowly)
+    monkeypatch.setattr("headrace.data.loader.time.perf_counter", lambda: now[0])
+    loader = make_loader(folder, prefetch=prefetch)
+    groups = 0
+    for _ in loader:
+        groups = now[0] % 100 // 7
+        now[0] += 100
+    assert loader.wait_s == 7 * groups > 0
+
+
 def test_the_epoch_is_looked_up_at_the_first_batch(folder):
     """Lightning makes the iterator before it sets the epoch."""
     loader = make_loader(folder)
@@ -113,11 +136,13 @@ def test_a_position_off_the_batches_is_refused(folder):
 
 
 @pytest.mark.parametrize(
-    ("workers", "context"), [(0, None), (2, "fork"), (1, "forkserver"), (1, "spawn")]
+    ("workers", "context"),
+    [(0, None), (1, "fork"), (3, "fork"), (8, "fork"), (1, "forkserver"), (1, "spawn")],
 )
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_map_style_dataset_gives_right_data_in_workers(folder, workers, context):
-    """Pains 24: whatever was opened before the workers started."""
+    """Pains 24: whatever was opened before the workers started, and however many they are."""
     dataset = SampleDataset(folder, "train")
     assert dataset[5]["sample_id"].item() == dataset[5 - NUM_SAMPLES]["sample_id"].item() == 5
     loader = DataLoader(

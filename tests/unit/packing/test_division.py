@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.packing.division import Listing, cut, shards_of, split_samples
 from headrace.packing.labels import Labels
 from headrace.packing.listed import Listed
+from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 
@@ -28,6 +29,19 @@ def test_shards_of_a_sequence_hold_neighbours_in_random_order() -> None:
     assert sorted(np.concatenate(shards)) == sorted(split)
     scattered = list(shards_of(split, sizes, None, pack))
     assert np.array_equal(np.concatenate(scattered), split)
+
+
+def test_a_large_shard_of_a_sequence_is_mixed_part_by_part() -> None:
+    """So that its source is read once, whatever the size of the shard."""
+    order = ranks(PATHS, 5)
+    (shard,) = shards_of(
+        np.argsort(order), np.full(100, READ_BYTES // 20), order, PackSpec(shard_samples=100)
+    )
+    parts = np.split(shard, range(20, 100, 20))
+    assert [(part.min(), part.max()) for part in parts] == [
+        (start, start + 19) for start in range(0, 100, 20)
+    ]
+    assert all(not np.array_equal(part, np.sort(part)) for part in parts)
 
 
 @pytest.mark.parametrize(

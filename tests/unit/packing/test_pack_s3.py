@@ -121,15 +121,26 @@ def test_only_missing_shards_are_packed_and_sent_again(
 ) -> None:
     site = tmp_path / "other-site"
     context = at(make_context(image_source, pack={"target": bucket}, site_folder=site), server)
-    first = pack(context, in_process)
-    assert not list(site.glob("**/*.h5"))  # no shard stays here
+    store = open_store(bucket, server.options)
+    upload = type(store).upload
+    lying: list[list[str]] = []
+
+    def counted(self: Any, source: Path, path: str, tick: Any = None) -> None:
+        lying.append([each.name for each in site.glob("**/*.h5*")])
+        upload(self, source, path, tick)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(store), "upload", counted)
+        first = pack(context, in_process)
+    assert len(lying) == first["num_shards"]
+    assert all(len(names) == 1 for names in lying)  # the shard that is sent, and no other
+    assert not list(site.glob("**/*.h5*"))  # no shard stays here
     store = open_store(first["dataset"], server.options)
     before = {file.path: file for file in store.list_files()}
     store.delete("shards/val-00001.h5")
     with pytest.raises(DataError, match=r"not whole: shards/val-00001\.h5 is missing"):
         pack(at(make_context(None, {"path": first["dataset"]}), server), in_process)
     sent: list[str] = []
-    upload = type(store).upload
 
     def watched(self: Any, source: Path, path: str, tick: Any = None) -> None:
         sent.append(path)

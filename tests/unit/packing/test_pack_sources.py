@@ -164,3 +164,38 @@ def check(case: str, data: ShardedDataset, row: int, number: int) -> None:
 
 def item(data: ShardedDataset, name: str, row: int) -> bytes:
     return data.gather_ragged(name, np.array([row])).data.tobytes()
+
+
+READER = """
+import os
+
+def read(path):
+    return {"size": float(os.path.getsize(path))}
+"""
+
+
+def test_an_edited_reader_packs_anew(
+    tmp_path: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    """What the function as it was before made is never taken for what it makes now."""
+    source, code = tmp_path / "raw", tmp_path / "code"
+    for folder in (source, code):
+        folder.mkdir()
+    for number in range(NUM):
+        (source / f"{number:02d}.dat").write_bytes(bytes(number))
+    (code / "size_reader.py").write_text(READER)
+
+    def packed() -> dict[str, Any]:
+        reader = {"_target_": "size_reader.read"}
+        given = {"labels": "none", "include": ["*.dat"], "reader": reader}
+        context = make_context(source, dataset=given)
+        context.recipe = context.recipe.model_copy(update={"code": (str(code),)})
+        context.site = context.site.model_copy(update={"allowed_code": (str(code),)})
+        return pack(context, in_process)
+
+    first = packed()
+    assert packed() == {**first, "reused": True}
+    (code / "size_reader.py").write_text(READER.replace("float(", "1 + float("))
+    again = packed()
+    assert not again["reused"]
+    assert again["dataset"] != first["dataset"]

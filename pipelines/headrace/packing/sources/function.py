@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
+import xxhash
 
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.packing.labels import folder_labels
@@ -153,13 +155,30 @@ class FunctionSource:
 
     @cached_property
     def _function(self) -> Callable[[str], Any]:
-        from headrace.data.targets import Allowed, instantiate
+        return _reader(self._spec, self._access)
 
-        recipe, site, reader = self._access.recipe, self._access.site, self._spec.reader
-        if reader is None or recipe is None or site is None:
-            raise RecipeError("dataset.format 'function' needs dataset.reader, and a site for it")
-        function = instantiate(reader, Allowed.of(recipe, site), partial=True)
-        return cast("Callable[[str], Any]", function)
+
+def reader_code(spec: DatasetSpec, access: Access) -> str:
+    """Hash of the file that `dataset.reader` is written in; empty without one.
+
+    What that file imports does not count.
+    """
+    if spec.reader is None:
+        return ""
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(_reader(spec, access).func))
+    except TypeError:  # it is not written in Python
+        file = None
+    return xxhash.xxh3_128_hexdigest(Path(file).read_bytes()) if file else ""
+
+
+def _reader(spec: DatasetSpec, access: Access) -> partial[Any]:
+    from headrace.data.targets import Allowed, instantiate
+
+    if spec.reader is None or access.recipe is None or access.site is None:
+        raise RecipeError("dataset.format 'function' needs dataset.reader, and a site for it")
+    function = instantiate(spec.reader, Allowed.of(access.recipe, access.site), partial=True)
+    return cast("partial[Any]", function)
 
 
 def _field(name: str, key: str, value: object) -> SourceField:

@@ -70,6 +70,10 @@ class Hdf5Rows:
             for name, column in self._columns.items()
         }
 
+    def num_bytes(self, columns: Iterable[str]) -> int:
+        """Bytes of all rows of some datasets."""
+        return sum(self._file.num_bytes(column) for column in columns)
+
     def field(self, name: str, column: str) -> SourceField:
         """What a dataset holds."""
         found = self._columns[column]

@@ -19,10 +19,10 @@ from headrace.packing.sources.containers import (
     sorted_unique,
 )
 from headrace.packing.sources.place import Place
+from headrace.packing.sources.row_batches import read_in_batches
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import StoredFile
 
-_ROWS_AT_ONCE = 256
 _LABEL = "label"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -41,6 +41,10 @@ class Rows(Protocol):
     @property
     def types(self) -> Mapping[str, str]:
         """Type of every column, as the format writes it."""
+        ...
+
+    def num_bytes(self, columns: Iterable[str]) -> int:
+        """Bytes of all rows of some columns, not compressed, as far as the container tells."""
         ...
 
     def field(self, name: str, column: str) -> SourceField:
@@ -137,9 +141,8 @@ class RowSource(ABC):
         return sorted_unique(refs)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
-        """Values of a batch of samples, in order; parts of containers are read once for 256."""
-        for start in range(0, len(refs), _ROWS_AT_ONCE):
-            yield from self._read(refs[start : start + _ROWS_AT_ONCE])
+        """Values of samples, in order; parts of containers are read once for many of them."""
+        return read_in_batches(refs, self._read)
 
     def _read(self, refs: Sequence[SampleRef]) -> list[Values | Unreadable]:
         wanted: dict[tuple[str, str], dict[int, list[int]]] = {}
@@ -214,7 +217,8 @@ class RowSource(ABC):
         }
         parts = rows.parts
         num_rows = sum(parts.values())
-        num_bytes = file.num_bytes // max(num_rows, 1)
+        columns = [self._columns[field.name] for field in self.fields]
+        num_bytes = (rows.num_bytes(columns) or file.num_bytes) // max(num_rows, 1)
         width = len(str(max(num_rows - 1, 0)))
         split = self.split_of(file.path)
         labels, groups, splits = (told.get(role) for role in ("label", "group", "split"))

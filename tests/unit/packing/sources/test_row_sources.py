@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -381,6 +382,98 @@ def test_states_that_cannot_be_used(tmp_path: Path, state: str) -> None:
     (tmp_path / "state.json").write_text(state)
     with pytest.raises(DataError, match=r"state\.json"):
         open_source(spec_of(tmp_path, format="huggingface")).list_samples()
+
+
+def in_random_order(source: Source) -> list[Any]:
+    """References as a shard of rows holds them."""
+    refs = list(source.list_samples())
+    return [refs[place] for place in np.random.default_rng(1).permutation(len(refs))]
+
+
+@pytest.mark.parametrize("form", ["parquet", "hdf5"])
+def test_rows_of_a_shard_are_read_once_or_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Not the whole shard again for each few hundred of its samples, which come in any order."""
+    num_rows = 20_000
+    read = Counter[str]()
+    if form == "parquet":
+        parquet.write_table(
+            pa.table({"x": range(num_rows)}), tmp_path / "a.parquet", row_group_size=500
+        )
+        read_group = parquet.ParquetFile.read_row_group
+
+        def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+            found = read_group(self, *arguments, **options)
+            read["rows"] += found.num_rows
+            return found
+
+        monkeypatch.setattr(parquet.ParquetFile, "read_row_group", counted)
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", data=np.arange(num_rows), chunks=(500,), compression="gzip")
+        get = h5py.Dataset.__getitem__
+
+        def got(self: Any, key: Any, **options: Any) -> Any:
+            found = get(self, key, **options)
+            read["rows"] += len(found)
+            return found
+
+        monkeypatch.setattr(h5py.Dataset, "__getitem__", got)
+    source = open_source(spec_of(tmp_path))
+    refs = in_random_order(source)
+    read.clear()
+    values = [sample["x"] for sample in source.read(refs)]
+    assert values == [
+        ref.where[1] * (500 if form == "parquet" else 0) + ref.where[2] for ref in refs
+    ]
+    assert read["rows"] <= 3 * num_rows
+
+
+def traced_peak_bytes(source: Source, refs: list[Any]) -> int:
+    """Most memory in use at once while samples are read one after the other."""
+    tracemalloc.start()
+    try:
+        for _ in source.read(refs):
+            pass
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1, 2**20)}, {"chunks": (8, 2**20)}])
+def test_large_rows_are_read_in_bounded_memory(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Volumes of 4 MiB, whatever their number; also where a shard holds one row in ten."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (120, 2**20), "f4", **options)  # of zeros, which take no room
+    source = open_source(spec_of(tmp_path))
+    refs = in_random_order(source)
+    assert traced_peak_bytes(source, refs) < 200 * 2**20
+    tenth = [ref for ref in refs if ref.where[2] % 10 == 0]
+    assert traced_peak_bytes(source, tenth) < 150 * 2**20
+
+
+@pytest.mark.parametrize("rows_are_large", [True, False])
+def test_a_large_row_group_is_read_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_are_large: bool
+) -> None:
+    """PyArrow writes a table of up to a million rows as one row group, if not told otherwise."""
+    monkeypatch.setattr("headrace.packing.sources.parquet.GROUP_BYTES", 2**22)
+    size, num_rows = (2**18, 96) if rows_are_large else (100, 200_000)
+    cells = [b"%06d" % number + bytes(size) for number in range(num_rows)]
+    images = [{"bytes": cell, "path": None} for cell in cells]
+    table = pa.table({"x": images, "n": range(num_rows)})
+    parquet.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    del table, images
+    source = open_source(spec_of(tmp_path))
+    refs = in_random_order(source)[:60]
+    before, peak = pa.total_allocated_bytes(), []
+    values = []
+    for sample in source.read(refs):
+        values.append((sample["x"], sample["n"]))
+        peak.append(pa.total_allocated_bytes() - before)
+    assert values == [(cells[ref.where[2]], ref.where[2]) for ref in refs]
+    assert max(peak) < 60 * size + 2**22 * 2
 
 
 def test_containers_of_two_forms_are_told(tmp_path: Path) -> None:
