@@ -22,7 +22,7 @@ from headrace.storage.manifest import FieldInfo
 
 _TOGETHER_BYTES = 8 * 2**20
 _MAX_TOGETHER = 16
-_MAX_FOUND = 32  # groups whose samples are looked up at once
+_FOUND_SAMPLES = 2**14  # looked up at once: what that takes stays in the processor's cache
 
 ReadGroup = Callable[[range], deque[Batch]]
 """Reads the batches of these numbers; used by one thread."""
@@ -120,7 +120,9 @@ class InGroups:
 
 
 class _Groups:
-    """Reads groups one after the other; where samples lie is looked up for more and more at once.
+    """Reads groups one after the other; where samples lie is looked up for many groups at once.
+
+    For the first group alone, so that it comes at once.
 
     Batches of a group share their memory.
     """
@@ -153,8 +155,9 @@ class _Groups:
 
     def _find(self) -> None:
         groups, self._left = self._left[: self._num_found], self._left[self._num_found :]
-        self._num_found = min(2 * self._num_found, _MAX_FOUND)
         parts = [self._parts(group) for group in groups]
+        num_samples = sum(map(len, chain.from_iterable(parts)))
+        self._num_found = max(_FOUND_SAMPLES * len(groups) // max(num_samples, 1), 1)
         if not self._left:
             self._order.batch(self._epoch + 1, 0)  # so that the next epoch begins at once
         found = self._gatherer.find(self._infos, np.concatenate([*chain.from_iterable(parts)]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -128,7 +128,7 @@ class TrainOrder:
         rest = self.num_samples % self.global_batch_size
         return rest if self.drop_last or rest < self.world_size else rest % self.world_size
 
-    @property
+    @cached_property
     def taken(self) -> Epochs:
         """Which samples an epoch takes."""
         if self.epochs is not None:
