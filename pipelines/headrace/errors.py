@@ -195,6 +195,10 @@ class StepError(HeadraceError):
     """A step ended without the result it owes."""
 
 
+class StepNotEndedError(StepError):
+    """A step was asked for its outcome while it may still end by itself."""
+
+
 class StepCancelledError(HeadraceError):
     """Somebody asked the step to stop."""
 

@@ -17,7 +17,7 @@ from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.runs import Run, open_run
 from headrace.control.steps import Ticket, cancel_step, collect, conclude, start_step
 from headrace.control.watch import look, look_lease
-from headrace.errors import CapacityError, JobRefusedError, QueueFullError
+from headrace.errors import CapacityError, JobRefusedError, QueueFullError, StepNotEndedError
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
 from headrace_airflow.airflow_api import (
@@ -218,7 +218,10 @@ class StepOperator(_StepTask):
         If the trigger or the reaper stopped it on behalf of an earlier try, just when this one had
         taken over, a new attempt is due, once.
         """
-        result = collect(run, ticket)
+        try:
+            result = collect(run, ticket)
+        except StepNotEndedError:  # its lease was taken for lost, and gives signs of life again
+            return self._follow(context, run, may_resubmit=may_resubmit)
         if was_cancelled_for_another_try(result) and may_resubmit:
             self.log.info("Attempt %s was cancelled; trying once more", ticket.attempt)
             return self._follow(context, run, may_resubmit=False)

@@ -15,7 +15,7 @@ from headrace.control.retrying import MAX_FAILURES
 from headrace.control.runs import Run
 from headrace.control.steps import Ticket, collect, conclude, start_step
 from headrace.control.watch import look
-from headrace.errors import CapacityError, LeaseError, StorageFullError
+from headrace.errors import CapacityError, LeaseError, StepNotEndedError, StorageFullError
 from headrace.states import StepState
 from headrace.steps.records import StepResult
 from headrace.storage.room import is_full
@@ -115,7 +115,10 @@ def _attempt(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
             noted = True
         tick()
         if seen.final:
-            return collect(run, started)
+            try:
+                return collect(run, started)
+            except StepNotEndedError:
+                logger.warning("Lease %s gives signs of life again", started.lease_id)
         time.sleep(_POLL_S)
 
 

@@ -14,7 +14,7 @@ from headrace.control.flow import Outputs, PlannedStep, step_of
 from headrace.control.retrying import KEPT, TOTAL, Decision, decide
 from headrace.control.runs import Run
 from headrace.control.walltime.chosen import can_grow
-from headrace.errors import LeaseEndsError, StepError
+from headrace.errors import LeaseEndsError, StepNotEndedError
 from headrace.leases import client
 from headrace.ledger.records import AttemptRecord
 from headrace.states import FailureClass, StepState
@@ -64,7 +64,8 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
     """Write the outcome of an attempt to the ledger and return it.
 
     Raises:
-        StepError: The attempt has not ended.
+        StepNotEndedError: The attempt has not ended. It happens to one whose lease was taken for
+            lost, when heartbeats come again.
     """
     folder = StepFolder(Path(ticket.step_folder))
     result = mailbox.outcome(folder)
@@ -123,7 +124,7 @@ def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResul
     if is_alive and result is not None and not lease.close.exists():
         return result
     if is_alive and result is None:
-        raise StepError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
+        raise StepNotEndedError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
     cause = client.cause(lease)
     client.end(lease)
     result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
@@ -197,7 +198,10 @@ def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
     lease = client.state(LeaseFolder(Path(ticket.lease_folder)), run.site.limits.lost_after)
     if mailbox.outcome(folder) is None and lease.is_active:
         return ticket  # also when it is being cancelled: the caller sees its end and asks again
-    result = collect(run, ticket)
+    try:
+        result = collect(run, ticket)
+    except StepNotEndedError:
+        return ticket
     return result if result.state is StepState.SUCCEEDED else None
 
 

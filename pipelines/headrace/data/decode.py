@@ -24,6 +24,7 @@ from headrace.data.collate import varies
 from headrace.data.order import Indices
 from headrace.errors import DataError, ShardError, UserError
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.format import MEND
 from headrace.storage.manifest import FieldInfo
 
 Lend = Callable[[int], Tensor]
@@ -35,7 +36,6 @@ Name = Callable[[], str]
 _MAX_THREADS = 8
 _SLICES = 4  # a thread's share of a batch, so that none waits long for the others
 
-_VERIFY = "Run `headrace verify` on the dataset."
 _AUDIO = ("wav", "flac", "audio")
 _AS_COLOURS = ("P", "PA", "CMYK")
 
@@ -208,14 +208,14 @@ def _named(item: NDArray[np.uint8], encoding: str, name: Name) -> NDArray[Any]:
     try:
         return _decoded(item.tobytes(), encoding)
     except DataError as error:
-        raise DataError(f"{name()}: {error.what}", _VERIFY) from error
+        raise DataError(f"{name()}: {error.what}", MEND) from error
 
 
 def _text(item: NDArray[np.uint8], name: Name) -> str:
     try:
         return item.tobytes().decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{name()}: {len(item)} bytes are no text: {error}", _VERIFY) from error
+        raise DataError(f"{name()}: {len(item)} bytes are no text: {error}", MEND) from error
 
 
 def _arrays(
@@ -237,7 +237,7 @@ def _arrays(
             raise ShardError(
                 f"Bytes and shape of '{info.name}' do not fit each other: "
                 f"{_namer(dataset, indices, place)()}",
-                _VERIFY,
+                MEND,
             )
         arrays.append(np.array(item).view(dtype).reshape(shape))
     return arrays

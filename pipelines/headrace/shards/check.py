@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.format import MEND
 from headrace.storage.manifest import FieldInfo
 
 
@@ -33,7 +34,7 @@ def check_samples(dataset: ShardedDataset, indices: NDArray[np.int64]) -> None:
             f"Damaged samples ({len(damaged):,}) of split '{dataset.split}' between "
             f"{damaged[0]:,} and {damaged[-1]:,}, in {files} of {dataset.folder}; the first is "
             f"{dataset.sources(damaged[:1])[0]}",
-            "Run `headrace verify` on the dataset; packing again makes only what is damaged anew.",
+            MEND,
         )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.shards.codecs import Decompress, decompressor
+from headrace.shards.format import MEND
 
 _UNFILTERED = 1  # bit of the filter mask: the chunk is kept as it was
 
@@ -116,7 +117,7 @@ class _Chunks:
         last = min(first + self.table.chunk_rows, self.table.num_rows) - 1
         raise ShardError(
             f"{self.table.name} is damaged: rows {first:,} to {last:,} cannot be decompressed",
-            "Run `headrace verify` on the dataset.",
+            MEND,
         )
 
 

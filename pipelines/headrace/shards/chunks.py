@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.shards.chunk_table import ChunkTable
+from headrace.shards.format import MEND
 
 _MAX_FILES = 64
 
@@ -103,7 +104,7 @@ class OpenFiles:
             except (OSError, LookupError, RuntimeError, ValueError) as error:
                 raise ShardError(
                     f"The shard {path} cannot be read at '{key}': {error}",
-                    "Run `headrace verify` on the dataset.",
+                    MEND,
                 ) from error
 
     def _opened(self, path: Path) -> h5py.File:

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+MEND = (
+    "A staged copy: `headrace cache verify` on that node takes out what is damaged, and the next "
+    "run stages it anew. The dataset itself: `headrace verify` names its damaged shards; remove "
+    "them, and packing again makes only them anew."
+)
+"""What to do about a damaged shard, which lies in a dataset or in a copy of one."""
+
 SHARD_FORMAT = 1
 """Version of the shard format, the file attribute `headrace_format`."""
 

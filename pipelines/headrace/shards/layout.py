@@ -15,6 +15,7 @@ import numpy as np
 
 from headrace.errors import ShardError
 from headrace.shards import format as names
+from headrace.shards.format import MEND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,16 +72,13 @@ def read_layout(path: Path) -> ShardLayout:
         with path.open("rb") as stream, h5py.File(stream, "r") as file:
             layout = _layout(path, file, path.stat().st_size)
     except FileNotFoundError:
-        raise ShardError(f"The shard {path} is missing", _REPACK) from None
+        raise ShardError(f"The shard {path} is missing", MEND) from None
     except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # HDF5's own have none
             raise ShardError(f"The shard {path} cannot be read: {error.strerror}") from error
-        raise ShardError(f"The shard {path} is truncated or damaged: {error}", _REPACK) from error
+        raise ShardError(f"The shard {path} is truncated or damaged: {error}", MEND) from error
     _check_places(path, layout)
     return layout
-
-
-_REPACK = "Run `headrace verify` on the dataset; packing again makes only what is damaged anew."
 
 
 def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
@@ -112,7 +110,7 @@ def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, object
 
 def _place(path: Path, key: str, item: object) -> ArrayPlace:
     if not isinstance(item, h5py.Dataset):
-        raise ShardError(f"The shard {path} is damaged: '{key}' is no array", _REPACK)
+        raise ShardError(f"The shard {path} is damaged: '{key}' is no array", MEND)
     dtype, shape = item.dtype.str, tuple(item.shape)
     if item.chunks is not None:
         return ArrayPlace(dtype=dtype, shape=shape, offset=0, chunk_rows=item.chunks[0])
@@ -125,14 +123,12 @@ def _place(path: Path, key: str, item: object) -> ArrayPlace:
 def _check_places(path: Path, layout: ShardLayout) -> None:
     for key, place in layout.arrays.items():
         if not place.chunk_rows and place.offset + place.num_bytes > layout.num_bytes:
-            raise ShardError(
-                f"The shard {path} is truncated: '{key}' ends behind the file", _REPACK
-            )
+            raise ShardError(f"The shard {path} is truncated: '{key}' ends behind the file", MEND)
         is_data = key.endswith("/" + names.DATA)
         expected = layout.num_samples + int(key.endswith("/" + names.OFFSETS))
         if not is_data and (not place.shape or place.shape[0] != expected):
             raise ShardError(
                 f"The shard {path} is damaged: '{key}' has shape {place.shape} "
                 f"for {layout.num_samples} samples",
-                _REPACK,
+                MEND,
             )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.shards import format as names
+from headrace.shards.format import MEND
 from headrace.shards.layout import ArrayPlace
 from headrace.shards.reader import ShardReader
 from headrace.shards.region import Region
@@ -96,7 +97,7 @@ class MappedShards:
             raise ShardError(
                 f"{reader.path} has {reader.num_samples:,} samples, the manifest says "
                 f"{shard.num_samples:,}; {place}",
-                "Run `headrace verify` on the dataset.",
+                MEND,
             )
         return reader
 
@@ -222,7 +223,7 @@ class MappedShards:
             raise ShardError(
                 f"{reader.path}: '{key}' is {np.dtype(place.dtype)} {place.shape}, "
                 f"the manifest says {row.dtype} {shape}",
-                "Run `headrace verify` on the dataset.",
+                MEND,
             )
         return place
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headrace.errors import ShardError, nearest
 from headrace.shards import format as names
 from headrace.shards.chunks import OpenFiles
-from headrace.shards.format import Ragged
+from headrace.shards.format import MEND, Ragged
 from headrace.shards.layout import ArrayPlace, ShardLayout, read_layout
 from headrace.shards.region import Region
 
@@ -125,7 +125,7 @@ class ShardReader:
         if offsets.dtype != np.dtype("<i8") or not fit:
             raise ShardError(
                 f"The shard {self.path} is damaged: the offsets of '{group}' do not fit its data",
-                "Run `headrace verify` on the dataset.",
+                MEND,
             )
 
     def mapped(self) -> NDArray[np.uint8]:

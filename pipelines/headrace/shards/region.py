@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
+from headrace.shards.format import MEND
 from headrace.storage.huge_pages import HUGE_PAGE
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _FAILED = ctypes.c_void_p(-1).value
-_REPACK = "Run `headrace verify` on the dataset; packing again makes only what is damaged anew."
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -78,15 +78,15 @@ class Region:
             with path.open("rb") as file:
                 found = os.fstat(file.fileno()).st_size
                 if found != size:
-                    raise ShardError(f"The shard {path} has {found:,} bytes, not {size:,}", _REPACK)
+                    raise ShardError(f"The shard {path} has {found:,} bytes, not {size:,}", MEND)
                 if size:
                     flags = mmap.MAP_SHARED | _MAP_FIXED
                     address = self._reserved.address + start
                     _mapped(address, size, mmap.PROT_READ, flags, file.fileno())
         except FileNotFoundError:
-            raise ShardError(f"The shard {path} is missing", _REPACK) from None
+            raise ShardError(f"The shard {path} is missing", MEND) from None
         except OSError as error:
-            raise ShardError(f"The shard {path} cannot be mapped: {error}", _REPACK) from error
+            raise ShardError(f"The shard {path} cannot be mapped: {error}", MEND) from error
         return self._reserved.window(start, size, read_only=True)
 
     def release(self, slot: int) -> None:

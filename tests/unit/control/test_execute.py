@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import time
 
 import pytest
 
 from headrace.control import execute as module
 from headrace.control.books import ledger
 from headrace.control.execute import execute
+from headrace.control.flow import steps_of
 from headrace.control.retrying import MAX_FAILURES
 from headrace.errors import LeaseError, LeaseLostError, StorageFullError
+from headrace.leases.heartbeat import beat
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
+from headrace.storage.atomic import write_record, write_text
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -106,3 +110,28 @@ def test_a_lease_that_never_opens_ends_the_run(starting):
         execute(run, nothing)
     assert calls.num_calls == MAX_FAILURES
     assert ledger().run(run.run_id).state is StepState.FAILED
+
+
+def test_a_lease_that_was_taken_for_lost_and_came_back_is_waited_for(monkeypatch):
+    """On a machine that was too busy for heartbeats: they come again before the run is ended."""
+    run = make_run()
+    lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
+    start = module.start_step
+    done = StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
+    ticks = []
+
+    def silent(*arguments):
+        ticket = start(*arguments)
+        long_ago = run.site.limits.lost_after + 1
+        write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
+        return ticket
+
+    def tick() -> None:
+        ticks.append(1)
+        beat(lease)
+        if len(ticks) == 2:
+            write_record(lease.step(1).result, done)
+
+    monkeypatch.setattr(module, "start_step", silent)
+    assert module._attempt(run, steps_of(run.recipe, run.request.kind)[0], tick) == done
+    assert len(ticks) > 2

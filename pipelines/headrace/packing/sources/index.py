@@ -156,7 +156,9 @@ class Index:
             return str(value)
         start = f"{self._file.name}, line {line}: the {role}"
         if value is None or isinstance(value, str):
-            raise DataError(f"{start} of '{path}' is empty")
+            raise DataError(
+                f"{start} of '{path}' is empty", "Fill it in, or remove the line and the file."
+            )
         raise DataError(f"{start} {value!r} is neither text nor a whole number")
 
     def _twice(self, path: str, before: _Row, found: _Row) -> DataError:
