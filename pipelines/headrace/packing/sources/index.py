@@ -159,7 +159,10 @@ class Index:
             raise DataError(
                 f"{start} of '{path}' is empty", "Fill it in, or remove the line and the file."
             )
-        raise DataError(f"{start} {value!r} is neither text nor a whole number")
+        raise DataError(
+            f"{start} {value!r} is neither text nor a whole number",
+            "Numbers to predict need dataset.label_kind 'value'." if role == "label" else "",
+        )
 
     def _twice(self, path: str, before: _Row, found: _Row) -> DataError:
         if found.label is None:
