@@ -248,14 +248,6 @@ def test_a_loss_that_is_not_finite_stops_the_training(place):
     assert "Traceback" not in shown
 
 
-def test_a_misspelt_target_is_answered_with_the_nearest(place):
-    overrides = ("model._target_=blob_models.BlobModl", "train.ranks_per_node=1")
-    shown = fails_in(place, "train", "blobs", *overrides)
-    words(shown, "'blob_models.BlobModl' does not exist", "Did you mean 'BlobModel'?")
-    words(shown, "train failed (user_error)")
-    assert "Traceback" not in shown
-
-
 # --- full storage ----------------------------------------------------------------------------
 
 

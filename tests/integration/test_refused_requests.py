@@ -44,6 +44,14 @@ FORBIDDEN = ("os.system", "subprocess.Popen", "headrace.processes.spawn_detached
             ["blobs", "dataset.index=labels.csv"],
             ["'index' is about raw samples, but 'path' names a packed dataset; keep one"],
         ),
+        (
+            ["blobs", "model._target_=blob_models.BlobModl"],
+            ["'blob_models.BlobModl' does not exist", "Did you mean 'BlobModel'?"],
+        ),
+        (
+            ["blobs", "model.dyes=3"],
+            ["model: blob_models.BlobModel has no argument 'dyes'", "Did you mean 'dies'?"],
+        ),
         (["blobs", "dataset.source=/x"], ["either 'source'", "or 'path'"]),
         *(
             (["blobs", f"model._target_={name}"], [f"does not allow the target '{name}'"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import SiteError, UserError, nearest
+from headrace.recipe.arguments import check_arguments, check_reader
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.targets import check_targets
@@ -13,8 +14,9 @@ def check_packing(recipe: Recipe, site: Site) -> None:
 
     Raises:
         SiteError: The site lacks the role.
+        TargetError: `dataset.reader` does not exist, or takes no such argument.
     """
-    _role(recipe, site, "pack_role", recipe.pack_role)
+    check_reader(recipe, _role(recipe, site, "pack_role", recipe.pack_role))
 
 
 def check_training(recipe: Recipe, site: Site) -> None:
@@ -22,11 +24,13 @@ def check_training(recipe: Recipe, site: Site) -> None:
 
     Raises:
         SiteError: The site lacks the role.
-        TargetError: The site does not allow a target or code of the recipe.
+        TargetError: The site does not allow a target or code of the recipe, or a target cannot be
+            made from its arguments.
         UserError: The ranks cannot share the global batch equally.
     """
     role = _role(recipe, site, "train.role", recipe.train.role)
     check_targets(recipe, site)
+    check_arguments(recipe, role)
     if recipe.train.script is None:
         num_nodes, ranks_per_node = gang_size(recipe, role)
         check_global_batch(recipe.data.global_batch_size, num_nodes * ranks_per_node)

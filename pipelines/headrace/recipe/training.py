@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from headrace.recipe.base import Name, Part, Seconds, Target
+
+_OURS = ("devices", "num_nodes", "callbacks", "logger", "use_distributed_sampler", "max_epochs")
+"""Arguments of the Trainer that headrace sets and `trainer.extra` may not."""
 
 
 class TrainerSpec(Part):
@@ -42,6 +45,17 @@ class TrainerSpec(Part):
     """Lightning loggers; `save_dir` defaults to the run's folder."""
     extra: dict[str, object] = {}
     """Further keyword arguments for the Trainer, passed as they are."""
+
+    @field_validator("extra")
+    @classmethod
+    def _leaves_ours(cls, extra: dict[str, object]) -> dict[str, object]:
+        taken = sorted(set(extra) & set(_OURS))
+        if taken:
+            raise ValueError(
+                f"it sets {', '.join(taken)}, which headrace sets itself; "
+                "use the keys of 'trainer', 'train' and the site's role instead"
+            )
+        return extra
 
 
 class TrainSpec(Part):

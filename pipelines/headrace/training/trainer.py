@@ -12,13 +12,9 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 
 from headrace.data.targets import Allowed, instantiate, resolve
-from headrace.errors import RecipeError
 from headrace.recipe.base import Target
 from headrace.recipe.training import TrainerSpec
 from headrace.training.strategy import ExactDDPStrategy
-
-_OURS = ("devices", "num_nodes", "callbacks", "logger", "use_distributed_sampler", "max_epochs")
-"""Arguments of the Trainer that headrace sets and `trainer.extra` may not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +44,8 @@ def build_trainer(spec: TrainerSpec, allowed: Allowed, parts: TrainerParts) -> T
         parts: Callbacks, loggers and the like.
 
     Raises:
-        RecipeError: `trainer.extra` sets what headrace sets.
         TargetError: The site does not allow the Trainer class.
     """
-    taken = sorted(set(spec.extra) & set(_OURS))
-    if taken:
-        raise RecipeError(
-            f"trainer.extra sets {', '.join(taken)}, which headrace sets itself",
-            "Use the keys of 'trainer', 'train' and the site's role instead.",
-        )
     arguments: dict[str, Any] = {
         "accelerator": spec.accelerator,
         "devices": parts.ranks_per_node,

@@ -58,6 +58,7 @@ def test_an_ended_run_that_is_asked_for_again_belongs_to_who_asks(headrace_home)
             "'os.kill'",
         ),
         (("model._target_=torch.nnx.Linear",), TargetError, "'torch.nnx.Linear'"),
+        (("model.learning_rat=1",), TargetError, "has no argument 'learning_rat'"),
         (("code=[/etc]",), TargetError, "does not allow code from /etc"),
         (
             ("model=null", "evaluate=null", "train.script=/etc/x.py"),
@@ -82,7 +83,7 @@ def test_a_run_that_only_packs_needs_no_role_that_trains(headrace_home):
 def test_code_of_an_allowed_folder_may_be_named(headrace_home, tmp_path):
     code = tmp_path / "code"
     code.mkdir()
-    (code / "mine.py").touch()
+    (code / "mine.py").write_text("def Model(**_): ...\n")
     site = tmp_path / "site.yaml"
     site.write_text(
         f"folder: {headrace_home}\nroles: {{cpu: {{}}, gpu: {{kind: gang}}}}\n"

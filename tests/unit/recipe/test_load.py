@@ -197,3 +197,8 @@ def test_two_tiers_of_one_name_are_refused(tmp_path):
     )
     with pytest.raises(SiteError, match="more than one of the tiers is named 'nvme'"):
         load_site(str(path))
+
+
+def test_arguments_of_the_trainer_that_headrace_sets_are_refused_at_once():
+    with pytest.raises(RecipeError, match=r"trainer.extra: it sets devices, which headrace sets"):
+        load_recipe("digits", ["trainer.extra.devices=2"])

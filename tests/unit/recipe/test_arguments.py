@@ -1,0 +1,214 @@
+"""Typos in targets and their arguments are told before anything runs, and only where it is sure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import TargetError
+from headrace.recipe.arguments import check_arguments, check_reader
+from headrace.recipe.load import load_recipe, parse
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role
+
+CODE = """
+import functools
+from dataclasses import dataclass
+from torch import nn
+from lightning.pytorch import LightningModule
+from other import Base, Elsewhere
+
+class Model(LightningModule):
+    def __init__(self, num_classes, hidden_sizes=(8,), *, dropout=0.1, optimizer=None):
+        super().__init__()
+
+class Anything(LightningModule):
+    def __init__(self, width, **kwargs): ...
+
+class Plain(LightningModule):
+    pass
+
+class Deeper(Model):
+    pass
+
+class FromElsewhere(Base):
+    pass
+
+class Mixed(Base, nn.Module):
+    pass
+
+@dataclass
+class Decorated:
+    size: int
+
+class ByMeta(metaclass=functools.partial):
+    def __init__(self, size): ...
+
+if nn:
+    class Twice:
+        def __init__(self, a): ...
+else:
+    class Twice:
+        def __init__(self, b): ...
+
+def read(path, spacing_mm): ...
+
+@functools.cache
+def wrapped(path): ...
+"""
+OTHER = """
+class Base:
+    def __init__(self, size): ...
+from nowhere_installed import Elsewhere
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(CODE)
+    (tmp_path / "other.py").write_text(OTHER)
+    (tmp_path / "dynamic.py").write_text("def __getattr__(name): ...\n")
+    (tmp_path / "broken.py").write_text("class Model(:\n")
+    return tmp_path
+
+
+def recipe_of(code: Path, **changes: Any) -> Recipe:
+    content = {
+        "name": "r",
+        "code": [str(code)],
+        "dataset": {"name": "d", "source": "/data"},
+        "model": {"_target_": "mine.Model", "num_classes": 3},
+    }
+    return parse(Recipe, {**content, **changes}, "test")
+
+
+def model(name: str, **arguments: object) -> dict[str, object]:
+    return {"model": {"_target_": name, **arguments}}
+
+
+ADAM = {"_target_": "torch.optim.Adam", "_partial_": True}
+STOP = "lightning.pytorch.callbacks.EarlyStopping"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "hint"),
+    [
+        (
+            model("mine.Model", num_classes=3, hidden_sizee=3),
+            "model: mine.Model has no argument 'hidden_sizee'",
+            "Did you mean 'hidden_sizes'? Valid: dropout, hidden_sizes, num_classes, optimizer.",
+        ),
+        (model("mine.Model"), "model: mine.Model needs 'num_classes'", "Set model.num_classes. "),
+        (model("mine.Modle"), "'mine.Modle' does not exist", "Did you mean 'Model'?"),
+        (model("mine.Deeper", num_clases=1), "no argument 'num_clases'", "'num_classes'"),
+        (model("mine.FromElsewhere", sise=1), "no argument 'sise'", "Did you mean 'size'?"),
+        (model("mine.Anything"), "mine.Anything needs 'width'", "Set model.width"),
+        (model("broken.Model"), "model: broken.Model cannot be imported: invalid", "Correct"),
+        (
+            model("headrace.examples.digits_modle.DigitsClassifier"),
+            "'headrace.examples.digits_modle' does not exist",
+            "Did you mean 'digits_model'?",
+        ),
+        (
+            model("mine.Model", num_classes=3, optimizer={**ADAM, "lrr": 0.1}),
+            "model.optimizer: torch.optim.Adam has no argument 'lrr'",
+            "Did you mean 'lr'?",
+        ),
+        (
+            {"data": {"transforms": [{"_target_": "headrace.data.transforms.AddNoise"}]}},
+            "data.transforms[0]: headrace.data.transforms.AddNoise needs 'std'",
+            "It takes: std, field.",
+        ),
+        (
+            {"trainer": {"callbacks": [{"_target_": STOP, "monitr": "x"}]}},
+            f"trainer.callbacks[0]: {STOP} has no argument 'monitr'",
+            "Did you mean 'monitor'?",
+        ),
+        (
+            {"trainer": {"_target_": "mine.Trainr"}},
+            "'mine.Trainr' does not exist",
+            "They are in",
+        ),
+    ],
+)
+def test_a_target_that_cannot_be_made_is_told(code, changes, what, hint):
+    with pytest.raises(TargetError) as caught:
+        check_arguments(recipe_of(code, **changes), Role())
+    assert what in caught.value.what
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        model("mine.Model", num_classes=3, hidden_sizes=[1], dropout=0, optimizer=ADAM),
+        model("mine.Model", _args_=[3]),
+        model("mine.Model", _partial_=True),
+        model("mine.Anything", width=1, whatever=2),
+        model("mine.Plain", unknown=1),
+        model("mine.Mixed", unknown=1),
+        model("mine.Decorated", unknown=1),
+        model("mine.ByMeta", unknown=1),
+        model("mine.Twice", unknown=1),
+        model("mine.Elsewhere", unknown=1),
+        model("mine.Model.made_by", unknown=1),
+        model("dynamic.Anything", unknown=1),
+        model("on_the_nodes_only.Model", unknown=1),
+        model("mine.Model", num_classes=1, optimizer={**ADAM, "lr": 0.1}, _recursive_=False),
+        {"trainer": {"loggers": [{"_target_": "lightning.pytorch.loggers.CSVLogger"}]}},
+    ],
+)
+def test_what_source_does_not_settle_is_not_refused(code, changes):
+    check_arguments(recipe_of(code, **changes), Role())
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        {"backend": "slurm", "batch": {"python": "/opt/python"}},
+        {"backend": "slurm", "batch": {"modules": ["python/3.13"]}},
+        {"backend": "slurm", "batch": {"container": {"runtime": "apptainer", "image": "x.sif"}}},
+        {"env": {"PYTHONPATH": "/newer"}},
+    ],
+)
+def test_nodes_with_other_packages_are_not_judged_by_these_but_own_code_is(code, role):
+    there = Role.model_validate(role)
+    check_arguments(recipe_of(code, **model("headrace.examples.digits_model.Newer")), there)
+    check_arguments(recipe_of(code, **model("broken.Model")), there)
+    with pytest.raises(TargetError, match="no argument 'wrong'"):
+        check_arguments(recipe_of(code, **model("mine.Model", wrong=1)), there)
+
+
+def test_the_arguments_of_a_reader_are_told_before_packing(code):
+    def dataset(name: str, **arguments: object) -> Recipe:
+        reader = {"_target_": name, **arguments}
+        return recipe_of(code, dataset={"name": "d", "source": "/data", "reader": reader})
+
+    check_reader(dataset("mine.read", spacing_mm=1.0), Role())
+    check_reader(dataset("mine.wrapped", anything=1), Role())
+    with pytest.raises(TargetError, match=r"dataset.reader: mine.read has no argument 'spacing'"):
+        check_reader(dataset("mine.read", spacing=1.0), Role())
+
+
+def test_nothing_is_imported(code):
+    """The recipes that come along, too: what checks them stays light."""
+    program = (
+        "import sys\n"
+        "from headrace.recipe.arguments import check_arguments\n"
+        "from headrace.recipe.load import load_recipe\n"
+        "from headrace.recipe.site import Role\n"
+        "check_arguments(load_recipe('digits', sys.argv[1:]), Role())\n"
+        "assert not {'torch', 'lightning', 'mine', 'headrace.examples'} & set(sys.modules)\n"
+    )
+    named = [f"code=[{code}]", "model={_target_: mine.Anything, width: 1}"]
+    for overrides in ([], named):
+        subprocess.run([sys.executable, "-c", program, *overrides], check=True)
+
+
+def test_the_recipes_that_come_along_pass():
+    check_arguments(load_recipe("digits"), Role())
