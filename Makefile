@@ -10,9 +10,9 @@ PYTEST = $(BIN)/pytest --durations=15 --durations-min=1
 # the small Slurm of deploy/slurm-dev and the folder of all its files
 SLURM_DEV ?= $(HOME)/.headrace/slurm-dev
 SLURM = python3 deploy/slurm-dev/slurm_dev.py
-# one more than there are cores, four at most: tests wait as much as they compute, and some share
-# an Airflow, so that one process has them all; tests/support/scheduling.py
-PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
+# two more than there are cores, four at most: tests wait as much as they compute, and those that
+# share an Airflow stay in one process; tests/support/scheduling.py
+PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 2 : 4)))
 PARALLEL = -n $(PROCESSES) --dist loadfile
 PARTS = tests/architecture tests/unit tests/contract tests/dags
 

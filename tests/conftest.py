@@ -24,7 +24,7 @@ from support.s3_servers import (
     rclone_server,
     s3_credentials,
 )
-from support.scheduling import pytest_xdist_make_scheduler
+from support.scheduling import place, pytest_xdist_make_scheduler
 from support.slurm_dev import dev_slurm, slurm
 from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 from support.waiting import wait_until
@@ -46,11 +46,6 @@ __all__ = [
     "slurm",
 ]
 
-_ORDER = ("architecture", "unit", "contract", "dags", "chaos", "docs", "benchmarks", "integration")
-"""Groups of tests: quick ones first; of the whole jobs those with the longest files first, so that
-several test processes end together.
-"""
-
 _FORK_SERVER_IMPORTS = ["pytest", "headrace.ledger.ledger", "headrace.ledger.migrate"]
 """What the twenty processes of a ledger test need."""
 
@@ -64,14 +59,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the groups in a fixed order, whatever was named on the command line."""
-    items.sort(key=_group)
-
-
-def _group(item: pytest.Item) -> int:
-    here = Path(__file__).parent
-    group = item.path.relative_to(here).parts[0] if here in item.path.parents else ""
-    return _ORDER.index(group) if group in _ORDER else len(_ORDER)
+    """Run the files in a fixed order, whatever was named on the command line."""
+    items.sort(key=lambda item: place(item.nodeid.split("::", 1)[0]))
 
 
 @pytest.fixture

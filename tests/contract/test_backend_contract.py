@@ -68,7 +68,7 @@ class BackendContract:
         folder = opened(site, self.role(nodes=1))
         steps = [submit_probe(folder, name) for name in ("first", "second")]
         for step in steps:
-            result = wait_until(lambda step=step: mailbox.outcome(step), 60, "the step to end")
+            result = wait_until(lambda step=step: mailbox.outcome(step), 120, "the step to end")
             assert result.state is StepState.SUCCEEDED, result.failure
             (node,) = result.outputs["nodes"]
             assert node["name"] == "node-0"
@@ -84,7 +84,7 @@ class BackendContract:
         assert client.state(folder, 15) is LeaseState.CLOSED
         assert client.why_ended(folder) == "the test is over"
         assert processes_of(folder) == []
-        wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 60, "an outcome")
+        wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 120, "an outcome")
         client.end(folder)  # harmless
 
     def test_closes_while_it_starts(self, site: Path) -> None:
@@ -160,7 +160,7 @@ class BackendContract:
     def test_a_hung_host_is_ended_by_the_reaper(self, site: Path) -> None:
         folder = opened(site, self.role())
         host_of(folder).suspend()
-        wait_until(lambda: client.state(folder, 2) is LeaseState.LOST, 30, "the loss to be seen")
+        wait_until(lambda: client.state(folder, 2) is LeaseState.LOST, 90, "the loss to be seen")
         client.end(folder, grace_s=0.5)
         assert processes_of(folder) == []
 
@@ -169,7 +169,9 @@ class BackendContract:
         with Fleet.open(folder) as fleet:
             (before,) = fleet.nodes(1, START_TIMEOUT_S)
             os.kill(fleet.call(before, os.getpid), signal.SIGKILL)
-            wait_until(lambda: fleet.nodes(1, 60)[0].address != before.address, 60, "a new worker")
+            wait_until(
+                lambda: fleet.nodes(1, 120)[0].address != before.address, 120, "a new worker"
+            )
             (after,) = fleet.nodes(1, 60)
             assert after.name == before.name
             assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
@@ -231,7 +233,7 @@ class GangContract(BackendContract):
                 workers = children_with(folder, "--multiprocessing-fork")
                 return [each for each in workers if each.pid != pid]
 
-            wait_until(restarted, 30, "the restart", poll_s=0.005)[0].suspend()
+            wait_until(restarted, 90, "the restart", poll_s=0.005)[0].suspend()
             (after,) = fleet.nodes(1, 60)
             assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
             assert after.name == "node-0"
@@ -269,13 +271,13 @@ class GangContract(BackendContract):
         recipe.unlink()
         os.mkfifo(recipe)  # the driver waits as it begins: nobody writes to this pipe
         host_of(folder).resume()
-        drivers = wait_until(lambda: children_with(folder, str(step.path)), 30, "the driver")
+        drivers = wait_until(lambda: children_with(folder, str(step.path)), 90, "the driver")
         drivers[0].kill()
-        result = wait_until(lambda: mailbox.outcome(step), 30, "the outcome")
+        result = wait_until(lambda: mailbox.outcome(step), 90, "the outcome")
         assert result.state is StepState.LOST
         assert "signal 9" in str(result.failure)
         again = submit_probe(folder, "again")
-        result = wait_until(lambda: mailbox.outcome(again), 60, "the next step to end")
+        result = wait_until(lambda: mailbox.outcome(again), 120, "the next step to end")
         assert result.state is StepState.SUCCEEDED
 
 

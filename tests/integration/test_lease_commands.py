@@ -58,7 +58,7 @@ def test_seen_entered_and_closed(headrace: Headrace, lease: LeaseFolder) -> None
     info = client.info(lease)
     assert info is not None
     step = submit_probe(lease)
-    wait_until(lambda: mailbox.outcome(step), 60, "the step to end")
+    wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
 
     table = headrace("list")
     for word in ("demo-gpu-1", "ready", "1 (gang)", info.dashboard_url):
@@ -87,7 +87,7 @@ def test_reap_ends_what_a_killed_host_left(headrace: Headrace, lease: LeaseFolde
     host = read_record(lease.host, HostRecord)
     assert host is not None
     psutil.Process(host.process.pid).kill()
-    wait_until(lambda: client.state(lease, 20) is LeaseState.LOST, 30, "the loss to be seen")
+    wait_until(lambda: client.state(lease, 20) is LeaseState.LOST, 90, "the loss to be seen")
     assert "demo-gpu-1: The lease's host" in headrace("reap")
     assert headrace("reap") == "Nothing to reap.\n"
 

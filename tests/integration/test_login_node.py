@@ -74,7 +74,7 @@ def test_a_connection_that_breaks_is_no_answer_and_is_made_again(
     commands = login_node.commands()
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(commands.run, ("sh", "-c", f"touch {tmp_path}/begun; sleep 20"))
-        wait_until((tmp_path / "begun").exists, 60, "the command to begin")
+        wait_until((tmp_path / "begun").exists, 120, "the command to begin")
         (master,) = _masters(login_node)
         master.kill()
         answer = slow.result(timeout=20)
@@ -88,7 +88,7 @@ def test_an_sshd_that_is_gone_is_named(login_node: LoginNode):
     commands = login_node.commands()
     assert commands.run(("true",)).code == 0
     login_node.stop()
-    wait_until(lambda: not _masters(login_node), 60, "ssh to notice that the connection is cut")
+    wait_until(lambda: not _masters(login_node), 120, "ssh to notice that the connection is cut")
     with pytest.raises(LoginError, match=r"(?s)127.0.0.1 cannot be reached .*refused.*ssh .*true`"):
         commands.run(("true",))
     login_node.start()

@@ -133,7 +133,7 @@ def test_a_node_on_which_jobs_fail_is_left_out_or_at_least_named(
         assert view(folder).bad_nodes == ("fake1",)
     else:
         submit_probe(folder)
-        wait_for_state(folder, LeaseState.FAILED, 60)
+        wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
         assert view(folder).takes_all == "PBS cannot leave nodes out"
         assert "3 jobs in a row came to nothing" in view(folder).why_ended
     assert {each.host for each in view(folder).ended} == {"fake1"}

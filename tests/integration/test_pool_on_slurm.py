@@ -84,7 +84,7 @@ def test_no_job_outlives_a_killed_host(site: Path, slurm: DevSlurm, host: str):
             record = read_record(folder.host, HostRecord)
             assert record is not None
             psutil.Process(record.process.pid).kill()
-            wait_for_state(folder, LeaseState.LOST, 30)
+            wait_for_state(folder, LeaseState.LOST, 90)
             client.end(folder)
         wait_until(lambda: slurm.queue() == [blocker], GONE_WITHIN_S, "the jobs to end", poll_s=0.3)
         assert client.state(folder, 0) is LeaseState.LOST
@@ -236,7 +236,7 @@ def _bad(node: str) -> str:
 
 def _ask_until_failed(folder: LeaseFolder) -> None:
     submit_probe(folder)
-    wait_for_state(folder, LeaseState.FAILED, 60)
+    wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
 
 
 def _role(*, batch: dict[str, Any] | None = None, **changes: Any) -> Role:

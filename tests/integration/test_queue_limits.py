@@ -76,7 +76,7 @@ def test_a_lease_that_waits_for_its_turn_says_so(slurm: DevSlurm, tmp_path: Path
             return False
         return True
 
-    wait_until(started, 30, "the first job to be gone", poll_s=0.2)
+    wait_until(started, 90, "the first job to be gone", poll_s=0.2)
     assert "Slurm job" in client.waiting_for(second)
     client.end(second, reason="not needed")
     assert slurm.queue() == [blocker]
@@ -101,7 +101,7 @@ def test_a_limit_of_slurm_is_read_and_a_refusal_for_it_is_waited_for(
         slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 60").strip()
         for _ in range(qos_limit - 1)
     ]
-    wait_until(lambda: slurm.system.limits(_job(1)), 60, "the limit to be known")
+    wait_until(lambda: slurm.system.limits(_job(1)), 120, "the limit to be known")
     assert gate.submit(_job(1), tmp_path / "1" / "job.json").job_id in slurm.queue()
     with pytest.raises(SubmitLimitError, match="QOSMaxSubmitJobPerUserLimit"):
         gate.submit(_job(2), tmp_path / "2" / "job.json")
@@ -113,7 +113,7 @@ def test_a_limit_of_slurm_is_read_and_a_refusal_for_it_is_waited_for(
         except QueueFullError:
             return False
 
-    wait_until(submitted, 30, "a place to come free", poll_s=0.2)
+    wait_until(submitted, 90, "a place to come free", poll_s=0.2)
     assert gate.submit(_job(3), tmp_path / "3" / "job.json").job_id in slurm.queue()
     with pytest.raises(QueueFullError, match=r"MaxSubmitJobsPerUser of QOS normal\) limit of 3 "):
         gate.submit(_job(4), tmp_path / "4" / "job.json")

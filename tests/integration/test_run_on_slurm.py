@@ -94,7 +94,7 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
         if not cancelled and list((home / "held").glob("held-*")):
             cancelled.extend(slurm.queue())
             slurm.run("scancel", *cancelled)
-            wait_until(lambda: slurm.queue() == [], 30, "the job to end", poll_s=0.5)
+            wait_until(lambda: slurm.queue() == [], 90, "the job to end", poll_s=0.5)
             (home / "held" / "hold").unlink()
 
     assert execute(run, cancel_when_held) is None
@@ -218,8 +218,8 @@ def test_kill_of_the_host_ends_the_job_and_is_told(tmp_path: Path, slurm: DevSlu
         gpus = {fleet.call(node, os.getenv, "CUDA_VISIBLE_DEVICES") for node in fleet.nodes(2, 1)}
         assert gpus == {"0,1"}
     psutil.Process(info.host.pid).kill()
-    wait_for_state(folder, LeaseState.LOST, 30)
-    wait_until(lambda: slurm.queue() == [], 60, "the job to end", poll_s=0.3)
+    wait_for_state(folder, LeaseState.LOST, 90)
+    wait_until(lambda: slurm.queue() == [], 120, "the job to end", poll_s=0.3)
     cause = client.cause(folder)
     assert cause is not None
     assert f"Slurm job {info.job_ids[0]} ended: " in cause.why

@@ -79,11 +79,11 @@ def test_a_job_is_started_once_and_cancelled_on_all_hosts(
     pids = tmp_path / "pids"
     spec = _job(tmp_path, f"echo $$ >> {pids}; exec sleep 600")
     assert [system.submit(spec) for _ in range(3)] == [spec.name] * 3
-    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 30, "both to run")
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 90, "both to run")
     assert [each.state for each in system.find(spec.name)] == [JobState.RUNNING]
     system.cancel([spec.name])
     left = [int(pid) for pid in pids.read_text().split()]
-    wait_until(lambda: not any(map(psutil.pid_exists, left)), 60, "both to be cleared away")
+    wait_until(lambda: not any(map(psutil.pid_exists, left)), 120, "both to be cleared away")
     assert system.poll([spec.name, "nobody"])[spec.name].state is JobState.CANCELLED
 
 
@@ -97,11 +97,11 @@ def test_a_job_ends_on_all_hosts_when_one_fails(
     both = f"echo $$ >> {pids}; until [ $(wc -l < {pids}) = 2 ]; do sleep 0.05; done"
     spec = _job(tmp_path, f"{both}; [ $HEADRACE_NODE_INDEX != {failing} ] || exit 3; sleep 600")
     system.submit(spec)
-    wait_until(lambda: system.poll([spec.name])[spec.name].state.is_final, 30, "the job to end")
+    wait_until(lambda: system.poll([spec.name])[spec.name].state.is_final, 90, "the job to end")
     sight = system.poll([spec.name])[spec.name]
     assert (sight.state, sight.reason) == (JobState.FAILED, "exit code 3")
     left = [int(pid) for pid in pids.read_text().split()]
-    wait_until(lambda: not any(map(psutil.pid_exists, left)), 20, "both to be cleared away")
+    wait_until(lambda: not any(map(psutil.pid_exists, left)), 90, "both to be cleared away")
 
 
 def _system(hosts: tuple[Login, ...], login_node: LoginNode) -> SshHosts:

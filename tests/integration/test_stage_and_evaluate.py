@@ -274,12 +274,12 @@ def test_an_evaluation_ends_with_its_driver(lease, home, site, dataset, checkpoi
     """The process that predicts is ended; the worker goes on."""
     given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
     step, _ = submit(lease, home, site, "evaluate", with_model("Stuck"), **given)
-    pid = int(wait_until(lambda: _content(home / "predictor.pid"), 60, "a prediction to begin"))
+    pid = int(wait_until(lambda: _content(home / "predictor.pid"), 120, "a prediction to begin"))
     predictor = psutil.Process(pid)
     worker = predictor.parent().parent()
     (driver,) = [each for each in psutil.process_iter() if _drives(each, step)]
     driver.kill()
-    wait_until(lambda: not psutil.pid_exists(pid), 30, "the predictor to end")
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the predictor to end")
     assert worker.is_running()
 
 

@@ -120,7 +120,7 @@ def test_a_killed_supervisor_takes_everything_with_it(home):
     """The next `up` would find a stale record and nothing else."""
     server = airflow_server.up()
     psutil.Process(server.process.pid).kill()
-    wait_until(lambda: not airflow_server.processes(), 60, "the guard to end all components")
+    wait_until(lambda: not airflow_server.processes(), 120, "the guard to end all components")
     assert airflow_server.record_file().exists()
     assert airflow_server.running() is None
     answer = headrace("env")

@@ -55,7 +55,7 @@ roles:
 tiers:
   - {{name: disk, folder: "{home}/cache", budget: 2GiB}}
 allowed_code: [{code}]
-limits: {{max_leases: {max_leases}, step_poll: 0.5, heartbeat: 1}}
+limits: {{max_leases: {max_leases}, step_poll: 0.5, heartbeat: 1, lost_after: 60}}
 """
 
 _CODE = Path(__file__).parent / "training_code"

@@ -19,7 +19,7 @@ from support.waiting import wait_until
 TESTS = Path(__file__).parent.parent
 """On the module path of workers, so that they can import `support.fleet_functions`."""
 
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 """More than a busy machine needs."""
 
 

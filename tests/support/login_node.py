@@ -113,7 +113,7 @@ class LoginNode:
             return
         sshd = psutil.Process(self._process.pid)
         end_processes([*sshd.children(recursive=True), sshd], grace_s=0.0)
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
         self._process = None
 
 

@@ -45,7 +45,7 @@ class NetHost:
         for pid in self._pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self._pids(), 20, f"{self.namespace} to be off")
+        wait_until(lambda: not self._pids(), 90, f"{self.namespace} to be off")
         self.node.stop()
 
     def _pids(self) -> list[int]:

@@ -76,7 +76,7 @@ def postgres_server() -> Iterator[PostgresServer]:
             yield running
         finally:
             server.send_signal(signal.SIGQUIT)
-            server.wait(timeout=30)
+            server.wait(timeout=90)
     finally:
         shutil.rmtree(folder)
 

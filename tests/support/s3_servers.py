@@ -63,7 +63,7 @@ def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server
         yield S3Server(name="rclone", endpoint_url=found[1])
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from headrace.recipe.site import Role
 from headrace.steps.children import Child, Process
 from headrace.steps.fork_server import ForkServers
 from headrace.steps.forking import forked
+from headrace.steps.late_module import late
 
 _IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict")
 
@@ -60,8 +61,10 @@ def main(arguments: list[str]) -> int:
         arguments: Number of the open socket to the node's worker.
     """
     die_with_parent()
-    for module in _IMPORTED:
-        importlib.import_module(module)
+    # torchmetrics imports this one, for nothing but a look at `hamming`: a fifth of all the time
+    with late("scipy.signal", hamming=None):
+        for module in _IMPORTED:
+            importlib.import_module(module)
     request = forked(socket.socket(fileno=int(arguments[0])))
     if request is None:
         return 0

@@ -155,7 +155,7 @@ def assert_wait_is_told(service: AirflowService, dag_run: str, run_id: str) -> N
     def told() -> bool:
         return _WAITS.search(service.task_log(DAG_ID, dag_run, task)) is not None
 
-    wait_until(told, 60, "the log to tell the expected start", poll_s=0.5)
+    wait_until(told, 120, "the log to tell the expected start", poll_s=0.5)
     assert _WAITS.fullmatch(service.overview(run_id).waits_for)
     assert _WAITS.fullmatch(str(service.xcom(dag_run, task, "machines")))
 

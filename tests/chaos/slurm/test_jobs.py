@@ -39,7 +39,7 @@ def test_a_host_that_never_reports_is_given_up_and_its_node_is_left_out(
     role = Role(**_NODE, start_timeout=0.5, batch={**_BATCH, "prologue": ("exec sleep 100",)})
     folder = SiteFolder(tmp_path).lease("silent-1")
     client.start(folder, lease_spec(folder, role).model_copy(update={"lost_after_s": 1.0}))
-    wait_until(lambda: client.state(folder, 1.0) is LeaseState.LOST, 60, "it to be given up")
+    wait_until(lambda: client.state(folder, 1.0) is LeaseState.LOST, 120, "it to be given up")
     (node,) = slurm.nodes_of(_job_id(folder))
     assert f"running on {node} for more than" in client.why_ended(folder)
     cause = client.cause(folder)
@@ -50,7 +50,7 @@ def test_a_host_that_never_reports_is_given_up_and_its_node_is_left_out(
     another = SiteFolder(tmp_path).lease("silent-2")
     spec = lease_spec(another, role).model_copy(update={"exclude": (node,)})
     client.start(another, spec)
-    wait_until(lambda: slurm.nodes_of(_job_id(another)), 60, "the job to start", poll_s=0.3)
+    wait_until(lambda: slurm.nodes_of(_job_id(another)), 120, "the job to start", poll_s=0.3)
     assert slurm.nodes_of(_job_id(another)) != [node]
     client.end(another)
 
@@ -60,7 +60,7 @@ def test_where_all_nodes_are_bad_they_are_taken_all_the_same(tmp_path: Path, slu
     folder = SiteFolder(tmp_path).lease("desperate-1")
     spec = lease_spec(folder, role).model_copy(update={"exclude": slurm.shape.node_names})
     client.start(folder, spec)
-    wait_until(lambda: slurm.nodes_of(_job_id(folder)), 60, "the job to start", poll_s=0.3)
+    wait_until(lambda: slurm.nodes_of(_job_id(folder)), 120, "the job to start", poll_s=0.3)
     client.end(folder)
 
 
@@ -76,7 +76,7 @@ def test_a_job_that_slurm_puts_back_into_the_queue_is_cancelled_and_told_of(
     def put_back() -> bool:
         return slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T") == "PENDING\n"
 
-    wait_until(put_back, 60, "the job to be in the queue again", poll_s=0.3)
+    wait_until(put_back, 120, "the job to be in the queue again", poll_s=0.3)
     cause = client.cause(folder)
     assert cause is not None
     assert "put it back into the queue" in cause.why
@@ -92,9 +92,9 @@ def test_a_second_start_of_a_job_ends_at_once(tmp_path: Path, slurm: DevSlurm):
     host = read_record(folder.host, HostRecord)
     assert host is not None
     psutil.Process(host.process.pid).kill()
-    wait_for_state(folder, LeaseState.LOST, 60)
+    wait_for_state(folder, LeaseState.LOST, 120)
     slurm.run("sbatch", "--nodes=1", f"--output={tmp_path}/second.log", str(_script(folder, slurm)))
-    wait_until(folder.closed.exists, 60, "the second start to end")
+    wait_until(folder.closed.exists, 120, "the second start to end")
     assert folder.host.read_text() == first
     assert "started the job a second time" in client.why_ended(folder)
 

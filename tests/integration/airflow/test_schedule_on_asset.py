@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,10 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_packing_a_new_version_starts_one_training_on_it(airflow_service: AirflowService):
-    """The shared Airflow runs with `HEADRACE_TRAIN_SCHEDULE=arrivals`."""
+    """The shared Airflow runs with `HEADRACE_TRAIN_SCHEDULE=arrivals`.
+
+    Nothing happens to that training: one try a task, one attempt a step, one launch of the ranks.
+    """
     packing = airflow_service.trigger(ARRIVALS, dag_id=PACK_DAG_ID)
     assert airflow_service.wait_end(packing, dag_id=PACK_DAG_ID) == "success"
     packed = _outputs(airflow_service, packing, PACK_DAG_ID, "pack")
@@ -28,7 +32,7 @@ def test_packing_a_new_version_starts_one_training_on_it(airflow_service: Airflo
     run_id = airflow_service.wait_for_run(dag_run)
     run = airflow_service.run(run_id)
     assert (run.request.recipe, run.request.site) == (ARRIVALS, SITE)
-    assert airflow_service.ledger.run(run_id).state is StepState.SUCCEEDED
+    _assert_nothing_was_done_twice(airflow_service, dag_run, run_id)
     found = _outputs(airflow_service, dag_run, DAG_ID, "pack")
     assert found["reused"]
     assert found["dataset"] == packed["dataset"]
@@ -41,6 +45,21 @@ def test_packing_a_new_version_starts_one_training_on_it(airflow_service: Airflo
     assert _outputs(airflow_service, again, PACK_DAG_ID, "pack")["reused"]
     assert len(airflow_service.api.asset_events(dataset_asset(ARRIVALS).uri)) == 1
     assert len(_asset_runs(airflow_service)) == 1
+
+
+def _assert_nothing_was_done_twice(service: AirflowService, dag_run: str, run_id: str) -> None:
+    tasks = service.tasks(dag_run).values()
+    assert {task["try_number"] for task in tasks} == {1}
+    view = service.overview(run_id)
+    assert view.state is StepState.SUCCEEDED
+    assert {(step.name, step.attempt) for step in view.steps} >= {("stage", 1), ("train", 1)}
+    assert {step.attempt for step in view.steps} == {1}
+    status = service.step_status(run_id, "train")
+    assert status is not None
+    assert status.progress.done == status.progress.total
+    (train,) = [step for step in view.steps if step.name == "train"]
+    events = (Path(train.folder) / "events.jsonl").read_text()
+    assert events.count('"event": "launch"') == 1
 
 
 def _asset_runs(service: AirflowService) -> list[dict[str, Any]]:

@@ -116,6 +116,7 @@ def assert_each_once(folder: Path) -> None:
 
 
 def test_an_undisturbed_training_is_reported_whole(undisturbed, dataset):
+    """And its ranks have imported nothing that they do not need."""
     assert undisturbed["epochs"] == EPOCHS
     assert undisturbed["steps"] == EPOCHS * STEPS_PER_EPOCH
     assert undisturbed["world_size"] == 2
@@ -126,6 +127,8 @@ def test_an_undisturbed_training_is_reported_whole(undisturbed, dataset):
     )
     assert 0 <= undisturbed["data_wait"] <= 1
     assert Path(undisturbed["checkpoint"]).name == checkpoints.FINAL
+    notes = Path(undisturbed["checkpoint"]).parents[3] / "notes" / "rank-1.jsonl"
+    assert json.loads(notes.read_text().splitlines()[-1])["modules"] == []
 
 
 def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
@@ -210,7 +213,7 @@ def test_a_cancelled_training_ends_at_once_and_the_next_attempt_goes_on(
         for notes in (tmp_path / "notes").glob("rank-*")
     }
     request_cancel(first.folder, "a test")
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 30, "the ranks to end")
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 90, "the ranks to end")
     thread.join()
     assert "a test" in str(failure[0])
 

@@ -124,7 +124,7 @@ def test_a_lease_that_died_is_replaced_and_the_step_tried_again(no_leftover_proc
     assert host is not None
     process = psutil.Process(host.process.pid)
     process.kill()
-    process.wait(30)
+    process.wait(90)
     (second,) = set(at_once(4, lambda: start_step(run, "pack")))
     assert (second.attempt, second.lease_id) == (2, f"{run.run_id}-cpu-2")
     lost, running = ledger().attempts(run.run_id)

@@ -128,7 +128,7 @@ def test_map_is_cancelled_by_its_check(fleet: Fleet, tmp_path: Path) -> None:
     with pytest.raises(StepCancelledError):
         list(fleet.map(fleet_functions.die_once, items, check=check, retries=100))
     pid = int(started.read_text())
-    wait_until(lambda: not psutil.pid_exists(pid), 30, "the worker to die")
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to die")
 
 
 def test_a_call_on_each_node(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
@@ -169,7 +169,7 @@ def test_short_calls_run_while_the_node_is_held(
     with pytest.raises(StepCancelledError):
         fleet.on_nodes(fleet_functions.hold_until_unwanted, arguments, nodes[:1], check=check)
     assert calls == [int(started.read_text())]
-    wait_until(ended.exists, 30, "the cancelled call to return")
+    wait_until(ended.exists, 90, "the cancelled call to return")
 
 
 def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path
         workers=[node.address],
         resources={"NODE": 1},
     )
-    wait_until(started.exists, 30, "the call to start")
+    wait_until(started.exists, 90, "the call to start")
     driver.client.close()
-    wait_until(ended.exists, 30, "the call to return")
+    wait_until(ended.exists, 90, "the call to return")
 
 
 def test_a_call_that_does_not_listen_is_killed_with_its_worker(
@@ -204,7 +204,7 @@ def test_a_call_that_does_not_listen_is_killed_with_its_worker(
         with pytest.raises(StepCancelledError):
             fleet.on_nodes(fleet_functions.hold_for_ever, [(str(started),)], nodes[:1], check=check)
     pid = int(started.read_text())
-    wait_until(lambda: not psutil.pid_exists(pid), 30, "the worker to be killed")
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to be killed")
     with Fleet.open(lease) as fleet:
         again = _answering(fleet)[:1]
         assert fleet.on_nodes(fleet_functions.double, [(5,)], again) == [10]
@@ -224,7 +224,7 @@ def test_an_item_that_does_not_listen_is_killed_with_its_worker(
     with Fleet.open(lease) as fleet, pytest.raises(StepCancelledError):
         list(fleet.map(fleet_functions.hold_for_ever, [str(started)], check=check))
     pid = int(started.read_text())
-    wait_until(lambda: not psutil.pid_exists(pid), 30, "the worker to be killed")
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to be killed")
 
 
 def test_a_worker_that_holds_the_gil_is_kept(fleet: Fleet, nodes: tuple[Node, ...]) -> None:

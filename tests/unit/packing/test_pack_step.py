@@ -369,12 +369,12 @@ class Held:
 
     def __call__(self, folder: Any) -> Any:
         self.started.set()
-        assert self.go.wait(30)
+        assert self.go.wait(90)
         return self.fleet(folder)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -398,7 +398,7 @@ def test_second_pack_at_once_waits_and_reuses_or_gives_up(
         for number, fleet in enumerate([held, in_process, in_process])
     ]
     threads[0].start()
-    assert held.started.wait(30)
+    assert held.started.wait(90)
     for number in (1, 2):
         threads[number].start()
         wait_for(lambda number=number: "waiting" in contexts[number].current.phase)

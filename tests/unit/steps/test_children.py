@@ -111,10 +111,10 @@ def test_children_die_with_a_killed_supervisor(tmp_path, no_leftover_processes):
     )
     process = subprocess.Popen([sys.executable, "-c", supervisor])
     log = tmp_path / "c.log"
-    pid = int(wait_until(lambda: log.exists() and log.read_text(), 30, "the child to start"))
+    pid = int(wait_until(lambda: log.exists() and log.read_text(), 90, "the child to start"))
     process.kill()
     process.wait()
-    wait_until(lambda: not psutil.pid_exists(pid), 30, "the child to end")
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the child to end")
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_server_without_work_ends_and_is_replaced(tmp_path, servers, monkeypat
     monkeypatch.setenv("IDLE_S", "0.05")
     (first,) = told(servers, child(tmp_path, TELL, "a"))
     server = int(first[1])
-    wait_until(lambda: not psutil.pid_exists(server), 30, "the server to end")
+    wait_until(lambda: not psutil.pid_exists(server), 90, "the server to end")
     (second,) = told(servers, child(tmp_path, TELL, "b"))
     assert second[1] != first[1]
 
@@ -114,10 +114,10 @@ def test_children_die_with_a_killed_parent(tmp_path):
         "with ChildGroup([c], start=servers.start) as group: group.supervise(lambda: True)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", parent])
-    pid = int(wait_until(lambda: log.exists() and log.read_text(), 30, "the child to start"))
+    pid = int(wait_until(lambda: log.exists() and log.read_text(), 90, "the child to start"))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    wait_until(lambda: not psutil.pid_exists(pid), 30, "the child to end")
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the child to end")
 
 
 def test_a_server_that_has_opened_a_gpu_does_not_fork_for_good():

@@ -75,7 +75,7 @@ def test_another_child_takes_its_place(tmp_path, kept):
 
 def test_one_that_waited_too_long_is_started_again(tmp_path, kept):
     first = kept.call(child(tmp_path, WAIT_S="0"), "os.getpid()", go_on)
-    wait_until(lambda: not _runs(first), 30, "the process to end")
+    wait_until(lambda: not _runs(first), 90, "the process to end")
     assert kept.call(child(tmp_path, WAIT_S="0"), "os.getpid()", go_on) != first
 
 

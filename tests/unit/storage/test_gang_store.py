@@ -32,7 +32,7 @@ class CountedStore(LocalStore):
         self.go.set()
 
     def download(self, path, target, tick=None):
-        assert self.go.wait(30)
+        assert self.go.wait(90)
         self.fetched.append(path)
         return super().download(path, target, tick)
 

@@ -277,7 +277,7 @@ def test_kill_at_any_moment_leaves_a_copy_that_can_be_completed(tmp_path):
 
 
 def _wait_for_files(folder, num_files, caller):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while caller.is_alive() and time.monotonic() < deadline:
         if len(list(folder.glob("datasets/abc123/shards/*"))) >= num_files:
             return

@@ -1,17 +1,17 @@
-"""Tests that share an Airflow come to the same test process, whatever file they are in."""
+"""Tests that share an Airflow come to the same test process; the order of all files."""
 
 import pytest
 
 from support.airflow_service import AirflowService
-from support.scheduling import SharedAirflowScheduling
+from support.scheduling import LONG, SharedAirflowScheduling, place
 from support.sources import ROOT
 
 
 @pytest.mark.parametrize(
     ("nodeid", "group"),
     [
-        ("tests/chaos/airflow/test_kills.py::test_x[a/airflow/b]", "airflow"),
-        ("tests/integration/airflow/test_service.py::test_x", "airflow"),
+        ("tests/chaos/airflow/test_kills.py::test_x[a/airflow/b]", "tests/chaos/airflow"),
+        ("tests/integration/airflow/test_trigger_form.py::test_x", "tests/integration/airflow"),
         ("tests/integration/test_wheel.py::test_x[airflow]", "tests/integration/test_wheel.py"),
         ("tests/unit/airflow.py::TestX::test_x", "tests/unit/airflow.py"),
     ],
@@ -29,3 +29,22 @@ def test_what_asks_for_the_shared_airflow_lies_in_such_a_folder() -> None:
     }
     assert asking
     assert [file for file in asking if "/airflow/" not in file] == []
+
+
+def test_the_order_of_files() -> None:
+    """Those that share an Airflow come before any other whole job, and long ones next."""
+    files = [
+        "tests/architecture/test_layers.py",
+        "tests/unit/airflow.py",
+        "tests/dags/test_parsing.py",
+        "tests/chaos/airflow/test_kills.py",
+        "tests/integration/airflow/test_trigger_form.py",
+        *LONG,
+        "tests/chaos/slurm/test_jobs.py",
+        "tests/docs/test_links.py",
+        "tests/integration/test_wheel.py",
+        "elsewhere/test_it.py",
+    ]
+    mixed = dict.fromkeys(reversed(files))
+    assert sorted(mixed, key=place)[:-2] == files[:-2]
+    assert [file for file in LONG if not (ROOT / file).is_file()] == []

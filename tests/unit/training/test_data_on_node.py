@@ -47,7 +47,7 @@ def test_a_shard_that_comes_damaged_later_stops_the_ranks(tmp_path):
     here, site = launch(tmp_path), make_site(tmp_path)
     with data_on_node(here, recipe, site, manifest) as data:
         assert len(list((data.folder / "shards").glob("train-*.h5"))) == 3
-        wait_until(lambda: not data.keep_on(), 30, "the fault")
+        wait_until(lambda: not data.keep_on(), 90, "the fault")
         with pytest.raises(ShardError, match=r"val-00000\.h5 is damaged"):
             data.check()
     assert "val-00000.h5" in here.folder.stop.read_text()
