@@ -124,6 +124,7 @@ def _job(home: Path, hosts: NetHosts, server: Faults, samples: Path, bucket: str
             "splits": {"train": 8 / 9, "val": 1 / 9},
         },
         pack={"target": f"{bucket}/packed", "shard_samples": SHARD_SAMPLES},
+        evaluate={"split": "train", "batch_size": 2},
     )
     keys = f"export AWS_ACCESS_KEY_ID={KEY} AWS_SECRET_ACCESS_KEY={SECRET}"
     batch = {
@@ -144,10 +145,13 @@ def _job(home: Path, hosts: NetHosts, server: Faults, samples: Path, bucket: str
     return Job(create_run(request), hosts, server, home)
 
 
-def test_three_nodes_hold_a_part_each_though_one_is_lost_and_train_as_one_that_holds_all(
+def test_three_nodes_hold_a_part_each_though_one_is_lost_and_work_as_one_that_holds_all(
     no_leftover_processes, net_hosts, samples, tmp_path, headrace_home, moto_server, moto_bucket
 ):
-    """Pains 32, 33, 34: each shard leaves S3 once, and once more what went with the node."""
+    """Pains 32, 33, 34: each shard leaves S3 once, and once more what went with the node.
+
+    That is so for packing, staging, training and evaluation together.
+    """
     hosts: NetHosts = net_hosts([NODE_BYTES] * NUM_NODES)
     with faulty(moto_server.endpoint_url, hosts.outside) as server:
         job = _job(headrace_home, hosts, server, samples, moto_bucket)
@@ -182,6 +186,8 @@ def test_three_nodes_hold_a_part_each_though_one_is_lost_and_train_as_one_that_h
     (packed,) = job.attempts("pack")
     whole = _trained_whole(tmp_path / "whole", packed.outputs["dataset"], moto_server.options)
     assert trained.outputs["weights_xxh3"] == whole["weights_xxh3"]
+    (evaluated,) = job.attempts("evaluate")
+    assert evaluated.outputs["num_samples"] == NUM_SAMPLES * 8 // 9
 
 
 def _trained_whole(folder: Path, dataset: str, s3: StoreOptions) -> dict[str, Any]:

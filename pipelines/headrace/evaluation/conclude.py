@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import JsonValue, TypeAdapter
 
 from headrace.evaluation.inputs import Inputs, plan_evaluation, read_inputs
@@ -17,15 +19,15 @@ from headrace.evaluation.merge import Predictions, merge, read_predictions, writ
 from headrace.evaluation.plan import EvaluationPlan
 from headrace.evaluation.report import Column, Report, Table, render
 from headrace.evaluation.shortfalls import shortfalls
+from headrace.evaluation.split import sample_ids, split_on_node
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.places import ShardSource
 from headrace.steps.context import StepContext
 from headrace.steps.run import open_context
 from headrace.steps.skipping import Skipped
 from headrace.storage.atomic import read_record, write_json, write_text
 from headrace.storage.layout import StepFolder
-from headrace.storage.manifest import Manifest, packed_split, write_manifest
-from headrace.storage.packed import read_manifest_at
+from headrace.storage.manifest import Manifest, packed_split
+from headrace.storage.peer_group import PeerGroup
 from headrace.storage.store import is_remote
 
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
@@ -43,25 +45,26 @@ def conclude(job: ConcludeJob) -> dict[str, Any]:
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context)
     planned = plan_evaluation(context, inputs)
-    dataset = _opened(context, inputs.dataset, planned.split)
-    predictions = _merged(context, planned, dataset)
-    judgement = judge(predictions, dataset, inputs.spec)
-    return _write(context, inputs, predictions, judgement, dataset.manifest)
+    with _opened(context, inputs.dataset, planned.split, job.group) as dataset:
+        ids = sample_ids(dataset)
+        predictions = _merged(context, planned, ids)
+        judgement = judge(predictions, dataset, ids, inputs.spec)
+        return _write(context, inputs, predictions, judgement, dataset.manifest)
 
 
-def _opened(context: StepContext, dataset: str, split: str) -> ShardedDataset:
-    """The split where it lies; of one far away, only the manifest is copied."""
-    fold = context.recipe.data.fold
-    if not is_remote(dataset):
-        return ShardedDataset(Path(dataset), split, fold=fold)
-    folder = context.folder.parts / "dataset"
-    write_manifest(folder, read_manifest_at(dataset, context.site.s3))
-    return ShardedDataset(folder, split, ShardSource.at(dataset, context.site.s3), fold)
+def _opened(
+    context: StepContext, dataset: str, split: str, group: PeerGroup | None
+) -> AbstractContextManager[ShardedDataset]:
+    """The split where it lies, since little of it is read; of one far away what nodes hold."""
+    recipe = context.recipe
+    if is_remote(dataset):
+        return split_on_node(recipe, context.site, dataset, split, group)
+    return nullcontext(ShardedDataset(Path(dataset), split, fold=recipe.data.fold))
 
 
-def _merged(context: StepContext, planned: EvaluationPlan, dataset: ShardedDataset) -> Predictions:
+def _merged(context: StepContext, planned: EvaluationPlan, ids: NDArray[np.int64]) -> Predictions:
     parts = (read_predictions(context.folder.parts / task.part_name) for task in planned.tasks)
-    return merge(parts, dataset.gather("sample_id", np.arange(len(dataset))))
+    return merge(parts, ids)
 
 
 def _write(

@@ -7,17 +7,19 @@ forked from one that has imported PyTorch, and keeps model and data for the next
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import WorkerLostError
 from headrace.evaluation.plan import ShardTask
-from headrace.leases.held import wanted
+from headrace.leases.held import node_name, wanted
 from headrace.processes import ProcessIdentity
 from headrace.steps.children import Child
 from headrace.steps.kept_process import KeptProcess
 from headrace.steps.model_process import python_module, start_forked
+from headrace.storage.peer_group import PeerGroup
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ class PredictorSpec:
     """Folder for its log."""
     env: tuple[tuple[str, str], ...]
     """Names and values of environment variables on top of the worker's."""
+    groups: Mapping[str, PeerGroup]
+    """Nodes that pass shards on to each other, as each one sees them, by its name."""
 
     def child(self) -> Child:
         """How it is started."""
@@ -59,6 +63,8 @@ class PredictJob:
     """Which samples."""
     part: str
     """File for the predictions."""
+    group: PeerGroup | None = None
+    """Nodes that hold what this one lacks; the node that is asked fills it in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,8 @@ class ConcludeJob:
 
     step_folder: str
     """Folder of the evaluate step."""
+    group: PeerGroup | None = None
+    """Nodes that hold what this one lacks; the node that is asked fills it in."""
 
 
 def predict_shard(asked: tuple[PredictorSpec, PredictJob]) -> int:
@@ -91,6 +99,8 @@ def conclude_split(asked: tuple[PredictorSpec, ConcludeJob]) -> dict[str, Any]:
 
 def _answer(spec: PredictorSpec, job: PredictJob | ConcludeJob) -> Any:
     child = spec.child()
+    if spec.groups:
+        job = replace(job, group=spec.groups.get(node_name()))
     for _ in range(_NUM_TRIES - 1):
         try:
             return _PREDICTOR.call(child, job, wanted)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.evaluation.figures import classification_figures, regression_figures
 from headrace.evaluation.merge import Predictions
@@ -50,12 +51,15 @@ class Judgement:
     """Tables for the report."""
 
 
-def judge(predictions: Predictions, dataset: ShardedDataset, spec: EvaluateSpec) -> Judgement:
+def judge(
+    predictions: Predictions, dataset: ShardedDataset, ids: NDArray[np.int64], spec: EvaluateSpec
+) -> Judgement:
     """Judge predictions by the task of the recipe.
 
     Args:
         predictions: Of the whole split, sorted by sample id.
         dataset: The split, for class names, source paths and pictures.
+        ids: Ids of its samples in its order, `(num_samples,) int64`.
         spec: The recipe's `evaluate`.
 
     Raises:
@@ -63,7 +67,7 @@ def judge(predictions: Predictions, dataset: ShardedDataset, spec: EvaluateSpec)
     """
     if spec.task == "regression":
         worst = _mistakes_table(
-            regression_mistakes(predictions), dataset, "Largest errors", "Absolute error"
+            regression_mistakes(predictions), dataset, ids, ("Largest errors", "Absolute error")
         )
         return Judgement(
             metrics=regression_metrics(predictions),
@@ -78,7 +82,9 @@ def judge(predictions: Predictions, dataset: ShardedDataset, spec: EvaluateSpec)
         tables=(
             _classes_table(result),
             _pairs_table(result),
-            _mistakes_table(mistakes, dataset, "Mistaken with most confidence", "Confidence"),
+            _mistakes_table(
+                mistakes, dataset, ids, ("Mistaken with most confidence", "Confidence")
+            ),
         ),
     )
 
@@ -133,21 +139,27 @@ def _pairs_table(result: ClassificationResult) -> Table:
 
 
 def _mistakes_table(
-    mistakes: tuple[Mistake, ...], dataset: ShardedDataset, title: str, weight: str
+    mistakes: tuple[Mistake, ...],
+    dataset: ShardedDataset,
+    ids: NDArray[np.int64],
+    told: tuple[str, str],
 ) -> Table:
-    ids = np.array([mistake.sample_id for mistake in mistakes], np.int64)
-    places = _places(dataset, ids)
-    images, sources = thumbnails(dataset, places), dataset.sources(places)
+    title, weight = told
+    order = np.argsort(ids)
+    wanted = np.array([mistake.sample_id for mistake in mistakes], np.int64)
+    places = order[np.searchsorted(ids, wanted, sorter=order)]
+    # one by one: not many shards are held at once of those that lie elsewhere
+    one_by_one = [places[at : at + 1] for at in range(len(places))]
     rows = [
         (
-            image,
-            source,
+            thumbnails(dataset, place)[0],
+            dataset.sources(place)[0],
             mistake.true,
             mistake.predicted,
             f"{mistake.weight:.4f}",
             str(mistake.sample_id),
         )
-        for mistake, image, source in zip(mistakes, images, sources, strict=True)
+        for mistake, place in zip(mistakes, one_by_one, strict=True)
     ]
     columns = (
         Column(name="", kind="image"),
@@ -158,12 +170,3 @@ def _mistakes_table(
         Column(name="Sample id", kind="number"),
     )
     return Table(title=title, columns=columns, rows=rows, empty="The model made no mistake.")
-
-
-def _places(
-    dataset: ShardedDataset, ids: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Places in the split of samples by their ids."""
-    every = dataset.gather("sample_id", np.arange(len(dataset)))
-    order = np.argsort(every)
-    return order[np.searchsorted(every, ids, sorter=order)]

@@ -18,16 +18,14 @@ from headrace.evaluation.conclude import conclude
 from headrace.evaluation.job import ConcludeJob, PredictJob
 from headrace.evaluation.merge import write_predictions
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
+from headrace.evaluation.split import split_on_node
 from headrace.processes import die_with_parent
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.shards.dataset import ShardedDataset
-from headrace.shards.places import ShardSource
 from headrace.steps.kept_process import answer_calls
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import RunFolder
-from headrace.storage.manifest import packed_split
-from headrace.storage.staged import StagingOptions, staged
+from headrace.storage.peer_group import PeerGroup
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ def score(job: PredictJob) -> int:
     if not checkpoint.is_file():
         raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")
     predictor = _predictor(
-        job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns
+        job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns, job.group
     )
     predictions = predictor.predict(job.task.first, job.task.num_samples)
     write_predictions(Path(job.part), predictions)
@@ -55,27 +53,24 @@ def score(job: PredictJob) -> int:
 
 
 @lru_cache(maxsize=1)
-def _predictor(run_folder: str, dataset: str, checkpoint: str, _: int) -> Predictor:
+def _predictor(
+    run_folder: str, dataset: str, checkpoint: str, _: int, group: PeerGroup | None
+) -> Predictor:
     run = RunFolder(Path(run_folder))
     recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
     if recipe is None or site is None or recipe.evaluate is None:
         raise StepError(f"{run.path} holds no recipe with 'evaluate' or no site")
     torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
     torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
-    split, fold = recipe.evaluate.split, recipe.data.fold
     _USING.close()
-    stage = recipe.stage
-    options = StagingOptions(partial=stage.partial, s3=site.s3)
-    copy = _USING.enter_context(
-        staged(dataset, site.tiers, (packed_split(split, fold),), stage.verify, options=options)
-    )
+    split = _USING.enter_context(split_on_node(recipe, site, dataset, recipe.evaluate.split, group))
     model, transforms = load_model(recipe, site, Path(checkpoint))
     device = choose_device(recipe.trainer.accelerator)
-    logger.info("Evaluating %s on %s from %s", checkpoint, device, copy.folder)
+    logger.info("Evaluating %s on %s from %s", checkpoint, device, split.folder)
     return Predictor(
         model=model.to(device),
         transforms=transforms,
-        dataset=ShardedDataset(copy.folder, split, ShardSource.at(dataset, site.s3), fold),
+        dataset=split,
         spec=recipe.evaluate,
         device=device,
         reading=reading_of(recipe.data, Allowed.of(recipe, site)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.evaluation.inputs import Inputs, plan_evaluation, read_inputs
@@ -14,10 +15,12 @@ from headrace.evaluation.job import (
     predict_shard,
 )
 from headrace.evaluation.plan import EvaluationPlan
+from headrace.evaluation.serving import serving
 from headrace.evaluation.shortfalls import require
 from headrace.leases.fleet import Fleet
 from headrace.steps.context import StepContext
 from headrace.steps.model_process import model_environment
+from headrace.storage.peer_group import PeerGroup
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -32,9 +35,12 @@ def run(context: StepContext) -> dict[str, Any]:
     """
     inputs = read_inputs(context)
     planned = plan_evaluation(context, inputs)
-    predictor = _predictor(context)
     total = planned.num_samples
-    with Fleet.open(context.lease_folder) as fleet:
+    with (
+        Fleet.open(context.lease_folder) as fleet,
+        serving(context, fleet, inputs.dataset, planned.split) as groups,
+    ):
+        predictor = _predictor(context, groups)
         started = time.perf_counter()
         _predict(context, fleet, predictor, inputs, planned)
         predict_s = time.perf_counter() - started
@@ -47,10 +53,12 @@ def run(context: StepContext) -> dict[str, Any]:
     return outputs
 
 
-def _predictor(context: StepContext) -> PredictorSpec:
+def _predictor(context: StepContext, groups: Mapping[str, PeerGroup]) -> PredictorSpec:
     role = context.site.roles[context.recipe.train.role]
     env = model_environment(role)
-    return PredictorSpec(logs=str(context.folder.logs), env=tuple(sorted(env.items())))
+    return PredictorSpec(
+        logs=str(context.folder.logs), env=tuple(sorted(env.items())), groups=groups
+    )
 
 
 def _predict(

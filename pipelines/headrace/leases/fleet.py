@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,11 +14,11 @@ from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.leases import client as lease_client
 from headrace.leases import held
 from headrace.leases.encryption import security
-from headrace.leases.nodes import Node, present, waits_for
+from headrace.leases.nodes import Node, arrived, is_there, present
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
 from headrace.leases.timeouts import TIMED_OUT
-from headrace.leases.waiting import CHECK_EVERY_S, first_done, loss, lost_item, no_check, results_of
+from headrace.leases.waiting import first_done, loss, lost_item, no_check, results_of
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
 
@@ -31,6 +30,8 @@ Result = TypeVar("Result")
 _CONNECT_TIMEOUT_S = 30.0
 _AHEAD = 4
 _GROW_TIMEOUT_S = 10.0
+
+_Arguments = Sequence[tuple[Any, ...]]
 
 
 class Fleet:
@@ -109,7 +110,7 @@ class Fleet:
                 f"Raise roles.{self._spec.role_name}.nodes of the site, or ask for fewer.",
             )
         self._demand(count)
-        return self._arrived(count, timeout_s, check)[:count]
+        return arrived(self._client, self._spec, count, timeout_s, check)[:count]
 
     def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a short call on a node, also while a long one holds it.
@@ -124,7 +125,7 @@ class Fleet:
     def on_nodes(
         self,
         function: Callable[..., Result],
-        arguments: Sequence[tuple[Any, ...]],
+        arguments: _Arguments,
         nodes: Sequence[Node],
         *,
         check: Callable[[], None] = no_check,
@@ -146,11 +147,24 @@ class Fleet:
             WorkerLostError: A worker died; nothing was tried again.
             Exception: Whatever `function` raised first, on any node.
         """
-        futures = [
-            self._held(function, each, NODE, workers=[node.address])
-            for node, each in zip(nodes, arguments, strict=True)
-        ]
-        return self._gather(futures, nodes, check)
+        return self._gather(self._on(nodes, function, arguments), nodes, check)
+
+    @contextmanager
+    def beside(
+        self, function: Callable[..., object], arguments: _Arguments, nodes: Sequence[Node]
+    ) -> Iterator[Callable[[int], bool]]:
+        """As `on_nodes`, while the block runs; at its end the calls are wanted no more.
+
+        Nobody waits for their ends, and what they raise stays in the nodes' logs.
+
+        Yields:
+            Whether the call on a node, by its place in `nodes`, has ended, or its worker has gone.
+        """
+        futures = self._on(nodes, function, arguments)
+        try:
+            yield lambda at: futures[at].done() or not is_there(self._client, nodes[at])
+        finally:
+            self._cancel(futures)
 
     def map(
         self,
@@ -205,27 +219,18 @@ class Fleet:
         count = min(role.nodes, -(-num_items // role.threads_per_node))
         if count > 0:
             self._demand(count)
-            self._arrived(1, role.start_timeout, check)
+            arrived(self._client, self._spec, 1, role.start_timeout, check)
             with suppress(LeaseError):  # work starts with fewer nodes, those to come join in
-                self._arrived(count, _GROW_TIMEOUT_S, check, queue_counts=True)
+                arrived(self._client, self._spec, count, _GROW_TIMEOUT_S, check, queue_counts=True)
         return role.nodes * role.threads_per_node
 
-    def _arrived(
-        self, count: int, timeout_s: float, check: Callable[[], None], queue_counts: bool = False
-    ) -> tuple[Node, ...]:
-        deadline = time.monotonic() + timeout_s
-        while len(found := present(self._client)) < count:
-            check()
-            if not queue_counts and waits_for(self._client):
-                deadline = time.monotonic() + timeout_s
-            if time.monotonic() > deadline:
-                raise LeaseError(
-                    f"{len(found)} of {count} nodes of lease {self._spec.lease_id} were there "
-                    f"after {timeout_s:g} s",
-                    "See host.log in the lease's folder.",
-                )
-            time.sleep(CHECK_EVERY_S / 5)
-        return found
+    def _on(
+        self, nodes: Sequence[Node], function: Callable[..., Any], arguments: _Arguments
+    ) -> list[Future]:
+        return [
+            self._held(function, each, NODE, workers=[node.address])
+            for node, each in zip(nodes, arguments, strict=True)
+        ]
 
     def _held(
         self,

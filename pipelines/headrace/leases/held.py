@@ -33,6 +33,13 @@ def wanted() -> bool:
     return look()
 
 
+def node_name() -> str:
+    """Name of the node on which this runs, as in `Node.name`; only in a call of a fleet."""
+    from distributed import get_worker
+
+    return str(get_worker().name)
+
+
 def hold(
     function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
 ) -> Result:

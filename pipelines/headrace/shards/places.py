@@ -13,7 +13,9 @@ from pathlib import Path
 from headrace.errors import ShardError
 from headrace.recipe.site import StoreOptions
 from headrace.storage.arriving import obtain
+from headrace.storage.gang_store import GangStore, Traffic
 from headrace.storage.manifest import ShardInfo
+from headrace.storage.peer_group import PeerGroup
 from headrace.storage.scratch import SCRATCH, Downloads, ShardScratch
 from headrace.storage.store import is_remote, open_store
 from headrace.storage.store_protocol import Store
@@ -65,6 +67,31 @@ class ShardSource:
     ) -> ShardSource:
         """The source at a location, a folder or not: what is missing is fetched through others."""
         return cls(open=partial(open_store, url, options), room=room, through=through)
+
+    @classmethod
+    def of_node(
+        cls,
+        url: str,
+        options: StoreOptions | None,
+        room: int,
+        group: PeerGroup | None,
+        traffic: Traffic,
+    ) -> ShardSource:
+        """The source at a location, for a node that holds a part of the dataset.
+
+        Args:
+            url: Where the dataset lies.
+            options: How to reach S3.
+            room: Shards held at once by each process, at most.
+            group: Nodes that hold shards which are not on this one, and fetch for all what none
+                holds; None: what is missing comes from `url`, and is mapped if that is a folder.
+            traffic: Counts what is fetched.
+        """
+        if group is None and not is_remote(url):
+            return cls.at(url, options, room)
+        return cls.fetched(
+            url, options, room, lambda store, shards: GangStore(store, shards, group, traffic)
+        )
 
     @classmethod
     def arriving(cls, url: str, options: StoreOptions | None = None) -> ShardSource:

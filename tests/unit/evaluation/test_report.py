@@ -15,6 +15,7 @@ from headrace.evaluation.metrics import classification_result
 from headrace.evaluation.mistakes import classification_mistakes, confused_pairs
 from headrace.evaluation.report import Report, render
 from headrace.evaluation.shortfalls import shortfalls
+from headrace.evaluation.split import sample_ids
 from headrace.evaluation.thumbnails import to_png
 from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
@@ -43,7 +44,7 @@ def dataset(tmp_path):
 
 
 def as_html(dataset: ShardedDataset) -> str:
-    judgement = judge(predictions(), dataset, EvaluateSpec())
+    judgement = judge(predictions(), dataset, sample_ids(dataset), EvaluateSpec())
     return render(
         Report(
             title="Evaluation of <digits>",
@@ -117,7 +118,7 @@ def test_many_classes_are_drawn_without_names():
 def test_regression_report(dataset):
     values = np.random.default_rng(0).normal(size=90)
     given = Predictions(sample_id=np.arange(90) + 10, label=np.arange(90) % 3, scores=values)
-    judgement = judge(given, dataset, EvaluateSpec(task="regression"))
+    judgement = judge(given, dataset, sample_ids(dataset), EvaluateSpec(task="regression"))
     assert set(judgement.metrics) == {"mae", "rmse", "r2"}
     assert [table.title for table in judgement.tables] == ["Largest errors"]
     errors = [float(row[4]) for row in judgement.tables[0].rows]
@@ -148,7 +149,7 @@ def test_confused_pairs_worst_first():
 
 
 def test_mistakes_carry_source_and_picture(dataset):
-    table = judge(predictions(), dataset, EvaluateSpec()).tables[-1]
+    table = judge(predictions(), dataset, sample_ids(dataset), EvaluateSpec()).tables[-1]
     image, source, *_, sample_id = table.rows[0]
     assert source == f"folder/<{sample_id}>.png"
     with Image.open(BytesIO(image)) as picture:

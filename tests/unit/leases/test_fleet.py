@@ -172,6 +172,22 @@ def test_short_calls_run_while_the_node_is_held(
     wait_until(ended.exists, 90, "the cancelled call to return")
 
 
+def test_a_call_beside_others_is_wanted_until_its_block_ends(
+    fleet: Fleet, nodes: tuple[Node, ...], tmp_path: Path
+) -> None:
+    """So nodes serve each other while the items of a map run on them."""
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    arguments: list[tuple[str, ...]] = [(str(started), str(ended)), ("",)]
+    functions = fleet_functions.hold_until_unwanted
+    with fleet.beside(functions, arguments, nodes) as has_ended:
+        wait_until(started.exists, 30, "the call to start")
+        wait_until(lambda: has_ended(1), 30, "the call to fail that lacks an argument")
+        assert dict(fleet.map(fleet_functions.double, range(20)))[19] == 38
+        assert not has_ended(0)
+        assert not ended.exists()
+    wait_until(ended.exists, 30, "the call to return")
+
+
 def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path) -> None:
     """pains 34: a killed driver leaves no node held."""
     started, ended = tmp_path / "started", tmp_path / "ended"
