@@ -46,7 +46,7 @@ class SampleChain:
                 sample = _checked(transform(sample, **options))
             except (HeadraceError, MemoryError):
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise UserCodeError(
                     f"{_name(transform)} raised {type(error).__name__}: {error}",
                     "data.sample_transforms take a sample, a dict of its fields, and return one.",

@@ -107,7 +107,7 @@ def instantiate(
         config["_partial_"] = True
     try:
         return hydra_instantiate(config)
-    except InstantiationException as error:
+    except (InstantiationException, SystemExit) as error:
         cause = error.__cause__ or error
         if isinstance(cause, HeadraceError):
             raise cause from None
@@ -162,14 +162,14 @@ def _import_longest(parts: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:
                     "Install it, or name its folder in 'code' of the recipe.",
                 ) from None
             return module, parts[end - 1 :]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _import_failed(name, error) from error
     if module is None:
         raise TargetError("An empty name was given as _target_")
     return module, ()
 
 
-def _import_failed(name: str, error: Exception) -> UserCodeError:
+def _import_failed(name: str, error: BaseException) -> UserCodeError:
     return UserCodeError(
         f"Importing {name} raised {type(error).__name__}: {error}",
         "Correct the module; it must import on the nodes that train.",

@@ -86,7 +86,7 @@ class Predictor:
                 f"{len(sample_id)} samples at once do not fit into the accelerator: {error}",
                 "Lower `evaluate.batch_size`.",
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserCodeError(
                 f"predict_step raised {type(error).__name__}: {error}",
                 "Evaluation calls `model.predict_step(batch, 0)` after `data.transforms`.",
@@ -187,7 +187,7 @@ def _load_weights(model: LightningModule, content: Mapping[str, Any]) -> None:
         model.configure_model()
         model.on_load_checkpoint(content)
         model.load_state_dict(content["state_dict"], strict=model.strict_loading)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeError(
             f"The checkpoint does not fit {type(model).__name__}: {error}",
             "Evaluate with the model settings that the checkpoint was trained with.",

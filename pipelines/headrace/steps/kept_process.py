@@ -19,8 +19,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, StepCancelledError, StepError, WorkerLostError
+from headrace.errors import (
+    HeadraceError,
+    MemoryExhaustedError,
+    StepCancelledError,
+    StepError,
+    UserCodeError,
+    WorkerLostError,
+)
 from headrace.steps.children import Child, ChildEnd, ChildGroup, Process, log_size, tail
+from headrace.steps.oom import KILLED, NEXT_STEP, num_memory_kills
 
 IDLE_S = 10.0
 """Seconds without a call after which a process ends."""
@@ -62,6 +70,7 @@ class KeptProcess:
 
         Raises:
             WorkerLostError: The process ended instead of answering.
+            MemoryExhaustedError: The kernel killed it for memory.
             StepCancelledError: Nobody waits for the answer any more.
             Exception: Whatever the process raised.
         """
@@ -132,6 +141,7 @@ class _Running:
     def __init__(self, child: Child, start: Callable[[Child], Process]) -> None:
         self.child = child
         self._log_start = log_size(child.log)
+        self._memory_kills = num_memory_kills()
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
         with theirs:
@@ -162,14 +172,15 @@ class _Running:
             (end,) = self._group.stop()
         return end
 
-    def lost(self, end: ChildEnd) -> WorkerLostError:
+    def lost(self, end: ChildEnd) -> HeadraceError:
         """The error for a process that ended instead of answering."""
-        log = self.child.log
-        more = " It may need more memory than the node has." if end.code == -signal.SIGKILL else ""
-        return WorkerLostError(
-            f"The {self.child.name} ended by {end.cause}",
-            f"See {log}.{more}\n{tail(log, self._log_start)}",
-        )
+        what = f"The {self.child.name} ended by {end.cause}"
+        log, last_words = f"See {self.child.log}.", tail(self.child.log, self._log_start)
+        was_killed = end.code == -signal.SIGKILL
+        if was_killed and num_memory_kills() > self._memory_kills:
+            return MemoryExhaustedError(f"{what}: {KILLED}", f"{NEXT_STEP} {log}\n{last_words}")
+        more = " It may need more memory than the node has." if was_killed else ""
+        return WorkerLostError(what, f"{log}{more}\n{last_words}")
 
 
 def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> None:
@@ -192,8 +203,19 @@ def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> Non
 def _answered(answer: Callable[[Any], object], request: object) -> _Answer:
     try:
         return _Answer(value=answer(request))
+    except SystemExit as error:
+        return _Answer(error=_left(error))
     except Exception as error:  # noqa: BLE001  raised again by `call`
         return _Answer(error=_sendable(error))
+
+
+def _left(error: SystemExit) -> UserCodeError:
+    trace = traceback.extract_tb(error.__traceback__)[-1]
+    return UserCodeError(
+        f"{trace.name} in {trace.filename}, line {trace.lineno}, called sys.exit({error.code!r})",
+        "Raise an error of your own instead, or return.",
+        trace="".join(traceback.format_exception(error)),
+    )
 
 
 def _sendable(error: Exception) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import time
 import traceback
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from headrace.errors import (
     DataError,
     HeadraceError,
     MemoryExhaustedError,
+    StepError,
     StorageFullError,
     UserCodeError,
     UserError,
@@ -40,8 +42,8 @@ _PEER_WORDS = (
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 _PORT_WORDS = ("eaddrinuse", "address already in use")
 
-_NOT_THE_USERS = ("__main__", "headrace", "lightning", "torch", "contextlib", "concurrent")
-_EXAMPLES = "headrace.examples"
+_NOT_THE_USERS = {"__main__", "headrace", "lightning", "torch", "site", *sys.stdlib_module_names}
+_NAMED_IN_RECIPES = ("headrace.examples", "headrace.data.transforms")
 
 _PRECEDENCE = tuple(FailureKind)
 
@@ -69,6 +71,10 @@ def describe(error: BaseException, rank: int) -> RankFailure:
     if isinstance(error, HeadraceError):
         what, hint = error.what, error.hint
         trace = error.trace if isinstance(error, UserCodeError) else ""
+    elif kind is FailureKind.INTERNAL:
+        what = f"a fault of headrace itself: {type(error).__name__}: {error}"
+        hint = "Training goes on from the last checkpoint; please report it with this trace:\n"
+        hint += "".join(traceback.format_exception(error))
     elif kind is FailureKind.USER_ERROR:
         what = f"{_place(error)} raised {type(error).__name__}: {error}"
         hint = "Correct the code and run again; training goes on from the last checkpoint."
@@ -137,6 +143,7 @@ def to_error(failure: RankFailure) -> HeadraceError:
         FailureKind.OUT_OF_MEMORY: MemoryExhaustedError,
         FailureKind.NO_SPACE: StorageFullError,
         FailureKind.PORT_TAKEN: PortTakenError,
+        FailureKind.INTERNAL: StepError,
     }
     return kinds.get(failure.kind, WorkerLostError)(what, failure.hint)
 
@@ -168,7 +175,9 @@ def _kind(error: BaseException) -> FailureKind:
         return FailureKind.PORT_TAKEN
     if _is_distributed(error, text):
         return FailureKind.PEER_LOST
-    return FailureKind.USER_ERROR
+    if isinstance(error, SystemExit) and _first_of_user(error.__traceback__) is None:
+        return FailureKind.CRASHED  # as Lightning leaves when it is interrupted
+    return FailureKind.INTERNAL if _is_internal(error) else FailureKind.USER_ERROR
 
 
 def _is_memory(error: BaseException, text: str) -> bool:
@@ -189,8 +198,7 @@ def _raised_in_torch(error: BaseException) -> bool:
     frames = list(_frames(error.__traceback__))
     if not frames:
         return True
-    name = str(frames[-1].tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] in ("torch", "lightning")
+    return _package(_module(frames[-1])) in ("torch", "lightning")
 
 
 def _contains(text: str, words: Iterable[str]) -> bool:
@@ -204,11 +212,29 @@ def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:
 
 
 def _first_of_user(trace: TracebackType | None) -> TracebackType | None:
-    for frame in _frames(trace):
-        name = str(frame.tb_frame.f_globals.get("__name__", ""))
-        if name.startswith(_EXAMPLES) or name.partition(".")[0] not in _NOT_THE_USERS:
-            return frame
-    return None
+    return next((frame for frame in _frames(trace) if _is_users(_module(frame))), None)
+
+
+def _is_users(module: str) -> bool:
+    """Whether a module is none of those that train; those that a recipe names count as user's."""
+    return module.startswith(_NAMED_IN_RECIPES) or _package(module) not in _NOT_THE_USERS
+
+
+def _is_internal(error: BaseException) -> bool:
+    """Whether headrace raised it, or what it called of the standard library, without user code."""
+    modules = [_module(frame) for frame in _frames(error.__traceback__)]
+    if any(_is_users(module) for module in modules):
+        return False
+    own = [name for name in modules if _package(name) not in sys.stdlib_module_names]
+    return bool(own) and _package(own[-1]) == "headrace"
+
+
+def _module(frame: TracebackType) -> str:
+    return str(frame.tb_frame.f_globals.get("__name__", ""))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _place(error: BaseException) -> str:

@@ -6,7 +6,6 @@ import faulthandler
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,11 +24,8 @@ from headrace.shards.places import ShardSource
 from headrace.steps.context import resolved
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.fetching import Brought
-from headrace.storage.gang_store import GangStore, Traffic
+from headrace.storage.gang_store import Traffic
 from headrace.storage.layout import RunFolder
-from headrace.storage.manifest import ShardInfo
-from headrace.storage.store import is_remote
-from headrace.storage.store_protocol import Store
 from headrace.training import checkpoints
 from headrace.training.beats import Beat
 from headrace.training.callbacks import (
@@ -102,12 +98,7 @@ class RankTraining:
         if self._spec.arriving:
             return ShardSource.arriving(source, options)
         room = shards_held(self._recipe.data)
-        if self._spec.group is None and not is_remote(source):
-            return ShardSource.at(source, options, room)
-        return ShardSource.fetched(source, options, room, self._through)
-
-    def _through(self, store: Store, shards: Sequence[ShardInfo]) -> GangStore:
-        return GangStore(store, shards, self._spec.group, self._traffic)
+        return ShardSource.of_node(source, options, room, self._spec.group, self._traffic)
 
     def _tell_streamed(self) -> None:
         brought = self._traffic.brought
@@ -207,7 +198,7 @@ def main(arguments: list[str]) -> int:
     except TrainingPausedError as paused:
         logger.info("%s", paused)
         _leave(0)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         write_record(
             LaunchFolder(Path(spec.launch_folder)).failure(spec.rank), describe(error, spec.rank)
         )

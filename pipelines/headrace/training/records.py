@@ -231,6 +231,7 @@ class FailureKind(str, Enum):
     DATA_ERROR = "data_error"
     OUT_OF_MEMORY = "out_of_memory"
     NO_SPACE = "no_space"
+    INTERNAL = "internal"
     PORT_TAKEN = "port_taken"
     KILLED = "killed"
     HUNG = "hung"

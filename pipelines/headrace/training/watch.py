@@ -17,12 +17,12 @@ from headrace.steps.children import (
     start_program,
     tail,
 )
+from headrace.steps.oom import KILLED, NEXT_STEP, num_memory_kills
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.layout import StepFolder
 from headrace.training.beats import read_beat
 from headrace.training.failures import script_failure
 from headrace.training.launch import rank_name
-from headrace.training.oom import num_memory_kills
 from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
 
 GRACE_S = 3.0
@@ -135,12 +135,15 @@ class RankWatch:
         if self._is_script and end.code > 0:
             failure = script_failure(rank, end, self._tail(end.name))
             return failure.model_copy(update={"node": self._launch.node_name})
+        kind, what, hint = _kind(end, out_of_memory), f"ended by {end.cause}", ""
+        if kind is FailureKind.OUT_OF_MEMORY:
+            what, hint = f"{what}: {KILLED}", f"{NEXT_STEP} "
         return RankFailure(
             rank=rank,
             node=self._launch.node_name,
-            kind=_kind(end, out_of_memory),
-            what=f"ended by {end.cause}",
-            hint=f"See {self._logs[end.name]}:\n{self._tail(end.name)}",
+            kind=kind,
+            what=what,
+            hint=f"{hint}See {self._logs[end.name]}:\n{self._tail(end.name)}",
             at=end.at,
         )
 

@@ -77,6 +77,16 @@ def test_a_model_that_raises_is_a_user_error_with_one_trace(
     assert num_launches(context) == 1
 
 
+def test_a_model_that_calls_sys_exit_is_a_user_error(dataset, tmp_path, no_leftover_processes):
+    """Though its process says that all is well, it is not started again as one that was lost."""
+    context = start(tmp_path, exits_at=7)
+    told = failure_of(failure(context, dataset))
+    assert told.failure_class is FailureClass.USER_ERROR
+    assert told.message.startswith("Rank 1 on node-0: training_step raised SystemExit: 0\n")
+    assert "blob_models.py" in told.trace.splitlines()[1]
+    assert num_launches(context) == 1
+
+
 def test_a_loss_that_is_not_finite_names_the_step(dataset, tmp_path):
     context = start(tmp_path, ranks=1, nan_at=7)
     error = failure(context, dataset)

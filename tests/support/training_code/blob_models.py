@@ -22,17 +22,18 @@ class BlobModel(LightningModule):
         notes: Folder for one file a rank: a line for each batch trained.
         dies: `[rank, step]` pairs at which that rank kills itself, each once.
         raises_at: Step in which rank 1 raises.
+        exits_at: Step in which rank 1 leaves as if all were well.
         hangs_at: Step in which rank 1 sleeps for ever.
         nan_at: Step whose loss is NaN.
         pause_s: Sleep in each step.
     """
 
-    def __init__(self, notes, dies=(), raises_at=0, hangs_at=0, nan_at=0, pause_s=0.0):
+    def __init__(self, notes, dies=(), raises_at=0, hangs_at=0, nan_at=0, pause_s=0.0, exits_at=0):
         super().__init__()
         self.notes = Path(notes)
         self.dies = [tuple(each) for each in dies]
         self.raises_at, self.hangs_at, self.nan_at = raises_at, hangs_at, nan_at
-        self.pause_s = pause_s
+        self.pause_s, self.exits_at = pause_s, exits_at
         self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 3)
 
     def forward(self, array):
@@ -50,6 +51,9 @@ class BlobModel(LightningModule):
     def validation_step(self, batch, index):
         right = (self(batch["array"]).argmax(1) == batch["label"]).float().mean()
         self.log("val/accuracy", right, batch_size=len(batch["label"]), sync_dist=True)
+
+    def predict_step(self, batch, index):
+        return self(batch["array"])
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
@@ -80,6 +84,8 @@ class BlobModel(LightningModule):
                 os.kill(os.getpid(), signal.SIGKILL)
         if self.global_rank == 1 and step == self.raises_at:
             raise ValueError("the blobs are too round")
+        if self.global_rank == 1 and step == self.exits_at:
+            sys.exit(0)
         if self.global_rank == 1 and step == self.hangs_at:
             time.sleep(3600)
         time.sleep(self.pause_s)

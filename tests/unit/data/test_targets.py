@@ -112,6 +112,8 @@ def code(tmp_path, monkeypatch) -> Path:
     )
     (folder / "own_model_b.py").write_text("import not_installed_at_all\n")
     (folder / "own_model_c.py").write_text("1 / 0\n")
+    (folder / "own_model_d.py").write_text("import sys\nsys.exit()\n")
+    (folder / "own_model_e.py").write_text("import sys\ndef made():\n    sys.exit(3)\n")
     (folder / "posix.py").write_text("")
     return folder
 
@@ -139,6 +141,15 @@ def test_modules_of_code_folders_that_do_not_import(code):
     with pytest.raises(UserCodeError, match="ZeroDivisionError") as caught:
         resolve("own_model_c.Model", allowed)
     assert "own_model_c.py" in caught.value.trace
+
+
+def test_code_that_leaves_by_sys_exit_is_named(code):
+    """Else its process would seem to have been lost, or to have ended well."""
+    allowed = allowed_of(code, code)
+    with pytest.raises(UserCodeError, match="Importing own_model_d raised SystemExit"):
+        resolve("own_model_d.Model", allowed)
+    with pytest.raises(UserCodeError, match=r"own_model_e\.made could not be made: SystemExit: 3"):
+        instantiate({"_target_": "own_model_e.made"}, allowed)
 
 
 def test_code_outside_the_sites_folders_is_refused(code, tmp_path):

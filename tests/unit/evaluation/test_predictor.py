@@ -1,6 +1,7 @@
 """The model's side: weights, shapes, errors of user code."""
 
 import datetime
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,6 +158,12 @@ def test_model_that_raises_keeps_its_trace(tmp_path):
         predictor(tmp_path, answer).predict(8, 4)
     assert "in answer" in error.value.trace
     assert error.value.where == "samples 8 and following"
+
+
+def test_model_that_calls_sys_exit_is_named(tmp_path):
+    with pytest.raises(UserCodeError, match="predict_step raised SystemExit: 0") as error:
+        predictor(tmp_path, lambda _: sys.exit(0)).predict(8, 4)
+    assert "in predict_step" in error.value.trace
 
 
 def test_accelerator_memory_is_told_apart(tmp_path):

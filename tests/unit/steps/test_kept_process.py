@@ -10,12 +10,14 @@ import psutil
 import pytest
 
 from headrace.errors import (
+    MemoryExhaustedError,
     RecipeError,
     StepCancelledError,
     StepError,
     UserCodeError,
     WorkerLostError,
 )
+from headrace.steps import kept_process
 from headrace.steps.children import Child, start_program
 from headrace.steps.fork_server import ForkServers
 from headrace.steps.kept_process import KeptProcess
@@ -111,6 +113,25 @@ def test_its_death_is_told_with_its_last_words(tmp_path, kept):
     with pytest.raises(WorkerLostError, match="ended before its first answer"):
         kept.call(child(tmp_path), "os._exit(0)", go_on)
     assert kept.call(child(tmp_path), "1 + 1", go_on) == 2
+
+
+def test_sys_exit_is_an_error_of_the_code_that_calls_it(tmp_path, kept):
+    """Also with the code 0, which looks as if all were well."""
+    first = kept.call(child(tmp_path), "os.getpid()", go_on)
+    with pytest.raises(UserCodeError, match=r"in <string>, line 1, called sys\.exit\(0\)"):
+        kept.call(child(tmp_path), "__import__('sys').exit(0)", go_on)
+    assert kept.call(child(tmp_path), "os.getpid()", go_on) == first
+
+
+def test_one_that_was_killed_for_memory_says_so(tmp_path, kept, monkeypatch):
+    """The kernel's counter tells it from other kills."""
+    kills = iter((4, 5))
+    monkeypatch.setattr(kept_process, "num_memory_kills", lambda: next(kills))
+    with pytest.raises(
+        MemoryExhaustedError, match="signal SIGKILL: the kernel killed it, as the memory"
+    ) as no:
+        kept.call(child(tmp_path), "os.kill(os.getpid(), 9)", go_on)
+    assert no.value.hint.startswith("Give it more memory")
 
 
 def test_a_call_that_nobody_waits_for_ends_with_its_process(tmp_path, kept):

@@ -18,7 +18,9 @@ from headrace.errors import (
     UserError,
     WorkerLostError,
 )
+from headrace.states import FailureClass
 from headrace.steps.children import ChildEnd
+from headrace.steps.oom import num_memory_kills
 from headrace.training.beats import Beat, read_beat
 from headrace.training.failures import (
     PortTakenError,
@@ -27,7 +29,6 @@ from headrace.training.failures import (
     to_error,
     verdict,
 )
-from headrace.training.oom import num_memory_kills
 from headrace.training.records import FailureKind, NodeOutcome, RankFailure
 
 
@@ -72,6 +73,45 @@ def test_errors_out_of_torch_itself_mean_a_lost_peer():
     with pytest.raises(RuntimeError) as caught:
         scope["wait"]()
     assert describe(caught.value, 1).kind is FailureKind.PEER_LOST
+
+
+def in_module(name: str, code: str) -> BaseException:
+    """What code raises that is called `run` in a module of that name, as `at` does in a rank."""
+    scope = {"__name__": name}
+    exec(code, scope)
+    caught: list[BaseException] = []
+    at = {"__name__": "__main__", "run": scope["run"], "caught": caught}
+    exec("try: run()\nexcept BaseException as error: caught.append(error)", at)
+    return caught[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "kind"),
+    [
+        ("headrace.training.callbacks", "def run(): {}['step']", FailureKind.INTERNAL),
+        ("headrace.storage.x", "import json\ndef run(): json.loads('{')", FailureKind.INTERNAL),
+        ("headrace.data.transforms", "def run(): {}['image']", FailureKind.USER_ERROR),
+        ("headrace.examples.model", "def run(): {}['image']", FailureKind.USER_ERROR),
+        ("lightning.pytorch.trainer", "def run(): raise ValueError('x')", FailureKind.USER_ERROR),
+        ("lightning.pytorch.trainer", "def run(): raise SystemExit(1)", FailureKind.CRASHED),
+        ("my_models", "import sys\ndef run(): sys.exit(0)", FailureKind.USER_ERROR),
+        ("my_models", "import json\ndef run(): json.loads('{')", FailureKind.USER_ERROR),
+    ],
+)
+def test_a_fault_of_headrace_is_not_the_users(module, code, kind):
+    """Nor is one of theirs, `sys.exit` among them, that of the machine."""
+    told = describe(in_module(module, code), 0)
+    assert told.kind is kind
+    if kind is FailureKind.INTERNAL:
+        assert to_error(told).failure_class is FailureClass.INFRASTRUCTURE
+        assert "fault of headrace" in told.what
+        assert "in run" in told.hint
+
+
+def test_sys_exit_names_the_code_that_called_it():
+    told = describe(in_module("my_models", "import sys\ndef run(): sys.exit(3)"), 0)
+    assert told.what == "run raised SystemExit: 3"
+    assert isinstance(to_error(told), UserCodeError)
 
 
 def test_the_trace_begins_in_user_code():

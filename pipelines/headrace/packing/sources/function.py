@@ -100,7 +100,7 @@ class FunctionSource:
                 made = self._function(str(path))
             except HeadraceError:
                 raise
-            except Exception as error:  # noqa: BLE001 the user's code may raise anything
+            except (Exception, SystemExit) as error:  # noqa: BLE001 the user's code may raise anything
                 yield Unreadable(ref.path, f"the reader raised {type(error).__name__}: {error}")
                 continue
             yield _checked(ref.path, made, kinds)
@@ -139,7 +139,7 @@ class FunctionSource:
                 made = self._function(str(next(paths)))
             except HeadraceError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise UserCodeError(
                     f"The reader of dataset.reader raised {type(error).__name__} for {name}: "
                     f"{error}",

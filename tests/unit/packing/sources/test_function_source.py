@@ -24,6 +24,8 @@ def read(path, factor=1):
     text = Path(path).read_text()
     if text == "damaged":
         raise ValueError("cannot read this")
+    if text == "leave":
+        raise SystemExit(3)
     if text == "other":
         return {"x": np.zeros(2)}
     if text == "list":
@@ -138,6 +140,8 @@ def test_labels_beside_a_function(tmp_path: Path) -> None:
 def test_a_function_that_fails_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserCodeError, match=r"raised ValueError for .*0\.dat: cannot read this"):
         opened(tmp_path, ["damaged"])[0].list_samples()
+    with pytest.raises(UserCodeError, match=r"raised SystemExit for .*0\.dat: 3"):
+        opened(tmp_path, ["leave"])[0].list_samples()
     with pytest.raises(RecipeError, match=r"returned list as 'x' for .*0\.dat\n.*Valid: bytes"):
         opened(tmp_path, ["list"])[0].list_samples()
 

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+KILLED = "the kernel killed it, as the memory ran out"
+"""What is told of such a process."""
+
+NEXT_STEP = (
+    "Give it more memory (in a batch system, that of the job), or let it take less: smaller "
+    "batches, fewer ranks on a node."
+)
+
 
 def num_memory_kills(
     groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
