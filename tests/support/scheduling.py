@@ -9,8 +9,11 @@ from xdist.scheduler import LoadFileScheduling
 AIRFLOW = "airflow"
 """Folders of this name hold tests that share an Airflow, the one of the process they run in."""
 
-_FOLDERS = ("architecture", "unit", "contract", "dags", "chaos", "docs", "benchmarks")
-"""Quick ones first."""
+CONTRACT = "contract"
+"""The folder of tests whose classes are backends, which have nothing in common."""
+
+_FOLDERS = ("architecture", CONTRACT, "unit", "dags", "chaos", "docs", "benchmarks")
+"""Single parts first, and of those the ones that take longest."""
 
 LONG = (
     "tests/chaos/slurm/test_gangs.py",
@@ -62,10 +65,12 @@ def _file(nodeid: str) -> str:
 class SharedAirflowScheduling(LoadFileScheduling):
     """A file stays in one process, for its module fixtures; so does a folder `AIRFLOW`.
 
-    Groups begin in the order of the tests.
+    Of contracts each class does. Groups begin in the order of the tests.
     """
 
     def _split_scope(self, nodeid: str) -> str:
+        if f"/{CONTRACT}/" in _file(nodeid):
+            return "::".join(nodeid.partition("[")[0].split("::")[:-1])
         return _airflow_folder(_file(nodeid)) or _file(nodeid)
 
 

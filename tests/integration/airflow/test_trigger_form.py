@@ -43,7 +43,8 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run(
     form = _open_form(airflow_service, page)
     _choose(page, form, 0, "held")
     assert _submit(page, form, ["nonsense"]).status == 400
-    expect(form).to_contain_text("Invalid input for param overrides: 'nonsense'")
+    told = "Invalid input for param overrides: 'nonsense'"
+    expect(form).to_contain_text(told, timeout=_GENEROUS_MS)
 
     def by_form(overrides: list[str]) -> str:
         answer = _submit(page, form, ["seed=11", *overrides])

@@ -14,6 +14,8 @@ from support.sources import ROOT
         ("tests/integration/airflow/test_trigger_form.py::test_x", "tests/integration/airflow"),
         ("tests/integration/test_wheel.py::test_x[airflow]", "tests/integration/test_wheel.py"),
         ("tests/unit/airflow.py::TestX::test_x", "tests/unit/airflow.py"),
+        ("tests/contract/test_a.py::TestX::test_x", "tests/contract/test_a.py::TestX"),
+        ("tests/contract/test_a.py::test_x[a]", "tests/contract/test_a.py"),
     ],
 )
 def test_groups(nodeid: str, group: str) -> None:
@@ -35,6 +37,7 @@ def test_the_order_of_files() -> None:
     """Those that share an Airflow come before any other whole job, and long ones next."""
     files = [
         "tests/architecture/test_layers.py",
+        "tests/contract/test_backend_contract.py",
         "tests/unit/airflow.py",
         "tests/dags/test_parsing.py",
         "tests/chaos/airflow/test_kills.py",
