@@ -142,6 +142,8 @@ def as_dtype(array: NDArray[Any], dtype: str | None) -> NDArray[Any]:
     if dtype is None or array.dtype == np.dtype(dtype):
         return array
     target = np.dtype(dtype)
+    if array.dtype.kind == "c":
+        raise UnreadableError(f"complex numbers do not fit {dtype}")
     if target.kind in "iu" and array.size and not np.can_cast(array.dtype, target):
         limits = np.iinfo(target)
         low, high = array.min(), array.max()

@@ -16,6 +16,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from headrace.shards.format import is_of_numbers
+
 MAX_PIXELS = 89_478_485
 """Pixels beyond which an image is taken for a decompression bomb, as by Pillow's warning."""
 
@@ -89,7 +91,7 @@ def decode_array(content: bytes) -> NDArray[Any]:
     """Array of a `.npy` file, in C order and little-endian; pickled objects are never loaded.
 
     Raises:
-        UnreadableError: Empty, damaged, or not of booleans, integers or floating point numbers.
+        UnreadableError: Empty, damaged, or not of booleans or numbers.
     """
     if not content:
         raise UnreadableError("the file is empty")
@@ -98,8 +100,8 @@ def decode_array(content: bytes) -> NDArray[Any]:
         shape, fortran_order, dtype, num_bytes = _npy_header(header)
     except (ValueError, TypeError, SyntaxError, EOFError, struct.error) as error:
         raise UnreadableError(f"no .npy file: {error}") from error
-    if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise UnreadableError(f"dtype {dtype} is neither boolean, integer nor floating point")
+    if not is_of_numbers(dtype):
+        raise UnreadableError(f"dtype {dtype} is neither boolean nor a number of up to 16 bytes")
     found_bytes = len(content) - start
     if num_bytes != found_bytes:
         raise UnreadableError(
@@ -129,7 +131,7 @@ def plain_header(content: bytes, num_bytes: int) -> tuple[bytes, NDArray[Any]] |
         shape, fortran_order, dtype, body_bytes = _npy_header(header)
     except (ValueError, TypeError, SyntaxError, EOFError, struct.error):
         return None
-    plain = dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.byteorder != ">"
+    plain = is_of_numbers(dtype) and dtype.byteorder != ">"
     if fortran_order or not plain or start + body_bytes != num_bytes or len(content) < start:
         return None
     return header, np.broadcast_to(np.zeros((), dtype), shape)

@@ -212,7 +212,8 @@ def _every(
     """One in how many elements the statistics of each field look at."""
     if pack.statistics == "none":
         return {}
-    infos = [rule.info for rule in rules if rule.info.layout == "fixed"]
+    fixed = [rule.info for rule in rules if rule.info.layout == "fixed"]
+    infos = [info for info in fixed if np.dtype(info.dtype).kind != "c"]  # which have no order
     if pack.statistics == "all":
         return {info.name: 1 for info in infos}
     known = (first.every if first else None) or {}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError
-from headrace.shards.format import FORMAT_ATTRIBUTE
+from headrace.shards.format import FORMAT_ATTRIBUTE, is_of_numbers
 
 Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
 
@@ -138,10 +138,10 @@ def _column(dataset: h5py.Dataset) -> ForeignColumn:
         kind = "text" if ndim == 0 else "unknown"
     elif inner is not None:
         dtype = np.dtype(inner)
-        if ndim == 0 and dtype.kind in "biuf":
+        if ndim == 0 and is_of_numbers(dtype):
             kind = "bytes" if dtype == np.uint8 else "array"
         ndim = 1
-    elif dtype.kind in "biuf" and dtype.itemsize <= 8:
+    elif is_of_numbers(dtype) and (ndim or dtype.kind != "c"):
         kind = "array" if ndim else "value"
     return ForeignColumn(kind=kind, dtype=dtype.name, ndim=ndim, num_rows=dataset.shape[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,3 +71,10 @@ class Ragged:
     def item(self, index: int) -> bytes:
         """Bytes of one sample."""
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+
+def is_of_numbers(dtype: np.dtype[Any]) -> bool:
+    """Whether a field may have this dtype: booleans, and numbers as PyTorch has them."""
+    if dtype.kind == "c":
+        return dtype.itemsize <= 16
+    return dtype.kind in "biuf" and dtype.itemsize <= 8

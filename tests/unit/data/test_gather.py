@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "wide": np.arange(NUM_SAMPLES * 10_000, dtype=np.int64).reshape(NUM_SAMPLES, 100, 100),
         "prime": np.arange(NUM_SAMPLES * 65_537, dtype=np.uint8).reshape(NUM_SAMPLES, 65_537),
         "half": numbers.astype(np.float16),
+        "spectrum": (numbers + 1j).astype(np.complex64),
         "flag": numbers % 2 == 0,
         "nothing": np.empty((NUM_SAMPLES, 0), dtype=np.int32),
         "label": numbers % 3,

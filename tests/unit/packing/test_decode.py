@@ -135,6 +135,7 @@ def test_no_damage_raises_anything_else(kind: str) -> None:
         np.arange(6, dtype=">f4"),
         np.float64(3.5),
         np.zeros((0, 3), dtype=bool),
+        np.array([[1 + 2j]], dtype=">c8"),
     ],
 )
 def test_arrays(array: np.ndarray) -> None:
@@ -190,7 +191,7 @@ def npy_with_header(header: str) -> bytes:
         (saved(np.arange(6.0)) + b"x", "49 are there"),
         (saved(np.array([{}], dtype=object)), "dtype object"),
         (saved(np.array(["a"])), "dtype <U1"),
-        (saved(np.array([1j])), "dtype complex128"),
+        (saved(np.array([1j], dtype=np.clongdouble)), "dtype complex256"),
         (
             npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (10**15, 9), }"),
             "no .npy file",

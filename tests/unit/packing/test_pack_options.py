@@ -13,9 +13,11 @@ import pytest
 import soundfile
 from PIL import Image
 
+from headrace.data.reading import SampleReader
 from headrace.errors import DataError, RecipeError
 from headrace.packing.resample import resampled
 from headrace.packing.step import pack
+from headrace.shards.dataset import ShardedDataset
 from headrace.shards.verify import verify_dataset
 from headrace.steps.context import StepContext
 from headrace.storage.manifest import Manifest, read_manifest
@@ -303,3 +305,25 @@ def test_values_that_do_not_fit_a_dtype(
     done = run(make_context, in_process, array_source, spec)
     assert [item.path for item in done.manifest.quarantined] == ["05.npy"]
     assert "do not fit uint8" in done.manifest.quarantined[0].reason
+
+
+@pytest.mark.parametrize("options", [{}, {"codec": "zstd"}, {"mixed": "ragged"}])
+def test_complex_numbers(
+    tmp_path: Path, make_context: MakeContext, in_process: Any, options: dict[str, str]
+) -> None:
+    """As of k-space and spectra; they have no order, so there are no statistics of them."""
+    source = tmp_path / "spectra"
+    source.mkdir()
+    for number in range(9):
+        values = np.arange(6).reshape(2, 3) * (number + 1j)
+        np.save(source / f"{number}.npy", values.astype(np.complex64))
+    done = run(make_context, in_process, source, {"fields": {"array": options}})
+    assert (done.manifest.field("array").dtype, done.manifest.statistics) == ("complex64", {})
+    data = ShardedDataset(done.folder, "test")
+    reader = SampleReader(data)
+    batch = reader.read(np.arange(9))
+    for path, found in zip(data.sources(np.arange(9)), batch["array"], strict=True):
+        np.testing.assert_array_equal(found.numpy(), np.load(source / path))
+    assert verify_dataset(done.folder) == ()
+    with pytest.raises(DataError, match="complex numbers do not fit float32"):
+        run(make_context, in_process, source, {"fields": {"array": {"dtype": "float32"}}})

@@ -25,6 +25,7 @@ from headrace.packing.sources.index import index_of
 from headrace.packing.sources.kinds import kind_of_bytes
 from headrace.packing.sources.place import Place, changed
 from headrace.recipe.dataset import DatasetSpec
+from headrace.shards.format import is_of_numbers
 from headrace.storage.room import told_when_full
 from headrace.storage.store import StoredFile
 
@@ -190,7 +191,7 @@ def _field(name: str, key: str, value: object) -> SourceField:
         value = value.item()
     if type(value) in _DTYPES:
         return SourceField(key, "value", dtype=_DTYPES[type(value)])
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    if isinstance(value, np.ndarray) and is_of_numbers(value.dtype):
         return SourceField(key, "array")
     raise RecipeError(
         f"The reader of dataset.reader returned {type(value).__name__} as '{key}' for {name}",

@@ -259,6 +259,13 @@ def test_hdf5(tmp_path: Path, options: dict[str, Any], remote: bool) -> None:
         np.testing.assert_array_equal(sample["curve"], np.arange(n))
 
 
+def test_complex_numbers_of_hdf5(tmp_path: Path) -> None:
+    spectra = (np.arange(12).reshape(4, 3) * 1j).astype(np.complex128)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["k"] = spectra
+    np.testing.assert_array_equal([value["k"] for value in read_all(spec_of(tmp_path))[1]], spectra)
+
+
 def test_named_datasets_of_hdf5(tmp_path: Path) -> None:
     path = write_h5(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
