@@ -176,7 +176,7 @@ def home_for_paced_runs(home: Path, digits: Path, code: Path) -> None:
         role["batch"] |= {"poll": 0.5, "memory_per_node": "4GiB"}
         role["batch"].pop("config", None)
     site["roles"]["gpu"]["batch"]["prologue"] = [_glutton(home / "pace" / "eat")]
-    site["limits"] |= {"lost_after": 8}
+    site["limits"] |= {"lost_after": 30}
     _write(home / "sites" / "quick.yaml", _named(site, "quick", home, code))
 
 
