@@ -21,6 +21,8 @@ from headrace.errors import LeaseLostError
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
+_PARENT = "HEADRACE_PARENT_PID"
+"""Variable by which a process tells those that it starts who they belong to."""
 
 
 class ProcessIdentity(BaseModel):
@@ -85,8 +87,19 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
     """
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
-    if os.getppid() != parent or parent == 1:
+    # process 1 takes over orphans; in a container it may be the parent itself, which says so
+    is_orphan = parent == 1 and os.environ.get(_PARENT) != "1"
+    if os.getppid() != parent or is_orphan:
         raise LeaseLostError("The parent process ended before its child had started")
+    tell_children()
+
+
+def tell_children() -> None:
+    """Tell the processes that this one starts from now on who their parent is.
+
+    Side effects: sets an environment variable.
+    """
+    os.environ[_PARENT] = str(os.getpid())
 
 
 def spawn_detached(

@@ -22,6 +22,7 @@ from headrace.cli import (
     site,
 )
 from headrace.errors import HeadraceError
+from headrace.processes import tell_children
 
 _EXIT_ERROR = 1
 _EXIT_USAGE = 2
@@ -67,6 +68,7 @@ def build() -> typer.Typer:
 
 def main() -> None:
     """Entry point: errors that headrace raises on purpose are told without a trace."""
+    tell_children()
     try:
         build()()
     except HeadraceError as error:

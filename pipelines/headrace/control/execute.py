@@ -18,7 +18,7 @@ from headrace.control.watch import look
 from headrace.errors import CapacityError, LeaseError, StepNotEndedError, StorageFullError
 from headrace.states import StepState
 from headrace.steps.records import StepResult
-from headrace.storage.room import is_full
+from headrace.storage.room import full_words, is_full
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
 
 def _no_room(run: Run, error: OSError) -> StorageFullError:
     return StorageFullError(
-        f"The run cannot go on: the disk or quota is full: {error.filename or run.folder.path}",
+        f"The run cannot go on: {full_words(error, run.folder.path)}",
         f"Free some space there, then go on with it: headrace resume {run.run_id}",
     )
 

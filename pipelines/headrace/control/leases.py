@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from headrace.control.books import ledger
@@ -111,11 +112,16 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     )
 
 
-def lost_nodes(run: Run) -> tuple[LostNode, ...]:
-    """Jobs of the run's pools that came to an early end, the newest last."""
+def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[LostNode, ...]:
+    """Jobs of the run's pools that came to an early end, the newest last.
+
+    Args:
+        run: The run.
+        records: Its leases.
+    """
     found = [
         node
-        for record in ledger().leases(run_id=run.run_id)
+        for record in records
         for node in record.lost_nodes or _lost_nodes(run.lease_folder(record.lease_id))
     ]
     return tuple(sorted(found, key=lambda each: each.at))
@@ -127,10 +133,15 @@ def _lost_nodes(folder: LeaseFolder) -> tuple[LostNode, ...]:
     return tuple(LostNode(**each.model_dump()) for each in pool.ended) if pool is not None else ()
 
 
-def bad_nodes(run: Run) -> tuple[str, ...]:
-    """Nodes that leases of this run have failed on, the newest last; not more than a few."""
+def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
+    """Nodes that leases of this run have failed on, the newest last; not more than a few.
+
+    Args:
+        run: The run.
+        records: Its leases, the newest first.
+    """
     found: dict[str, None] = {}
-    for record in reversed(ledger().leases(run_id=run.run_id)):
+    for record in reversed(records):
         seen = client.bad_nodes(run.lease_folder(record.lease_id))
         for node in seen.nodes if seen is not None else ():
             found.pop(node, None)
@@ -169,6 +180,7 @@ def _start(run: Run, role_name: str, lease_id: str) -> None:
 
 def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:
     role = run.site.roles[role_name]
+    records = ledger().leases(run_id=run.run_id)
     return LeaseSpec(
         lease_id=lease_id,
         key=_key(run, role_name),
@@ -180,7 +192,7 @@ def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) ->
         owner=owner_process(run.request.owner),
         code=run.recipe.code,
         tiers=run.site.tiers,
-        exclude=bad_nodes(run) if role.leaves_nodes_out else (),
+        exclude=bad_nodes(run, records) if role.leaves_nodes_out else (),
     )
 
 

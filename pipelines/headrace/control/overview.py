@@ -86,7 +86,8 @@ def overview(run_id: str) -> RunView:
     record = ledger().run(run_id)
     end = record.finished_at or time.time()
     attempts = {row.step: row for row in ledger().attempts(run_id)}
-    open_leases = [row for row in ledger().leases(run_id=run_id) if row.state.is_active]
+    leases = ledger().leases(run_id=run_id)
+    open_leases = [row for row in leases if row.state.is_active]
     planned = steps_of(run.recipe, run.request.kind)
     is_gone = not record.state.is_final and owner_is_gone(record.owner)
     goes_on = not record.state.is_final and not is_gone
@@ -94,7 +95,7 @@ def overview(run_id: str) -> RunView:
     waits = (client.lacks(run.lease_folder(row.lease_id)) for row in open_leases)
     queued = next((each for each in waits if each), "")
     no_room = _no_room(run, planned, attempts, open_leases)
-    bad = bad_nodes(run) if goes_on else ()
+    bad = bad_nodes(run, leases) if goes_on else ()
     leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
     return RunView(
         run_id=run_id,
@@ -111,7 +112,7 @@ def overview(run_id: str) -> RunView:
         has_lease=bool(open_leases) and not no_room,
         without=bad if leaves_out else (),
         suspects=() if leaves_out else bad,
-        lost_nodes=lost_nodes(run),
+        lost_nodes=lost_nodes(run, leases),
         steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )
 

@@ -27,6 +27,7 @@ _TOO_LITTLE_MEMORY = (
     "It would fail again at the same place. Give the role more memory, or lower "
     "data.global_batch_size."
 )
+_NO_ROOM = "There was no room twice in a row, so it is not tried again before somebody makes some."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,8 @@ def decide(
     ends = [each.failure_class for each in attempts[-2:]]
     if ends == [FailureClass.TIMED_OUT] * 2 and not any(further[-2:] + own_limit[-2:]):
         return Decision(again=False, why_not=_TOO_SHORT)
+    if ends == [FailureClass.CAPACITY] * 2:
+        return Decision(again=False, why_not=_NO_ROOM)
     num_failures = further[::-1].index(True) if any(further) else len(further)
     return Decision(again=num_failures < MAX_FAILURES)
 

@@ -105,7 +105,7 @@ def conclude(
         return decision, result
     message = f"{result.failure.message}\n  {decision.why_not}"
     failure = result.failure.model_copy(update={"message": message})
-    ledger().set_attempt(run.run_id, name, attempts[-1].attempt, message=message)
+    ledger().explain_attempt(run.run_id, name, attempts[-1].attempt, message)
     return decision, result.model_copy(update={"failure": failure})
 
 

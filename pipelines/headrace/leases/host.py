@@ -25,7 +25,7 @@ from headrace.leases.heartbeat import beat
 from headrace.leases.lifetime import JOB_STARTED, Life, ends_at, why_close
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.leases.timeouts import TIMED_OUT
-from headrace.processes import ProcessIdentity
+from headrace.processes import ProcessIdentity, tell_children
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record, read_text, write_if_room, write_record
 from headrace.storage.layout import LeaseFolder
@@ -249,6 +249,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    tell_children()
     serve(folder)
     return 0
 

@@ -80,6 +80,16 @@ class AttemptRows(Rows):
         with self._database.read() as connection:
             return fetch(connection, AttemptRecord, query)
 
+    def explain_attempt(self, run_id: str, step: str, attempt: int, message: str) -> None:
+        """Say better why an attempt failed, also when it has ended."""
+        table = attempts.c
+        with self._database.write() as connection:
+            connection.execute(
+                update(attempts)
+                .where(table.run_id == run_id, table.step == step, table.attempt == attempt)
+                .values(message=message)
+            )
+
     def set_attempt(
         self, run_id: str, step: str, attempt: int, **changes: Unpack[AttemptChanges]
     ) -> AttemptRecord:

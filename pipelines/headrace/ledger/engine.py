@@ -20,8 +20,11 @@ from sqlalchemy.sql.dml import Insert
 from headrace.errors import LedgerError, nearest
 from headrace.ledger.address import VARIABLE, masked, parse_url
 from headrace.storage.mounts import current_mounts, network_file_system
+from headrace.storage.room import free_bytes
 
 _BUSY_TIMEOUT_S = 60
+_LEAST_FREE_BYTES = 2**20
+"""With less than this SQLite's log may not grow, which it calls an I/O error."""
 
 
 class Backend(Protocol):
@@ -38,6 +41,9 @@ class Backend(Protocol):
 
     def opening(self, engine: Engine) -> AbstractContextManager[None]:
         """Held while a ledger is opened."""
+
+    def is_full(self, error: Exception, url: URL) -> bool:
+        """Whether an error means that the database has no room on its disk."""
 
 
 class SqliteBackend:
@@ -80,6 +86,13 @@ class SqliteBackend:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
             yield
 
+    def is_full(self, error: Exception, url: URL) -> bool:
+        """SQLite says so, or could not even write its log."""
+        cause = _cause(error)
+        folder = _sqlite_path(url).parent
+        lacks_room = folder.is_dir() and free_bytes(folder) < _LEAST_FREE_BYTES
+        return "disk is full" in cause or ("disk I/O error" in cause and lacks_room)
+
 
 class PostgresBackend:
     """A PostgreSQL server."""
@@ -109,6 +122,11 @@ class PostgresBackend:
     def opening(self, engine: Engine) -> AbstractContextManager[None]:
         """Nothing to do."""
         return nullcontext()
+
+    def is_full(self, error: Exception, url: URL) -> bool:
+        """Class 53100 of its errors."""
+        del url
+        return getattr(getattr(error, "orig", None), "sqlstate", None) == "53100"
 
 
 _BACKENDS: dict[str, type[SqliteBackend] | type[PostgresBackend]] = {
@@ -177,6 +195,12 @@ class Database:
                 "A run must be entered before its leases, and both before its attempts.",
             ) from error
         except (SQLAlchemyError, sqlite3.Error) as error:
+            if self.backend.is_full(error, self._readers.url):
+                raise LedgerError(
+                    f"The ledger {self.shown} cannot be written, its disk is full: {_cause(error)}",
+                    "Free some space there, then go on with what was interrupted: "
+                    "headrace resume RUN.",
+                ) from error
             raise LedgerError(
                 f"The ledger {self.shown} cannot be used: {_cause(error)}",
                 f"Check {VARIABLE} and that the database is there, or run `headrace ledger show`.",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from headrace.errors import nearest
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+
+_MODELS: dict[str, type[BaseModel]] = {"recipe": Recipe, "site": Site}
+_MOST_PLACES = 3
 
 
 def explain(error: ValidationError, kind: type[BaseModel], origin: str) -> tuple[str, str]:
@@ -31,7 +38,8 @@ def _one(item: dict[str, Any], kind: type[BaseModel]) -> tuple[str, str]:
     if item["type"] == "extra_forbidden":
         parent = _model_at(kind, location[:-1])
         choices = valid_keys(parent) if parent else []
-        return f"unknown key '{key}'", nearest(str(location[-1]), choices)
+        hint = nearest(str(location[-1]), choices)
+        return f"unknown key '{key}'", _with_places(hint, str(location[-1]), kind)
     if item["type"] == "missing":
         return f"the key '{key}' is missing", ""
     message = str(item["msg"]).removeprefix("Value error, ")
@@ -40,6 +48,33 @@ def _one(item: dict[str, Any], kind: type[BaseModel]) -> tuple[str, str]:
     value = item.get("input")
     shown = f" (got {value!r})" if isinstance(value, (str, int, float, bool)) else ""
     return f"{key}: {message}{shown}", ""
+
+
+def _with_places(hint: str, key: str, kind: type[BaseModel]) -> str:
+    """A hint, and where else such a key belongs, in a recipe or in a site."""
+    known: dict[str, list[str]] = {}
+    for file, model in sorted(_MODELS.items(), key=lambda item: item[1] is not kind):
+        whose = "" if model is kind else f" of the {file}"
+        for place in _places(model):
+            known.setdefault(place.rpartition(".")[2], []).append(f"'{place}'{whose}")
+    if hint.startswith("Did you mean") and key not in known:
+        return hint  # a slip of the pen is likelier than another section's
+    names = [key] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+    places = [place for name in names for place in known[name][:_MOST_PLACES]]
+    here = hint.partition("Valid: ")[2]
+    return f"Did you mean {' or '.join(places)}? Valid here: {here}" if places else hint
+
+
+def _places(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Dotted keys of a model and of those in it; `*` stands for names and numbers."""
+    for name, field in kind.model_fields.items():
+        place = f"{prefix}{field.alias or name}"
+        yield place
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            is_one = inner in (field.annotation, *get_args(field.annotation))
+            is_one = is_one and getattr(field.annotation, "__origin__", None) not in (dict, tuple)
+            yield from _places(inner, f"{place}." if is_one else f"{place}.*.")
 
 
 def valid_keys(kind: type[BaseModel]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from headrace.errors import WorkerLostError
 from headrace.steps.children import Child, Process, signal_group
-from headrace.steps.forking import ForkAnswer, ForkRequest, Lines
+from headrace.steps.forking import ForkAnswer, ForkRequest, Lines, readable
 
 _LISTEN_S = 1.0
 
@@ -111,7 +110,7 @@ class ForkServer:
             self._listen(0)  # to the last word
 
     def _listen(self, timeout_s: float) -> None:
-        while self._lines.is_open and select.select([self._connection], [], [], timeout_s)[0]:
+        while self._lines.is_open and readable([self._connection], timeout_s):
             for line in self._lines.take():
                 answer = ForkAnswer.model_validate_json(line)
                 self._answers[answer.number] = answer

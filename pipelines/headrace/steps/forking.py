@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,20 @@ class ForkAnswer(_Message):
     """Its process id."""
     code: int | None = None
     """Exit code, minus the signal number when a signal ended it; null while it runs."""
+
+
+def readable(sources: Sequence[socket.socket], timeout_s: float | None) -> list[socket.socket]:
+    """Those of some sockets, of any number, that have something to read or are closed.
+
+    Args:
+        sources: The sockets.
+        timeout_s: How long to wait for one; None: until there is one.
+    """
+    poll = select.poll()
+    for source in sources:
+        poll.register(source, select.POLLIN)
+    ready = {file for file, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+    return [source for source in sources if source.fileno() in ready]
 
 
 class Lines:
@@ -120,7 +134,7 @@ class _Server:
 
     def reap(self) -> None:
         """Tell of the children that have ended."""
-        while self.woken in select.select([self.woken], [], [], 0)[0]:
+        while readable([self.woken], 0):
             self.woken.recv(_READ_BYTES)
         while self.running:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -153,7 +167,7 @@ def forked(connection: socket.socket, idle_s: float = IDLE_S) -> ForkRequest | N
     server.watch_children()
     while lines.is_open or server.running:
         sources = [woken, connection] if lines.is_open else [woken]
-        ready = select.select(sources, [], [], None if server.running else idle_s)[0]
+        ready = readable(sources, None if server.running else idle_s)
         if not ready:
             connection.shutdown(
                 socket.SHUT_RD

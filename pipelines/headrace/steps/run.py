@@ -21,6 +21,7 @@ from headrace.steps.registry import step_function
 from headrace.steps.reporter import Reporter
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder, StepFolder
+from headrace.storage.room import full_words, is_full
 
 logger = logging.getLogger(__name__)
 
@@ -119,11 +120,15 @@ def failure_of(error: BaseException) -> Failure:
     kind = FailureClass.INFRASTRUCTURE
     if isinstance(error, MemoryError):
         kind = FailureClass.OUT_OF_MEMORY
+    message = str(error) or repr(error)
+    if isinstance(error, OSError) and is_full(error):
+        kind = FailureClass.CAPACITY
+        message = f"{full_words(error, Path.cwd())}\n  Free some space there."
     trace = "".join(traceback.format_exception(error))
     return Failure(
         failure_class=kind,
         error=type(error).__name__,
-        message=str(error) or repr(error),
+        message=message,
         trace=trace,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,20 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def is_full(error: OSError) -> bool:
     """Whether an error means that a disk or a quota is used up."""
     return error.errno in _FULL
+
+
+def full_words(error: OSError, folder: Path) -> str:
+    """What a used-up disk or quota means to its user: the file, its file system, what is free.
+
+    Args:
+        error: One of which `is_full` is true.
+        folder: Where it was about, when the error names no file.
+    """
+    path = Path(os.fsdecode(error.filename)) if error.filename else folder
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    mount = next(each for each in (there, *there.resolve().parents) if each.is_mount())
+    free = f"{free_bytes(there):,} bytes free on {mount}"
+    return f"the disk or quota is full: {path} ({free})"
 
 
 def free_bytes(folder: Path) -> int:

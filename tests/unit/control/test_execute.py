@@ -65,7 +65,9 @@ def test_a_full_disk_ends_the_run_with_the_file_and_the_way_on(monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "/shared/steps/000001")
 
     monkeypatch.setattr(module, "start_step", full)
-    with pytest.raises(StorageFullError, match="quota is full: /shared/steps/000001") as caught:
+    with pytest.raises(
+        StorageFullError, match=r"quota is full: /shared/steps/000001 \([\d,]+ bytes free on /"
+    ) as caught:
         execute(run, nothing)
     assert caught.value.hint.endswith(f"headrace resume {run.run_id}")
     assert ledger().run(run.run_id).state is StepState.FAILED

@@ -53,6 +53,8 @@ def attempts(*ends: tuple[FailureClass, float], seconds: float = 60.0) -> list[A
         ([(F.LOST, 0), (F.LOST, 10)] + [(F.LOST, 10)] * (MAX_FAILURES - 1), AGAIN),
         ([(F.LOST, 0), (F.LOST, 10)] + [(F.LOST, 10)] * MAX_FAILURES, NO),
         ([(F.OUT_OF_MEMORY, 10)], AGAIN),
+        ([(F.CAPACITY, 0)], AGAIN),
+        ([(F.CAPACITY, 0), (F.CAPACITY, 10)], AGAIN),
     ],
 )
 def test_decisions(ends: list[tuple[FailureClass, float]], expected: Decision) -> None:
@@ -67,6 +69,7 @@ def test_decisions(ends: list[tuple[FailureClass, float]], expected: Decision) -
         ([(F.TIMED_OUT, 10)] * 3, "Raise `lifetime`"),
         ([(F.OUT_OF_MEMORY, 0)], "Give the role more memory"),
         ([(F.OUT_OF_MEMORY, 10)] * 2, "Give the role more memory"),
+        ([(F.CAPACITY, 0)] * 2, "no room twice in a row"),
     ],
 )
 def test_what_would_end_in_the_same_way_is_not_tried_again(

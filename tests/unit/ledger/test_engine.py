@@ -11,6 +11,8 @@ import pytest
 from headrace.errors import LedgerError
 from headrace.ledger import engine
 from headrace.ledger.ledger import Ledger
+from support.ledger_rows import run_row
+from support.small_disk import fill, small_disk
 
 
 def test_sqlite_on_a_network_file_system_is_refused(
@@ -73,3 +75,20 @@ def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path):
     with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         assert ledger.runs() == ()
+
+
+def _fill_up(ledger: Ledger) -> None:
+    for number in range(40):
+        ledger.add_run(run_row(run_id=f"run-{number}", key=f"key-{number}"))
+
+
+def test_a_full_disk_is_told_with_the_way_on(tmp_path: Path):
+    with small_disk(tmp_path / "small", "512k") as folder:
+        ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+        filler = fill(folder)
+        with pytest.raises(LedgerError, match="cannot be written, its disk is full") as caught:
+            _fill_up(ledger)
+        assert "Free some space there" in caught.value.hint
+        assert "headrace resume RUN" in caught.value.hint
+        filler.unlink()
+        _fill_up(ledger)

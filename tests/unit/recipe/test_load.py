@@ -202,3 +202,19 @@ def test_two_tiers_of_one_name_are_refused(tmp_path):
 def test_arguments_of_the_trainer_that_headrace_sets_are_refused_at_once():
     with pytest.raises(RecipeError, match=r"trainer.extra: it sets devices, which headrace sets"):
         load_recipe("digits", ["trainer.extra.devices=2"])
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("train.max_epochs=3", "Did you mean 'trainer.max_epochs'? Valid here: args, "),
+        ("nodes=2", "Did you mean 'train.nodes' or 'roles.*.nodes' of the site? Valid here: "),
+        ("stage.budget=3", "Did you mean 'tiers.*.budget' of the site? Valid here: "),
+        ("stage.shufle_window=2", "Did you mean 'data.shuffle_window'? Valid here: "),
+        ("trainer.max_epoch=3", "Did you mean 'max_epochs'? Valid: "),
+    ],
+)
+def test_a_key_in_the_wrong_section_is_told_where_it_belongs(override, hint):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("digits", [override])
+    assert caught.value.hint.startswith(hint)

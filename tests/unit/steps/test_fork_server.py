@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -53,6 +55,17 @@ def test_children_and_later_groups_share_one_server(tmp_path, servers):
     assert first[0] != second[0]
     assert first[1] == second[1] == later[1]
     assert (first[2], second[2], later[2]) == ("x", "y", "None")
+
+
+def test_a_process_with_many_open_files_has_servers_as_well(tmp_path, servers):
+    """`select` ends at descriptor 1023: thousands of mapped shards or sockets are normal."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 1500)), hard))
+    with ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while held.enter_context(Path(os.devnull).open()).fileno() < 1030:
+            pass
+        assert len(told(servers, child(tmp_path, TELL))) == 1
 
 
 def test_another_environment_gets_a_server_that_was_started_with_it(tmp_path, servers):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import re
 import threading
 import time
 
@@ -191,6 +193,7 @@ def test_time_limit(step, run_as):
         (UserCodeError("model raised", trace="Traceback …"), FailureClass.USER_ERROR, True),
         (MemoryError(), FailureClass.OUT_OF_MEMORY, True),
         (ZeroDivisionError("division by zero"), FailureClass.INFRASTRUCTURE, True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "/tmp/x"), FailureClass.CAPACITY, True),
     ],
 )
 def test_failure_classes(error, failure_class, traced):
@@ -198,6 +201,13 @@ def test_failure_classes(error, failure_class, traced):
     assert failure.failure_class is failure_class
     assert bool(failure.trace) is traced
     assert failure.message
+
+
+def test_a_full_disk_is_told_with_the_file_and_what_is_free(tmp_path):
+    error = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "gone" / "file"))
+    message = failure_of(error).message
+    assert message.startswith(f"the disk or quota is full: {tmp_path}/gone/file (")
+    assert re.search(r"\([\d,]+ bytes free on /\S*\)\n  Free some space there", message)
 
 
 def test_folder_without_spec(tmp_path):

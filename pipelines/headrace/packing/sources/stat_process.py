@@ -114,7 +114,11 @@ class StatProcess:
             self._process.wait(_END_WITHIN_S)
 
     def _has_answer(self) -> bool:
-        return not self._works or bool(select.select([self._socket], [], [], 0)[0])
+        if not self._works:
+            return True
+        poll = select.poll()  # `select.select` refuses descriptors above 1023
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _answer(self) -> array[int]:
         found = array("q")

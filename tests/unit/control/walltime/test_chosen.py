@@ -184,6 +184,9 @@ def test_time_outs_do_not_end_a_run_whose_leases_still_grow() -> None:
     assert not decision.again
     assert told.failure is not None
     assert "lifetime_max" in told.failure.message
+    recorded = ledger().attempts(run.run_id, "train")[-1].message  # what `headrace status` shows
+    assert recorded is not None
+    assert "lifetime_max" in recorded
 
 
 def test_a_lease_keeps_its_choice_and_its_reason(
