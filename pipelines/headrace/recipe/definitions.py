@@ -26,7 +26,6 @@ _DYNAMIC = frozenset(
         "eval",
         "setattr",
         "locals",
-        "modules",
     )
 )
 """Names by which a module can have others that its source does not show."""
@@ -72,8 +71,8 @@ class _Module:
         bound = {name for node in _scope(self.tree) for name in _bound_by(node)}
         used = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
         used |= {node.attr for node in ast.walk(self.tree) if isinstance(node, ast.Attribute)}
-        has_globals = any(isinstance(node, ast.Global) for node in ast.walk(self.tree))
-        return not has_globals and not (bound | used) & _DYNAMIC
+        is_dynamic = any(map(_is_dynamic, ast.walk(self.tree)))
+        return not is_dynamic and not (bound | used) & _DYNAMIC
 
     def nearest(self, name: str) -> str:
         """Hint that names the nearest of the classes, functions and modules in it."""
@@ -258,6 +257,12 @@ def _scope(node: ast.AST) -> Iterator[ast.AST]:
         yield child
         if not isinstance(child, _Scope | ast.Lambda):
             yield from _scope(child)
+
+
+def _is_dynamic(node: ast.AST) -> bool:
+    """Whether it may bind names of the module from a function, or put another in its place."""
+    is_entry = isinstance(node, ast.Subscript) and _dotted(node.value).endswith("modules")
+    return is_entry or isinstance(node, ast.Global)
 
 
 def _bound_by(node: ast.AST) -> set[str]:

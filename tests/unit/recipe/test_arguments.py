@@ -17,10 +17,13 @@ from headrace.recipe.site import Role
 
 CODE = """
 import functools
+import sys
 from dataclasses import dataclass
 from torch import nn
 from lightning.pytorch import LightningModule
 from other import Base, Elsewhere
+
+heavy = {'torch'} & set(sys.modules)
 
 class Model(LightningModule):
     def __init__(self, num_classes, hidden_sizes=(8,), *, dropout=0.1, optimizer=None):
@@ -72,6 +75,7 @@ def code(tmp_path: Path) -> Path:
     (tmp_path / "mine.py").write_text(CODE)
     (tmp_path / "other.py").write_text(OTHER)
     (tmp_path / "dynamic.py").write_text("def __getattr__(name): ...\n")
+    (tmp_path / "placed.py").write_text("import sys\nsys.modules[__name__] = object()\n")
     (tmp_path / "broken.py").write_text("class Model(:\n")
     return tmp_path
 
@@ -158,6 +162,7 @@ def test_a_target_that_cannot_be_made_is_told(code, changes, what, hint):
         model("mine.Elsewhere", unknown=1),
         model("mine.Model.made_by", unknown=1),
         model("dynamic.Anything", unknown=1),
+        model("placed.Anything", unknown=1),
         model("on_the_nodes_only.Model", unknown=1),
         model("mine.Model", num_classes=1, optimizer={**ADAM, "lr": 0.1}, _recursive_=False),
         {"trainer": {"loggers": [{"_target_": "lightning.pytorch.loggers.CSVLogger"}]}},
