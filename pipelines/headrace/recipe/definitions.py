@@ -7,6 +7,7 @@ does not settle (compiled modules, decorators, names bound twice, metaclasses) i
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,6 +74,15 @@ class _Module:
         used |= {node.attr for node in ast.walk(self.tree) if isinstance(node, ast.Attribute)}
         is_dynamic = any(map(_is_dynamic, ast.walk(self.tree)))
         return not is_dynamic and not (bound | used) & _DYNAMIC
+
+    def may_get(self, name: str) -> bool:
+        """Whether another module of its package seems to give it a name, as for what is renamed."""
+        top = self.file
+        while (top.parent / "__init__.py").is_file():
+            top = top.parent
+        given = re.compile(rf"\.{re.escape(name)}\s*=[^=]|setattr".encode())
+        contents = (file.read_bytes() for file in top.rglob("*.py") if file != self.file)
+        return any(name.encode() in content and given.search(content) for content in contents)
 
     def nearest(self, name: str) -> str:
         """Hint that names the nearest of the classes, functions and modules in it."""
@@ -167,7 +177,7 @@ def _defined_in(
         return None
     name = rest[0]
     bindings = module.bindings(name)
-    if not bindings and module.is_closed:
+    if not bindings and module.is_closed and not module.may_get(name):
         raise TargetError(f"'{module.name}.{name}' does not exist", module.nearest(name))
     if len(rest) > 1:
         return None  # of a class

@@ -172,6 +172,19 @@ def test_what_source_does_not_settle_is_not_refused(code, changes):
     check_arguments(recipe_of(code, **changes), Role())
 
 
+@pytest.mark.parametrize("line", ["setattr(shelf, 'Old', New)", "shelf.Old = New"])
+def test_a_name_that_another_module_of_its_package_sets_is_there(code: Path, line: str) -> None:
+    """As Lightning does with names that it calls by others now."""
+    package = code / "library"
+    (package / "shelf").mkdir(parents=True)
+    (package / "shelf" / "__init__.py").write_text("class New: ...\n")
+    (package / "__init__.py").write_text("from library import graveyard\n")
+    (package / "graveyard.py").write_text(f"from library import shelf\n{line}\n")
+    check_arguments(recipe_of(code, **model("library.shelf.Old", size=1)), Role())
+    with pytest.raises(TargetError, match=r"'library\.shelf\.Odd' does not exist"):
+        check_arguments(recipe_of(code, **model("library.shelf.Odd")), Role())
+
+
 @pytest.mark.parametrize(
     "role",
     [
