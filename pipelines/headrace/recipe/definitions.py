@@ -86,10 +86,11 @@ class _Module:
 
     def nearest(self, name: str) -> str:
         """Hint that names the nearest of the classes, functions and modules in it."""
-        own = [node.name for node in self.tree.body if isinstance(node, _Scope)]
+        shown = [node for node in self.tree.body if isinstance(node, _Scope | ast.ImportFrom)]
+        names = {name for node in shown for name in _bound_by(node)} - {"annotations"}
         if self.is_package:
-            own += [file.stem for file in self.file.parent.glob("*.py")]
-        public = [each for each in own if not each.startswith("_")]
+            names |= {file.stem for file in self.file.parent.glob("*.py")}
+        public = sorted(each for each in names if not each.startswith("_"))
         return f"{nearest(name, public)} They are in {self.file}."
 
     def absolute(self, node: ast.ImportFrom) -> str:

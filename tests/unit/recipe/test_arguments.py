@@ -185,6 +185,11 @@ def test_a_name_that_another_module_of_its_package_sets_is_there(code: Path, lin
         check_arguments(recipe_of(code, **model("library.shelf.Odd")), Role())
 
 
+def test_the_nearest_name_may_be_one_that_a_package_imports(code: Path) -> None:
+    with pytest.raises(TargetError, match=r"torch\.optim\.AdmW.*\n.*Did you mean 'AdamW'"):
+        check_arguments(recipe_of(code, **model("torch.optim.AdmW")), Role())
+
+
 @pytest.mark.parametrize(
     "role",
     [
