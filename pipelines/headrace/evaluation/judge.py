@@ -67,7 +67,7 @@ def judge(
     """
     if spec.task == "regression":
         worst = _mistakes_table(
-            regression_mistakes(predictions), dataset, ids, ("Largest errors", "Absolute error")
+            regression_mistakes(predictions), dataset, ids, "Largest errors", "Absolute error"
         )
         return Judgement(
             metrics=regression_metrics(predictions),
@@ -82,9 +82,7 @@ def judge(
         tables=(
             _classes_table(result),
             _pairs_table(result),
-            _mistakes_table(
-                mistakes, dataset, ids, ("Mistaken with most confidence", "Confidence")
-            ),
+            _mistakes_table(mistakes, dataset, ids, "Mistaken with most confidence", "Confidence"),
         ),
     )
 
@@ -142,9 +140,9 @@ def _mistakes_table(
     mistakes: tuple[Mistake, ...],
     dataset: ShardedDataset,
     ids: NDArray[np.int64],
-    told: tuple[str, str],
+    title: str,
+    weight: str,
 ) -> Table:
-    title, weight = told
     order = np.argsort(ids)
     wanted = np.array([mistake.sample_id for mistake in mistakes], np.int64)
     places = order[np.searchsorted(ids, wanted, sorter=order)]
