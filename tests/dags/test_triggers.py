@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
+from headrace.control import watch
 from headrace.leases.heartbeat import beat
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
@@ -20,6 +21,7 @@ from headrace.storage.layout import LeaseFolder
 from headrace_airflow import triggers
 from headrace_airflow.progress_line import ProgressLines, describe
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
+from support.written_files import recording
 
 TASK = asdict(
     WaitingTask(
@@ -145,12 +147,51 @@ def test_step_trigger_fires_when_the_lease_has_ended(lease, step):
     assert "the host was killed" in found[0]["lease"]
 
 
-def test_step_trigger_writes_nothing(lease, step):
+class EnoughError(Exception):
+    """Ends a trigger that would look for ever."""
+
+
+def looks(monkeypatch, number, **seen):
+    """Let triggers look so many times, at a lease that stands as it does but for `seen`."""
+    counted = iter(range(number))
+
+    def look_lease(*arguments):
+        if next(counted, None) is None:
+            raise EnoughError
+        return replace(watch.look_lease(*arguments), **seen)
+
+    def look(*arguments):
+        return replace(watch.look(*arguments), lease=look_lease(arguments[0], arguments[2]))
+
+    monkeypatch.setattr(triggers, "look_lease", look_lease)
+    monkeypatch.setattr(triggers, "look", look)
+
+
+@pytest.mark.parametrize("kind", [StepTrigger, LeaseTrigger, RoomTrigger])
+def test_triggers_only_read(lease, step, monkeypatch, kind):
     """Side effects in triggers run twice when a triggerer restarts (pains 8)."""
-    before = sorted(path for path in lease.path.rglob("*"))
-    write_record(step.result, StepResult(state=StepState.SUCCEEDED, started_at=0, finished_at=1))
-    events(step_trigger(lease, step))
-    assert sorted(lease.path.rglob("*")) == sorted([*before, step.result])
+    places = {
+        StepTrigger: {"lease_folder": str(lease.path), "step_folder": str(step.path)},
+        LeaseTrigger: {"lease_folder": str(lease.path)},
+        RoomTrigger: {"leases_folder": str(lease.path.parent), "max_leases": 1},
+    }
+    monkeypatch.setattr(triggers.random, "uniform", lambda *_: 0.0)
+    looks(monkeypatch, 3)
+    with recording() as written, pytest.raises(EnoughError):
+        events(kind(task=TASK, **places[kind]))
+    assert written == []
+
+
+@pytest.mark.parametrize("kind", [StepTrigger, LeaseTrigger])
+def test_how_machines_stand_is_shown_once_until_it_changes(lease, step, monkeypatch, kind):
+    places = {"lease_folder": str(lease.path)}
+    places |= {"step_folder": str(step.path)} if kind is StepTrigger else {}
+    shown = []
+    monkeypatch.setattr(triggers, "show", lambda *given: shown.append(given[-1]))
+    looks(monkeypatch, 4, waits_for="job 7 waits for nodes")
+    with pytest.raises(EnoughError):
+        events(kind(task=TASK, **places))
+    assert shown == ["job 7 waits for nodes"]
 
 
 def test_lease_trigger_waits_while_the_lease_starts(lease):

@@ -50,7 +50,7 @@ class ForeignFile:
     def __init__(self, source: Path | BinaryIO, name: str) -> None:
         self._name = name
         try:
-            self._file = h5py.File(source, "r")
+            self._file = h5py.File(source, "r", locking=False)
         except OSError as error:
             raise self._damaged(error) from error
         if FORMAT_ATTRIBUTE in self._file.attrs:

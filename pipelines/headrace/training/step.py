@@ -139,7 +139,6 @@ class Follower:
         figures = {
             "samples_per_s": progress.samples_per_s,
             "data_wait": progress.data_wait,
-            "accelerator_utilisation": 1.0 - progress.data_wait,
         }
         if progress.loss is not None:
             figures["loss"] = progress.loss

@@ -1,0 +1,64 @@
+"""Where a run comes from: the commit of the code, and whether the tree differs from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headrace.control.provenance import git_state
+from support.runs import make_run
+
+RECIPE = Path(__file__).parents[3] / "pipelines/headrace/recipe/builtin/recipes/digits.yaml"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    command = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository of one commit with a recipe in a folder of it."""
+    folder = tmp_path / "project"
+    (folder / "recipes").mkdir(parents=True)
+    (folder / "recipes" / "mine.yaml").write_bytes(RECIPE.read_bytes())
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def test_a_commit_and_whether_the_tree_differs_from_it(repository: Path) -> None:
+    commit = git(repository, "rev-parse", "HEAD")
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert git_state(repository / "recipes") == {"commit": commit, "dirty": False}
+    (repository / "new.py").write_text("x = 1\n")
+    assert git_state(repository) == {"commit": commit, "dirty": True}
+
+
+def test_outside_a_repository_and_without_git_there_is_no_commit(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert git_state(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(repository) is None
+
+
+def test_a_run_records_the_state_of_its_recipes_repository(repository: Path) -> None:
+    run = make_run(recipe=str(repository / "recipes" / "mine.yaml"))
+    recorded = json.loads(run.folder.provenance.read_text())
+    assert recorded["git"] == git_state(repository)
+    assert recorded["git"]["commit"] == git(repository, "rev-parse", "HEAD")
+
+
+def test_a_run_of_a_built_in_recipe_records_that_of_the_working_folder(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    recorded = json.loads(make_run().folder.provenance.read_text())
+    assert recorded["git"] == git_state(repository) is not None

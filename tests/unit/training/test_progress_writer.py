@@ -1,0 +1,63 @@
+"""What rank 0 tells of a training while it goes on, by a clock of the test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from headrace.storage.atomic import read_record
+from headrace.training import callbacks
+from headrace.training.callbacks import ProgressWriter
+from headrace.training.records import TrainingProgress
+from headrace.training.step import Follower
+
+TRAINER = SimpleNamespace(is_global_zero=True, current_epoch=1, global_step=7)
+
+
+class Clock:
+    """In place of the module `time`."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(callbacks, "time", made)
+    return made
+
+
+def test_the_share_of_time_that_batches_were_waited_for_is_told(
+    tmp_path: Path, clock: Clock
+) -> None:
+    loader = SimpleNamespace(wait_s=5.0, num_samples=64)
+    writer = ProgressWriter(tmp_path / "progress.json", loader, world_size=2)
+    writer.on_train_start(TRAINER, None)
+    clock.now_s, loader.wait_s, loader.num_samples = 104.0, 6.0, 96
+    writer.on_train_batch_end(TRAINER, None, torch.tensor(0.5), None, 0)
+    told = read_record(tmp_path / "progress.json", TrainingProgress)
+    assert told == TrainingProgress(epoch=1, step=7, loss=0.5, samples_per_s=16.0, data_wait=0.25)
+    assert writer.data_wait == 0.25
+    clock.now_s, loader.wait_s = 106.0, 8.0
+    writer.on_train_batch_end(TRAINER, None, torch.tensor(0.5), None, 1)
+    told = read_record(tmp_path / "progress.json", TrainingProgress)
+    assert told is not None
+    assert told.data_wait == 1.0  # since the last report
+    assert writer.data_wait == 0.5  # of all
+
+
+def test_the_figures_of_a_step_are_what_was_measured() -> None:
+    """No figure is told that nobody has measured, such as how busy an accelerator is."""
+    reported: dict[str, float] = {}
+    context = SimpleNamespace(
+        report=lambda **figures: reported.update(figures), progress=lambda *_: None
+    )
+    progress = TrainingProgress(epoch=0, step=3, loss=0.5, samples_per_s=16.0, data_wait=0.25)
+    Follower(context, None, 2)(progress)
+    assert reported == {"samples_per_s": 16.0, "data_wait": 0.25, "loss": 0.5}
