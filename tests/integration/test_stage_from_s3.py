@@ -3,7 +3,8 @@
 import pytest
 
 from headrace.errors import ManifestError, ShardError
-from headrace.storage.staged import StagingOptions, ensure_staged
+from headrace.storage.staged import ensure_staged
+from headrace.storage.staged_copy import StagingOptions
 from headrace.storage.store import open_store
 from support.staged_datasets import make_dataset, same_bytes, tier
 

@@ -27,7 +27,8 @@ from headrace.bench.workspace import workspace
 from headrace.errors import UnknownNameError
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.storage.manifest import Manifest
-from headrace.storage.staged import StagingOptions, ensure_staged
+from headrace.storage.staged import ensure_staged
+from headrace.storage.staged_copy import StagingOptions
 from headrace.storage.store import open_store
 
 Work = Literal["pack", "stage", "upload"]

@@ -78,17 +78,24 @@ def evict(
 ) -> None:
     """Remove staged datasets from this machine; they can be staged again.
 
+    Without names, those that nobody has used for the `keep` of their tier, as each staging does.
     What is in use or being staged stays: then the exit code is 1. Datasets themselves, on shared
     storage, are not touched.
 
     Examples:
+        headrace cache evict
+
         headrace cache evict digits
 
         headrace cache evict 4f1c 9ab0
 
         headrace cache evict --all
     """
-    copies = _chosen(load_site(site).tiers, names or [], every)
+    tiers = load_site(site).tiers
+    if not names and not every:
+        copies = [copy for tier in tiers for copy in cache.past_keep(tier)]
+    else:
+        copies = _chosen(tiers, names or [], every)
     removed = [copy for copy in copies if cache.evict(StagedFolder(copy.path, copy.tier))]
     kept = [copy for copy in copies if copy not in removed]
     if as_json:
@@ -100,7 +107,7 @@ def evict(
             typer.echo(f"kept {_title(copy)}: it is {copy.state}")
         if not copies:
             typer.echo("Nothing to evict.")
-    if kept and not every:
+    if kept and names:
         raise typer.Exit(_EXIT_IN_USE)
 
 
@@ -137,8 +144,6 @@ def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[Ca
         raise UserError("Give names or --all, not both")
     if every:
         return list(copies)
-    if not names:
-        raise UserError("Nothing to evict was named", "Give names from `headrace cache list`.")
     chosen: list[CachedCopy] = []
     for name in names:
         found = [copy for copy in copies if copy.name == name or copy.fingerprint.startswith(name)]

@@ -16,7 +16,8 @@ from headrace.recipe.site import StoreOptions, Tier
 from headrace.steps.context import StepContext
 from headrace.storage.manifest import packed_split
 from headrace.storage.peer_group import PeerGroup, groups_of
-from headrace.storage.staged import StagingOptions, staged
+from headrace.storage.staged import staged
+from headrace.storage.staged_copy import StagingOptions
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from headrace.shards.places import DEFAULT_ROOM, ShardSource
 from headrace.storage.gang_store import Traffic
 from headrace.storage.manifest import packed_split
 from headrace.storage.peer_group import PeerGroup
-from headrace.storage.staged import StagingOptions, staged
+from headrace.storage.staged import staged
+from headrace.storage.staged_copy import StagingOptions
 
 
 @contextmanager

@@ -143,6 +143,8 @@ class Tier(Part):
     """Most bytes that staging may hold there; null for no limit but the free space."""
     reserve: Bytes | None = None
     """Bytes that stay free; null: 256 MiB, in memory a tenth of what is free if that is more."""
+    keep: Annotated[Seconds, Field(gt=0)] | None = None
+    """A copy that nobody has used for this time is removed; null: a day in memory, else a week."""
 
 
 class StoreOptions(Part):

@@ -14,7 +14,8 @@ from headrace.leases.held import wanted
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.peer_group import PeerGroup
-from headrace.storage.staged import StagedCopy, StagingOptions, ensure_staged
+from headrace.storage.staged import ensure_staged
+from headrace.storage.staged_copy import StagedCopy, StagingOptions
 
 _INTERVAL_S = 0.5
 

@@ -16,7 +16,7 @@ from headrace.steps.skipping import skipped_shards
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.peer_group import groups_of
-from headrace.storage.staged import StagedCopy
+from headrace.storage.staged_copy import StagedCopy
 
 
 def run(context: StepContext) -> dict[str, Any]:

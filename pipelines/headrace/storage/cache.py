@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,8 +14,10 @@ from headrace.recipe.site import Tier
 from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.manifest import Manifest, Record, read_manifest
 from headrace.storage.staged_folder import StagedFolder
-from headrace.storage.tiers import bytes_in, folder_of
+from headrace.storage.tiers import bytes_in, folder_of, keep_s
 from headrace.storage.use import at_once, idle_s, last_used_at, out_of_use
+
+logger = logging.getLogger(__name__)
 
 _GOING = ".evicted-"
 _INTERRUPTED_KEPT_S = 86400.0
@@ -97,17 +100,28 @@ def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]
     return sorted(old, key=lambda copy: (copy.state == "idle", copy.last_used_at))
 
 
-def sweep(datasets: Path) -> None:
-    """Remove what dead processes left: half evicted copies, and half staged ones after a day."""
+def sweep(tier: Tier) -> None:
+    """Remove what dead processes left half evicted, and copies past the tier's `keep`."""
+    datasets = _datasets(tier)
     for path in datasets.glob(f"{_GOING}*"):
         name, _, _ = path.name.removeprefix(_GOING).rpartition("-")
         with at_once(datasets / f"{name}.lock") as nobody_evicts:
             if nobody_evicts:
                 shutil.rmtree(path, ignore_errors=True)
-    for path in _folders(datasets):
-        folder = StagedFolder(path, "")
-        if folder.complete() is None and idle_s(path) > _INTERRUPTED_KEPT_S:
-            evict(folder)
+    for copy in past_keep(tier):
+        if evict(StagedFolder(copy.path, copy.tier)):
+            logger.info("%s was removed from tier %s: nobody has used it", copy.path, copy.tier)
+
+
+def past_keep(tier: Tier) -> tuple[CachedCopy, ...]:
+    """Copies of this user that nobody has used for the tier's `keep`; half ones after a day."""
+    datasets = _datasets(tier)
+    own = [path for path in _folders(datasets) if path.stat().st_uid == os.getuid()]
+    return tuple(
+        _look_at(folder)
+        for folder in (StagedFolder(path, tier.name) for path in own)
+        if _idle_s(folder) > _keep_s(tier, folder)
+    )
 
 
 def verify(copy: CachedCopy, tick: Callable[[int], None] | None = None) -> tuple[str, ...]:
@@ -178,6 +192,18 @@ def _manifest(folder: Path) -> Manifest | None:
         return read_manifest(folder)
     except ManifestError:  # of a newer release, or damaged: the next stage replaces it
         return None
+
+
+def _keep_s(tier: Tier, folder: StagedFolder) -> float:
+    keep = keep_s(tier)
+    return keep if folder.complete() is not None else min(keep, _INTERRUPTED_KEPT_S)
+
+
+def _idle_s(folder: StagedFolder) -> float:
+    """Seconds since the last use; since a half copy was worked on."""
+    if folder.complete() is None or not folder.use_file.exists():
+        return idle_s(folder.path)
+    return idle_s(folder.use_file)
 
 
 def _use_file(copy: CachedCopy) -> Path:

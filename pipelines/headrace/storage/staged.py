@@ -9,89 +9,26 @@ were left where the dataset lies, because no tier had room for all (`StagingOpti
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import ManifestError
-from headrace.recipe.site import StoreOptions, Tier
+from headrace.recipe.site import Tier
 from headrace.storage import tiers as tiers_module
-from headrace.storage.arriving import Arrival
 from headrace.storage.cache import sweep
 from headrace.storage.fetching import Brought, Tick
-from headrace.storage.gang_store import Traffic
 from headrace.storage.locks import exclusive
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
-from headrace.storage.peer_group import PeerGroup
 from headrace.storage.peers import Peers, sharing
 from headrace.storage.placing import Place, Wanted, choose_place, room_locks
 from headrace.storage.relay import relaying
+from headrace.storage.staged_copy import StagedCopy, StagingOptions
 from headrace.storage.staged_folder import Filling, StagedFolder, TierFullError, shards_in
 from headrace.storage.store import is_remote, open_store
 from headrace.storage.use import in_use
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagingOptions:
-    """How a dataset is staged."""
-
-    partial: bool = False
-    """When no tier has room for all, stage what fits and leave the rest where it is."""
-    only: frozenset[str] | None = None
-    """Shards to bring now, on a tier that can take the others later; null: all of them."""
-    arrival: Arrival | None = None
-    """How shards come while others read the copy; null: nobody reads before all are there."""
-    skipped: frozenset[str] = frozenset()
-    """Files of damaged shards that the copy does without."""
-    s3: StoreOptions | None = None
-    """How to reach S3."""
-    group: PeerGroup | None = None
-    """Nodes that stage the dataset at the same time and pass shards on to each other."""
-    serves_readers: bool = False
-    """The group goes on to pass shards on while the copy is used; see `GangStore`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagedCopy:
-    """A dataset on this node."""
-
-    folder: Path
-    """Folder with `manifest.json` and `shards/`."""
-    tier: str
-    """Name of the tier it lies on."""
-    reused: bool
-    """Whether all of it was there already."""
-    num_bytes: int
-    """Bytes of the shards asked for."""
-    source_bytes: int
-    """Bytes that this call read where the dataset lies."""
-    peer_bytes: int
-    """Bytes that this call took from other nodes."""
-    left_out_bytes: int
-    """Bytes of the shards asked for that stayed where the dataset lies, for want of room."""
-    left_out: frozenset[str]
-    """Files of these shards."""
-    seconds: float
-    """Time that this call took, waiting for others included."""
-    relayed: Traffic | None = None
-    """What is fetched for other nodes while the copy is used; null when nothing is."""
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes that this call brought to the node."""
-        return self.source_bytes + self.peer_bytes
-
-    @property
-    def reused_bytes(self) -> int:
-        """Bytes of the shards asked for that lay on the node before."""
-        return max(self.num_bytes - self.copied_bytes - self.left_out_bytes, 0)
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes copied a second; 0 when nothing was copied."""
-        return self.copied_bytes / self.seconds if self.seconds > 0 else 0.0
 
 
 def ensure_staged(
@@ -216,16 +153,22 @@ def _find_or_stage(
     folders = [place.folder for place in places if not place.problem]
     found = _claim(folders, job.wanted, using)
     if found is not None:
+        _sweep(places)
         return found, Brought()
     with exclusive(folder.lock_file for folder in folders):
         found = _claim(folders, job.wanted, using)
         if found is not None:
             return found, Brought()
-        for folder in folders:
-            sweep(folder.path.parent)
+        _sweep(places)
         found, brought = _stage(job, places)
         using.enter_context(in_use(found.use_file))
     return found, brought
+
+
+def _sweep(places: Iterable[Place]) -> None:
+    for place in places:
+        if not place.problem:
+            sweep(place.tier)
 
 
 def _serve(job: _Job, peers: Peers, found: StagedFolder) -> None:

@@ -18,6 +18,7 @@ from headrace.storage.use import at_once
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 _LEAST_RESERVE_BYTES = 256 * 2**20
+_DAY_S = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,13 @@ def prepare(folder: Path) -> str:
         if owner not in (os.getuid(), 0):
             return f"belongs to another user (uid {owner})"
     return "" if os.access(folder, os.W_OK | os.X_OK) else "is not writable"
+
+
+def keep_s(tier: Tier) -> float:
+    """Seconds that a copy stays on a tier, whose folder exists, when nobody uses it."""
+    if tier.keep is not None:
+        return tier.keep
+    return _DAY_S if _is_in_memory(folder_of(tier)) else 7 * _DAY_S
 
 
 def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:

@@ -18,7 +18,8 @@ from headrace.recipe.site import Site
 from headrace.storage.arriving import Arrival
 from headrace.storage.atomic import write_record, write_text
 from headrace.storage.manifest import Manifest
-from headrace.storage.staged import StagedCopy, StagingOptions, staged
+from headrace.storage.staged import staged
+from headrace.storage.staged_copy import StagedCopy, StagingOptions
 from headrace.training.records import NodeLaunch, NodeStaged, Streamed
 
 _LOOK_S = 0.2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -73,10 +75,25 @@ def test_evict_leaves_what_is_in_use(site: Path, tmp_path: Path) -> None:
     assert "No staged datasets" in call(site, "list").stdout
 
 
+def test_evict_without_names_takes_what_is_past_the_keep_of_its_tier(
+    site: Path, tmp_path: Path
+) -> None:
+    assert "Nothing to evict." in call(site, "evict").stdout
+    copy = tmp_path / "tier/datasets/abc123"
+    long_ago = time.time() - 31 * 86400
+    os.utime(copy.with_suffix(".use"), (long_ago, long_ago))
+    with staged(tmp_path / "source", [tier(tmp_path / "tier")]):
+        os.utime(copy.with_suffix(".use"), (long_ago, long_ago))
+        in_use = call(site, "evict")
+        assert (in_use.exit_code, copy.exists()) == (0, True)
+    assert copy.exists()  # its use has just ended
+    os.utime(copy.with_suffix(".use"), (long_ago, long_ago))
+    assert "evicted bytes (abc123)" in call(site, "evict").stdout
+    assert not copy.exists()
+
+
 def test_wrong_names_are_told(site: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"called 'bites'(.|\n)*bytes"):
         call(site, "evict", "bites")
-    with pytest.raises(UserError, match="Nothing to evict was named"):
-        call(site, "evict")
     with pytest.raises(UserError, match="not both"):
         call(site, "evict", "abc", "--all")

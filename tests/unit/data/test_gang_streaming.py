@@ -29,7 +29,8 @@ from headrace.storage.gang_store import GangStore, Traffic
 from headrace.storage.manifest import Manifest, read_manifest
 from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.storage.placing import Wanted
-from headrace.storage.staged import StagedCopy, StagingOptions, staged
+from headrace.storage.staged import staged
+from headrace.storage.staged_copy import StagedCopy, StagingOptions
 from support.shards import write_dataset
 from support.staged_datasets import counted_reads, tier
 

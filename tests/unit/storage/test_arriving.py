@@ -14,7 +14,8 @@ import pytest
 from headrace.errors import ShardError
 from headrace.storage.arriving import Arrival, obtain
 from headrace.storage.manifest import Manifest, read_manifest
-from headrace.storage.staged import StagingOptions, ensure_staged, staged
+from headrace.storage.staged import ensure_staged, staged
+from headrace.storage.staged_copy import StagingOptions
 from headrace.storage.store_local import LocalStore
 from support.staged_datasets import make_dataset, same_bytes, tier
 

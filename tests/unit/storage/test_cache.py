@@ -10,7 +10,8 @@ import pytest
 
 from headrace.errors import StorageFullError
 from headrace.storage import cache
-from headrace.storage.staged import StagingOptions, ensure_staged, staged
+from headrace.storage.staged import ensure_staged, staged
+from headrace.storage.staged_copy import StagingOptions
 from headrace.storage.staged_folder import StagedFolder
 from headrace.storage.use import KEPT_S, in_use
 from support.staged_datasets import make_dataset, same_bytes, tier

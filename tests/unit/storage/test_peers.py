@@ -20,7 +20,8 @@ from headrace.storage.fetching import Tick
 from headrace.storage.peer_group import PeerGroup, prepare
 from headrace.storage.peer_server import Request
 from headrace.storage.peers import sharing
-from headrace.storage.staged import StagedCopy, StagingOptions, ensure_staged
+from headrace.storage.staged import ensure_staged
+from headrace.storage.staged_copy import StagedCopy, StagingOptions
 from headrace.storage.store_local import LocalStore
 from support.staged_datasets import counted_reads, make_dataset, same_bytes, tier
 
