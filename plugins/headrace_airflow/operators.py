@@ -139,7 +139,7 @@ class AcquireLeaseOperator(_StepTask):
         with told_to_airflow():
             leases.note_ready(run, lease_id)
         context["ti"].xcom_push(DASHBOARD_KEY, seen.dashboard_url)
-        self.log.info("Lease %s is ready; Dask dashboard: %s", lease_id, seen.dashboard_url)
+        self.log.info("Lease %s is ready; its dashboard: the link on the tab Details", lease_id)
         return lease_id
 
 

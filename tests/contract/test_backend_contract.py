@@ -11,12 +11,14 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
+from headrace.leases.keys import make_keys
 from headrace.leases.marks import marked
 from headrace.leases.overview import views
 from headrace.leases.reap import leftovers, reap
@@ -28,12 +30,28 @@ from headrace.steps import mailbox
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import fleet_functions
+from support.doors import Door, doors, key_of, knock, no_key, page_status
 from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_probe, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
 GONE_WITHIN_S = 60.0
 """The promise; a machine with nothing else to do takes seconds."""
+
+
+PAGES = (
+    "",
+    "status",
+    "status/ws",
+    "health",
+    "metrics",
+    "sitemap.json",
+    "info/main/workers.html",
+    "json/counts.json",
+    "statics/css/base.css",
+    "static/js/bokeh.min.js",
+)
+"""Pages of Dask's dashboard, each of another part of it."""
 
 
 class BackendContract:
@@ -86,6 +104,37 @@ class BackendContract:
         assert processes_of(folder) == []
         wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 120, "an outcome")
         client.end(folder)  # harmless
+
+    def test_every_port_asks_for_the_key_of_the_lease(self, site: Path) -> None:
+        """Other accounts of the machine reach the ports, and Dask runs what it is sent."""
+        folder = opened(site, self.role(kind="pool"))
+        other = LeaseFolder(site / "other")
+        make_keys(other)
+        with Fleet.open(folder) as fleet:
+            fleet.nodes(1, START_TIMEOUT_S)
+            found = doors(processes_of(folder)) - {dashboard_of(folder)}
+            assert len(found) == 3  # of scheduler, nanny and worker
+            for door in found:
+                assert knock(door, key_of(folder)) == "open"
+                assert knock(door, no_key()) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+                assert knock(door, key_of(other)) == "TLSV1_ALERT_UNKNOWN_CA"
+        assert folder.tls.stat().st_mode & 0o777 == 0o700
+        assert {each.stat().st_mode & 0o777 for each in folder.tls.iterdir()} == {0o600}
+
+    def test_only_who_knows_its_link_sees_the_dashboard(self, site: Path) -> None:
+        folder = opened(site, self.role())
+        info = client.info(folder)
+        assert info is not None
+        door = dashboard_of(folder)
+        secret = urlsplit(info.dashboard_url).path.split("/")[1]
+        assert page_status(door, f"/{secret}/status") == 200
+        for before in ("", "/", "/" + "0" * len(secret)):
+            for page in PAGES:
+                assert page_status(door, f"{before}/{page}") == 403, page
+        assert folder.info.stat().st_mode & 0o077 == 0
+        for process in processes_of(folder):
+            assert secret not in " ".join(process.cmdline())
+            assert secret not in " ".join(process.environ().values())
 
     def test_closes_while_it_starts(self, site: Path) -> None:
         folder = start(site, self.role(nodes=2))
@@ -299,6 +348,14 @@ class TestSlurmPool(BackendContract):
 
 def processes_of(folder: LeaseFolder) -> list[psutil.Process]:
     return marked([folder])[str(folder.path.resolve())]
+
+
+def dashboard_of(folder: LeaseFolder) -> Door:
+    info = client.info(folder)
+    assert info is not None
+    port = urlsplit(info.dashboard_url).port
+    assert port is not None
+    return Door("127.0.0.1", port)
 
 
 def host_of(folder: LeaseFolder) -> psutil.Process:

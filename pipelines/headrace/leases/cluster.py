@@ -17,7 +17,8 @@ from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
 from headrace.errors import LeaseError
-from headrace.leases.dashboard import offer_dashboard
+from headrace.leases.dashboard import LeaseScheduler
+from headrace.leases.keys import make_keys
 from headrace.leases.records import LeaseSpec
 from headrace.leases.resources import DEMAND, NODE, SLOT
 from headrace.recipe.site import Role
@@ -32,7 +33,7 @@ _ADAPT_EVERY_S = 0.5
 _KEEP_EVERY_S = 1.0
 _CLOSE_TIMEOUT_S = 15.0
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     # training starts processes of its own below a worker
     "distributed.worker.daemon": False,
     # work whose worker died is tried again by those who know how, not blindly
@@ -43,12 +44,18 @@ CONFIG = {
     "distributed.deploy.lost-worker-timeout": "10s",
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
+    # a worker has no pages: nobody looks at them, and every account of its machine could
+    "distributed.worker.http.routes": [],
 }
 """Dask's settings in the host and in all workers."""
 
 
 class NodeCluster(LocalCluster):  # type: ignore[misc]
     """A LocalCluster whose workers are called node-0, node-1, …; freed names are taken again."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.scheduler_spec["cls"] = LeaseScheduler
 
     def new_worker_spec(self) -> dict[str, Any]:
         """Name and options of the next worker."""
@@ -89,7 +96,7 @@ class OpenCluster:
     @property
     def dashboard_url(self) -> str:
         """Address of the dashboard."""
-        return f"http://{_HOST}:{self._cluster.scheduler.http_server.port}/status"
+        return str(self._cluster.scheduler.dashboard_url)
 
     @property
     def job_ids(self) -> tuple[str, ...]:
@@ -113,8 +120,8 @@ class OpenCluster:
 async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
     """Open a cluster on this machine.
 
-    Side effects: sets Dask's configuration and the environment of this process, both of which
-    the workers take over.
+    Side effects: writes key and certificate into the lease's folder; sets Dask's configuration and
+    the environment of this process, both of which the workers take over.
 
     Raises:
         LeaseError: Not all nodes of a gang were there within the role's `start_timeout`.
@@ -123,8 +130,7 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
     dask.config.set(CONFIG)
     logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
     os.environ.update(worker_environment(role))
-    cluster = await NodeCluster(**_options(role, _scratch(folder)))
-    offer_dashboard(cluster.scheduler)
+    cluster = await NodeCluster(security=make_keys(folder), **_options(role, _scratch(folder)))
     try:
         if role.kind == "gang":
             cluster.scale(role.nodes)
@@ -189,8 +195,6 @@ def _options(role: Role, scratch: Path) -> dict[str, Any]:
         "processes": True,
         "host": _HOST,
         "scheduler_port": 0,
-        "dashboard_address": f"{_HOST}:0",
-        "scheduler_kwargs": {"dashboard": False},
         "memory_limit": 0,
         "resources": {NODE: 1, SLOT: role.threads_per_node},
         "local_directory": str(scratch),

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from distributed import Nanny, Scheduler
+from distributed import Nanny
 
 from headrace.errors import LeaseError
 from headrace.leases import preflight
 from headrace.leases.batch.systems import system_of
 from headrace.leases.client import GAVE_UP, request_close
 from headrace.leases.contained import ContainedNode
+from headrace.leases.dashboard import LeaseScheduler
 from headrace.leases.encryption import security
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.leases.resources import NODE, SLOT
@@ -30,7 +31,6 @@ from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 
-_LOOPBACK = "127.0.0.1"
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 15.0
 _DEATH_TIMEOUT_S = 30.0
@@ -39,7 +39,7 @@ _DEATH_TIMEOUT_S = 30.0
 class GangCluster:
     """An open gang, as its host sees it."""
 
-    def __init__(self, folder: LeaseFolder, job_id: str, scheduler: Scheduler) -> None:
+    def __init__(self, folder: LeaseFolder, job_id: str, scheduler: LeaseScheduler) -> None:
         self._folder = folder
         self._job_id = job_id
         self._scheduler = scheduler
@@ -55,7 +55,7 @@ class GangCluster:
     @property
     def dashboard_url(self) -> str:
         """Address of the dashboard: on the first node only, for an SSH tunnel."""
-        return f"http://{_LOOPBACK}:{self._scheduler.http_server.port}/status"
+        return self._scheduler.dashboard_url
 
     @property
     def job_ids(self) -> tuple[str, ...]:

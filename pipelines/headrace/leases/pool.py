@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from distributed import Scheduler
-
+from headrace.leases.dashboard import LeaseScheduler
 from headrace.leases.pool_jobs import PoolJobs
 from headrace.leases.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.leases.scaler import Scaler
@@ -32,7 +31,7 @@ class PoolCluster:
         folder: LeaseFolder,
         spec: LeaseSpec,
         jobs: PoolJobs,
-        scheduler: Scheduler,
+        scheduler: LeaseScheduler,
         job_ids: tuple[str, ...],
     ) -> None:
         self._folder = folder
@@ -50,7 +49,7 @@ class PoolCluster:
     @property
     def dashboard_url(self) -> str:
         """Address of the dashboard: on the host's machine only, for an SSH tunnel."""
-        return f"http://127.0.0.1:{self._scheduler.http_server.port}/status"
+        return self._scheduler.dashboard_url
 
     @property
     def job_ids(self) -> tuple[str, ...]:

@@ -10,20 +10,17 @@ import warnings
 
 import dask
 import psutil
-from distributed import Scheduler
 from distributed.utils import get_ip, get_ip_interface
 
 from headrace.errors import LeaseError
 from headrace.leases.cluster import CONFIG, worker_environment
-from headrace.leases.dashboard import offer_dashboard
-from headrace.leases.encryption import make_keys
+from headrace.leases.dashboard import LeaseScheduler
+from headrace.leases.keys import make_keys
 from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
-_LOOPBACK = "127.0.0.1"
 
-
-async def open_scheduler(folder: LeaseFolder, spec: LeaseSpec) -> Scheduler:
+async def open_scheduler(folder: LeaseFolder, spec: LeaseSpec) -> LeaseScheduler:
     """Open the scheduler of a lease whose nodes are elsewhere.
 
     Side effects: sets Dask's configuration; writes key and certificate into the lease's folder.
@@ -32,15 +29,12 @@ async def open_scheduler(folder: LeaseFolder, spec: LeaseSpec) -> Scheduler:
         LeaseError: This machine has no such network interface.
     """
     configure()
-    scheduler = await Scheduler(
+    scheduler: LeaseScheduler = await LeaseScheduler(
         host=address(spec.role.batch.interface),
         port=0,
         protocol="tls",
         security=make_keys(folder),
-        dashboard=False,
-        dashboard_address=f"{_LOOPBACK}:0",
     )
-    offer_dashboard(scheduler)
     return scheduler
 
 

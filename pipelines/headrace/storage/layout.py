@@ -116,7 +116,7 @@ class LeaseFolder:
 
     @property
     def tls(self) -> Path:
-        """Folder of the key and certificate of the Dask cluster; absent on one machine alone."""
+        """Folder of the key and certificate of the Dask cluster."""
         return self.path / "tls"
 
     @property
