@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli import airflow_server
+from headrace.cli.console import open_console
 from headrace.errors import UserError
 
 _POLL_S = 0.5
@@ -42,7 +43,7 @@ def up(
 
         headrace up --port 8088 --foreground
     """
-    console = Console(highlight=False)
+    console = open_console()
     before = airflow_server.running()
     if before is not None:
         console.print(f"Airflow is up already: {before.url}")

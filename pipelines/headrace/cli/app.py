@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import typer
-from rich.console import Console
 
 from headrace import __version__
 from headrace.cli import (
@@ -21,6 +20,7 @@ from headrace.cli import (
     schema,
     site,
 )
+from headrace.cli.console import open_console
 from headrace.errors import HeadraceError
 from headrace.processes import tell_children
 
@@ -72,9 +72,9 @@ def main() -> None:
     try:
         build()()
     except HeadraceError as error:
-        console = Console(stderr=True, highlight=False)
+        console = open_console(stderr=True)
         console.print("error:", style="bold red", end=" ")
-        console.print(str(error), markup=False, soft_wrap=True)
+        console.print(str(error), highlight=False, soft_wrap=True)
         sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)

@@ -214,7 +214,7 @@ def _run(bench: Bench, peers: bool, *, as_json: bool) -> None:
 
     others = all_peers() if peers else ()
     command = " ".join(["headrace", *sys.argv[1:]])
-    with _tidy_end(), telling(Console(stderr=True)) as tick:
+    with _tidy_end(), telling(open_console(stderr=True)) as tick:
         report = run(command, others, lambda: bench(others, tick))
     if as_json:
         typer.echo(report.model_dump_json(indent=1))

@@ -184,7 +184,6 @@ def _print_room(room: TierRoom, console: Console) -> None:
         f"{room.name}: {decimal(room.held_bytes)} held{budget}, room for "
         f"{decimal(room.usable_bytes)} more  {room.folder}",
         highlight=False,
-        markup=False,
     )
 
 

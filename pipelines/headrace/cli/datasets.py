@@ -136,15 +136,20 @@ def _s3(site: str | None) -> StoreOptions | None:
 
 
 def _bytes_bar(quiet: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    console = Console(stderr=True, quiet=quiet)
-    return Progress(*columns, TransferSpeedColumn(), console=console, transient=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
+    return Progress(
+        *columns,
+        TransferSpeedColumn(),
+        console=open_console(stderr=True, quiet=quiet),
+        transient=True,
+    )
 
 
 def _print_findings(manifest: Manifest, findings: tuple[Finding, ...], console: Console) -> None:
     if not findings:
+        console.print("intact", style="green", end="")
         console.print(
-            f"[green]intact[/green]: {len(manifest.shards):,} shards, "
+            f": {len(manifest.shards):,} shards, "
             f"{manifest.num_samples:,} samples, {decimal(manifest.num_bytes)}"
         )
         return
@@ -163,7 +168,7 @@ def _print_findings(manifest: Manifest, findings: tuple[Finding, ...], console: 
 
 def _print_dataset(summary: DatasetSummary, console: Console) -> None:
     manifest = summary.manifest
-    console.print(f"[bold]{manifest.name}[/bold]  {summary.path}", highlight=False)
+    console.print(Text.assemble((manifest.name, "bold"), f"  {summary.path}"))
     console.print(
         f"{summary.num_samples:,} samples, {len(manifest.shards):,} shards, "
         f"{decimal(summary.num_bytes)}, format {manifest.format_version}, "
@@ -173,7 +178,7 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
     for table in _tables(manifest):
         console.print(table)
     for file in summary.missing:
-        console.print(f"missing or of another size: {file}", style="red", markup=False)
+        console.print(f"missing or of another size: {file}", style="red")
 
 
 def _tables(manifest: Manifest) -> list[Table]:
@@ -259,7 +264,7 @@ def _add_more(table: Table, count: int) -> None:
 
 
 def _print_shard(summary: ShardSummary, console: Console) -> None:
-    console.print(f"[bold]{summary.path}[/bold]", highlight=False)
+    console.print(str(summary.path), style="bold", highlight=False)
     console.print(
         f"split {summary.split}, {summary.num_samples:,} samples, {decimal(summary.num_bytes)}",
         highlight=False,

@@ -24,7 +24,11 @@ def telling(console: Console, now_s: Callable[[], float] = time.perf_counter) ->
         now_s: The time, in seconds from any moment.
     """
     if console.is_terminal:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+        )
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("beginning", total=None)
             yield lambda text: progress.update(task, description=text)

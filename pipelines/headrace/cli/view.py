@@ -155,7 +155,7 @@ def print_failures(view: RunView, console: Console) -> None:
     for step in failed:
         state = step.state.value if step.state else ""
         why = f" ({step.failure_class.value})" if step.failure_class else ""
-        console.print(f"[red]{step.name} {state}[/red]{why}:", end=" ", highlight=False)
+        console.print(Text.assemble((f"{step.name} {state}", "red"), f"{why}:"), end=" ")
         _print_plain(step.message, console)
         if step.trace:
             _print_plain(step.trace.rstrip(), console)

@@ -60,12 +60,12 @@ class Watching:
         if (told := tuple(remarks(view))) != self._remarks:
             self._remarks = told
             for remark in told:
-                self._console.print(remark, markup=False, highlight=False, soft_wrap=True)
+                self._console.print(remark, highlight=False, soft_wrap=True)
         for step in view.steps:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
             if step.state is not None and self._told.get(step.name) != state:
                 self._told[step.name] = state
-                self._console.print(_line(step), markup=False, highlight=False, soft_wrap=True)
+                self._console.print(_line(step), highlight=False, soft_wrap=True)
 
 
 def _line(step: StepView) -> str:

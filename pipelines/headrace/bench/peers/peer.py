@@ -13,8 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-EXTRA = "bench"
+_EXTRA = "bench"
 """Optional dependencies of headrace that bring the peers."""
+
+_OWN_EXTRA = {"mosaicml-streaming": "bench-mosaic"}
+"""Extras of peers that ask for older packages than `constraints.txt` names, by distribution."""
 
 MODULES = ("files", "naive_h5py", "webdataset", "litdata", "mosaic", "hf_datasets", "hf_arrow")
 """Modules of this package with a `PEER` each."""
@@ -105,5 +108,6 @@ def load(module: str) -> Peer:
 def missing(peer: Peer) -> str:
     """Why a peer cannot run here, and what to do; empty when it can."""
     if importlib.util.find_spec(peer.module) is None:
-        return f"not installed (pip install headrace[{EXTRA}])"
+        extra = _OWN_EXTRA.get(peer.package, _EXTRA)
+        return f"not installed (pip install 'headrace[{extra}]')"
     return ""
