@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,8 @@ def test_a_training_goes_on_at_its_position(folder, kind, drop_last, prefetch, b
     seen += epoch_of(second, 1)
     full = [batch for batch in whole if len(batch) == BATCH]
     assert seen[: len(full)] == full
+    left_out = len(list(chain(*whole))) - len(list(chain(*seen)))
+    assert 0 <= left_out < max(before, after)
     for batch, expected in zip(seen[len(full) :], whole[len(full) :], strict=False):
         assert batch == expected[: len(batch)]
         assert len(batch) > len(expected) - max(before, after)

@@ -274,6 +274,7 @@ def test_images_of_one_shape_are_one_tensor_and_the_batch_keeps_its_memory(folde
         fields=["png", "label"],
     )
     kept = list(loader)
+    assert len(kept) == NUM // 3
     for batch in kept:
         assert batch["png"].shape == (3, 2, 3, 3)
         assert batch["png"][:, 0, 0, 0].tolist() == batch["sample_id"].tolist()
@@ -283,3 +284,4 @@ def test_images_of_one_shape_are_one_tensor_and_the_batch_keeps_its_memory(folde
 def test_arrays_that_came_alone_may_be_written_to():
     array = decode_one(image_bytes(3, "png"), "png")
     array[0] = 1
+    assert (array[0] == 1).all()

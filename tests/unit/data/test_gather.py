@@ -44,6 +44,7 @@ def test_every_dtype_equals_indexing_the_whole(folder: Path) -> None:
     dataset = ShardedDataset(folder, "train")
     gatherer = pickle.loads(pickle.dumps(Gatherer(dataset)))
     indices = np.array([39, 0, 9, 9, 8, 17, 35])
+    assert len(dataset.manifest.fields) > 5
     for info in dataset.manifest.fields:
         found = gatherer.gather([info], indices)[info.name]
         np.testing.assert_array_equal(found.numpy(), dataset.gather(info.name, indices))
@@ -73,6 +74,7 @@ def test_batches_that_are_kept_never_change(folder: Path, prefetch: int) -> None
                 kept.append((ids, batch["image"].view(8, 2, -1)[:, 1]))
                 kept.append((ids, torch.from_numpy(batch["image"].numpy()[:, 5:6])))
                 kept.append((ids[2:3], batch["image"][2:3].detach()))
+    assert len(kept) == 4 * 2 * 3
     for ids, part in kept:
         assert torch.equal(part, ids[:, None].expand_as(part))
 

@@ -206,7 +206,9 @@ def encoded(folder: Path, items: list[bytes]) -> ShardedDataset:
 def test_encoded_images_are_decoded_in_order(tmp_path):
     dataset = encoded(tmp_path, [png(shade) for shade in range(9)])
     order = TrainOrder(num_samples=9, seed=0, global_batch_size=3)
-    for batch in BatchLoader(dataset, order):
+    batches = list(BatchLoader(dataset, order))
+    assert len(batches) == 3
+    for batch in batches:
         assert batch["image"].shape == (3, 2, 3)
         assert batch["image"][:, 1, 2].tolist() == batch["sample_id"].tolist()
 

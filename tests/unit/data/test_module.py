@@ -67,7 +67,9 @@ def test_ranks_draw_other_numbers(folder):
 
 def test_validation_is_transformed_but_not_augmented(folder):
     module = make_module(folder, training=False)
-    for batch in module.val_dataloader():
+    batches = list(module.val_dataloader())
+    assert sum(len(batch["sample_id"]) for batch in batches) == 2
+    for batch in batches:
         after = module.on_after_batch_transfer(batch, 0)
         assert torch.allclose(after["array"], (batch["array"] - 1) / 2)
     assert module.has_validation

@@ -23,7 +23,9 @@ def problems(kind: str, content: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["recipe", "site"])
 def test_the_built_in_files_are_valid(kind: str):
-    for file in available(f"{kind}s").values():
+    files = available(f"{kind}s")
+    assert files
+    for file in files.values():
         assert problems(kind, yaml.safe_load(file.read_text())) == []
 
 

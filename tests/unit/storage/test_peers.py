@@ -195,8 +195,9 @@ def test_a_node_that_cannot_let_a_peer_in_lets_in_the_next(tmp_path, monkeypatch
 def test_key_is_private(tmp_path):
     group, _ = groups(tmp_path, 2)
     assert group.folder.stat().st_mode & 0o777 == 0o700
-    for file in group.folder.iterdir():
-        assert file.stat().st_mode & 0o777 == 0o600
+    files = list(group.folder.iterdir())
+    assert files
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
 def test_nodes_take_turns():
