@@ -11,6 +11,7 @@ from headrace.cli import (
     airflow,
     bench,
     cache,
+    chaos,
     datasets,
     demo,
     leases,
@@ -59,6 +60,7 @@ def build() -> typer.Typer:
         datasets,
         cache,
         bench,
+        chaos,
         ledger,
         schema,
     ):

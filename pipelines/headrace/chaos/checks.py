@@ -1,0 +1,131 @@
+"""What a run gave and left behind, and how that differs from the run that nobody disturbed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from headrace.leases.overview import views
+from headrace.leases.reap import leftovers
+from headrace.ledger.ledger import Ledger
+from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace.storage.layout import LeaseFolder, SiteFolder
+from headrace.storage.manifest import read_manifest
+
+_KEPT = ("datasets", "tier", "runs")
+"""Folders of a home in which a disturbed run leaves the same files as any other."""
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}|\.[0-9a-f]{32}")
+"""Names of what `storage.atomic` and the mailbox write before it has its final name."""
+_MEMORY = Path("/dev/shm")
+
+
+class Result(BaseModel):
+    """What a run gave: the same for equal recipes, whatever happened on the way."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    dataset: str
+    """Fingerprint of the packed samples."""
+    weights: str
+    """Hash of the trained weights."""
+    steps: int
+    """Optimizer steps."""
+    train_metrics: dict[str, float]
+    """Last figures of the training."""
+    test_metrics: dict[str, float]
+    """Figures of the evaluation."""
+    samples: tuple[int, int, int]
+    """Samples of the test split: in the dataset, counted, counted different ones."""
+    files: frozenset[str]
+    """Files that are there, without those of leases."""
+
+
+def result_of(home: Path, run: RunRecord) -> Result:
+    """What a run that has succeeded gave."""
+    pack, train, test = (run.outputs[step] for step in ("pack", "train", "evaluate"))
+    manifest = read_manifest(Path(pack["dataset"]))
+    with np.load(test["predictions"]) as predictions:
+        counted = predictions["sample_id"]
+    return Result(
+        dataset=manifest.fingerprint,
+        weights=train["weights_xxh3"],
+        steps=train["steps"],
+        train_metrics=train["metrics"],
+        test_metrics=test["metrics"],
+        samples=(manifest.splits["test"], test["num_samples"], len(np.unique(counted))),
+        files=_files(home, run.run_id),
+    )
+
+
+def wrong(home: Path, run: RunRecord | None, reference: Result) -> Iterator[str]:
+    """In which way the result of a run is not that of the reference."""
+    if run is None:
+        yield "the run is not in the ledger"
+    elif run.state is not StepState.SUCCEEDED:
+        yield f"the run is {run.state.value}"
+    else:
+        yield from differences(result_of(home, run), reference)
+
+
+def differences(found: Result, reference: Result) -> Iterator[str]:
+    """In which way two results differ; which files are there is none of it."""
+    for name in Result.model_fields:
+        ours, theirs = getattr(found, name), getattr(reference, name)
+        if name != "files" and ours != theirs:
+            yield f"{name}: {ours}, not {theirs}"
+
+
+def left_over(home: Path, run: RunRecord, reference: Result, pids: set[int]) -> Iterator[str]:
+    """What the run left behind that the reference did not, processes apart."""
+    extra = sorted(_files(home, run.run_id) - reference.files)
+    yield from (f"file {name}" for name in extra)
+    leases = SiteFolder(home).leases
+    temporary = (path for path in leases.rglob(".*") if _TEMPORARY.fullmatch(path.name))
+    yield from (f"temporary {path.relative_to(home)}" for path in temporary)
+    yield from (f"memory {name}" for name in _of_processes(pids))
+    yield from (f"open lease {view.lease_id}" for view in views(SiteFolder(home)))
+    yield from (f"lease {each.folder.lease_id}: {each.why}" for each in leftovers(SiteFolder(home)))
+    yield from _disagreements(home, run.run_id)
+
+
+def _files(home: Path, run_id: str) -> frozenset[str]:
+    found = (path for folder in _KEPT for path in (home / folder).rglob("*") if path.is_file())
+    return frozenset(str(path.relative_to(home)).replace(run_id, "RUN") for path in found)
+
+
+def _of_processes(pids: set[int]) -> Iterator[str]:
+    """Shared memory whose name has the id of one of these processes."""
+    for entry in _MEMORY.iterdir():
+        if pids.intersection(map(int, re.findall(r"\d+", entry.name))):
+            yield entry.name
+
+
+def _disagreements(home: Path, run_id: str) -> Iterator[str]:
+    """Where ledger and disk differ."""
+    ledger = Ledger.open(f"sqlite:///{home / 'ledger.db'}")
+    rows = {row.lease_id: row for row in ledger.leases(run_id=run_id)}
+    for row in rows.values():
+        if row.state.is_active:
+            yield f"ledger: lease {row.lease_id} is {row.state.value}"
+    for folder in (LeaseFolder(path) for path in SiteFolder(home).leases.iterdir()):
+        if folder.lease_id not in rows or not folder.closed.exists():
+            yield f"disk: lease {folder.lease_id} is not closed, or not in the ledger"
+    for attempt in ledger.attempts(run_id):
+        yield from _disagreement(SiteFolder(home), attempt)
+
+
+def _disagreement(site: SiteFolder, attempt: AttemptRecord) -> Iterator[str]:
+    name = f"ledger: attempt {attempt.step}/{attempt.attempt} is {attempt.state.value}"
+    if not attempt.state.is_final:
+        yield name
+    if attempt.number is None or attempt.state is not StepState.SUCCEEDED:
+        return
+    result = mailbox.outcome(site.lease(attempt.lease_id).step(attempt.number))
+    if result is None or result.state is not StepState.SUCCEEDED:
+        yield f"{name}, on disk it is {result and result.state.value}"

@@ -1,0 +1,57 @@
+"""`headrace chaos`: twenty random disturbances of real runs, of which nothing shows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.chaos.campaign import Campaign
+from headrace.chaos.ground import Ground
+from headrace.chaos.outcome import Reference
+from headrace.chaos.processes import Processes
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+SEED = int(os.environ.get("HEADRACE_CHAOS_SEED", "10"))
+NUM_RUNS = 20
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    return Ground(tmp_path_factory.mktemp("chaos"))
+
+
+@pytest.fixture(scope="module")
+def reference(ground: Ground) -> Reference:
+    """The run that all others are compared with."""
+    return Campaign(ground=ground, seed=SEED, numbers=()).reference()
+
+
+def test_twenty_runs_end_as_if_nothing_had_been_done_to_them(ground: Ground, reference: Reference):
+    campaign = Campaign(ground=ground, seed=SEED, numbers=range(NUM_RUNS), jobs=2)
+    outcomes = list(campaign.outcomes(reference))
+    unwell = [outcome.model_dump_json(indent=1) for outcome in outcomes if not outcome.is_well]
+    assert not unwell, "\n".join(unwell)
+    assert len(outcomes) == NUM_RUNS
+    # what lives for less than a second may be gone in time
+    assert sum(outcome.hit is not None for outcome in outcomes) >= NUM_RUNS - 2
+
+
+def test_a_run_that_does_not_end_in_time_is_told_and_ended(ground: Ground, reference: Reference):
+    campaign = Campaign(ground=ground, seed=SEED, numbers=(0,), limit_s=3.0)
+    (outcome,) = campaign.outcomes(reference)
+    assert outcome.hung == "waited in vain for `headrace run`"
+    assert any(line.startswith("command ") for line in outcome.left)
+    home: Path = ground.folder / "trial-0"
+    assert not Processes(home).living()
+
+
+def test_another_result_is_told(ground: Ground, reference: Reference):
+    result = reference.result.model_copy(update={"weights": "0" * 32, "files": frozenset()})
+    other = reference.model_copy(update={"result": result})
+    (outcome,) = Campaign(ground=ground, seed=SEED, numbers=(1,)).outcomes(other)
+    assert outcome.wrong == (f"weights: {reference.result.weights}, not {result.weights}",)
+    assert any(line.startswith("file runs/RUN/") for line in outcome.left)
+    assert (ground.folder / "trial-1").exists()

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from headrace.chaos.checks import Result, differences, left_over, wrong
+from headrace.ledger.ledger import Ledger
+from headrace.ledger.records import RunRecord
+from headrace.states import StepState
+from headrace.storage.layout import SiteFolder
+
+RESULT = Result(
+    dataset="f",
+    weights="w",
+    steps=10,
+    train_metrics={"loss": 0.5},
+    test_metrics={"accuracy": 0.9},
+    samples=(7, 7, 7),
+    files=frozenset({"runs/RUN/report/report.html"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, []),
+        ({"files": frozenset()}, []),
+        ({"weights": "v"}, ["weights: v, not w"]),
+        ({"samples": (7, 8, 7)}, ["samples: (7, 8, 7), not (7, 7, 7)"]),
+        (
+            {"test_metrics": {"accuracy": 0.8}, "steps": 9},
+            ["steps: 9, not 10", "test_metrics: {'accuracy': 0.8}, not {'accuracy': 0.9}"],
+        ),
+    ],
+)
+def test_differences_of_results(changes: dict[str, object], told: list[str]):
+    assert list(differences(RESULT.model_copy(update=changes), RESULT)) == told
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with an empty ledger and no lease."""
+    Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    SiteFolder(tmp_path).leases.mkdir()
+    return tmp_path
+
+
+def run_of(home: Path, state: StepState = StepState.SUCCEEDED) -> RunRecord:
+    return RunRecord(
+        run_id="run-1",
+        key="k",
+        recipe_name="r",
+        site_name="s",
+        recipe_fingerprint="f",
+        folder=str(home / "runs" / "run-1"),
+        state=state,
+        created_at=time.time(),
+    )
+
+
+def touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def test_a_run_that_did_not_succeed_is_wrong(home: Path):
+    assert list(wrong(home, None, RESULT)) == ["the run is not in the ledger"]
+    assert list(wrong(home, run_of(home, StepState.FAILED), RESULT)) == ["the run is failed"]
+
+
+def test_files_that_the_reference_has_are_not_left_over(home: Path):
+    touch(home / "runs" / "run-1" / "report" / "report.html")
+    assert list(left_over(home, run_of(home), RESULT, set())) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("tier/datasets/.half", "file tier/datasets/.half"),
+        ("runs/run-1/report/.x", "file runs/RUN/report/.x"),
+        ("leases/l/.job.json.0123456789ab", "temporary leases/l/.job.json.0123456789ab"),
+        ("leases/l/steps/.0123456789abcdef0123456789abcdef", "temporary leases/l/steps/.0123"),
+        ("leases/l/host.json", "disk: lease l is not closed, or not in the ledger"),
+    ],
+)
+def test_what_else_is_there_is_left_over(home: Path, name: str, told: str):
+    touch(home / name)
+    found = list(left_over(home, run_of(home), RESULT, set()))
+    assert [each for each in found if each.startswith(told)]
+
+
+def test_shared_memory_of_its_processes_is_left_over(home: Path):
+    entry = Path("/dev/shm") / f"torch_{os.getpid()}_{uuid.uuid4().hex[:4]}z"
+    entry.touch()
+    try:
+        found = list(left_over(home, run_of(home), RESULT, {os.getpid()}))
+    finally:
+        entry.unlink()
+    assert found == [f"memory {entry.name}"]

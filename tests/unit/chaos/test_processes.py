@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.chaos.processes import Processes, describe, role_of
+from support.sleepers import sleeper
+from support.waiting import wait_until
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "role"),
+    [
+        ("python", "python -c from headrace.cli.app import main", "command"),
+        ("python", "python -m headrace.leases.host /l/1 --detach", "host"),
+        ("python", "python -m headrace.leases.guard /l/1", "guard"),
+        ("python", "python -m headrace.steps.run /l/1/steps/000001", "driver"),
+        ("python", "python -u -m headrace.steps.model_process 16", "server"),
+        ("rank 1", "python -u -m headrace.steps.model_process 16", "rank"),
+        ("predictor", "python -u -m headrace.steps.model_process 16", "predictor"),
+        ("dask worker [tc", "dask worker [tcp://127.0.0.1:1]", "worker"),
+        ("python", "python -c from multiprocessing.spawn import spawn_main", "worker"),
+        ("python", "python -c from multiprocessing.resource_tracker import main", "tracker"),
+        ("git", "git rev-parse HEAD", "other"),
+    ],
+)
+def test_roles(name: str, command: str, role: str):
+    assert role_of(name, command) == role
+
+
+def test_processes_of_this_home_alone_are_found_and_ended(tmp_path: Path):
+    processes = Processes(tmp_path / "mine")
+    with (
+        sleeper(tmp_path / "mine", "headrace.leases.host") as mine,
+        sleeper(tmp_path / "other", "headrace.leases.host") as other,
+    ):
+        found = wait_until(processes.living, 30, "the process to be found")
+        assert [(each.pid, role) for each, role in found.items()] == [(mine.pid, "host")]
+        assert describe(found)[0].startswith(f"host {mine.pid} (")
+        processes.kill()
+        assert mine.wait(30) == -9
+        assert other.poll() is None
+        assert processes.pids == {mine.pid}
+        assert not processes.living()
