@@ -129,6 +129,8 @@ class AcquireLeaseOperator(_StepTask):
             lambda: look_lease(folder.path, run.site.limits.lost_after),
             lambda it: it.state is not LeaseState.STARTING,
         )
+        if seen.state is LeaseState.LOST:
+            seen = look_lease(folder.path, run.site.limits.lost_after, twice=True)
         if seen.state is LeaseState.STARTING:
             trigger = LeaseTrigger(task=self._waiting(context, run), lease_folder=str(folder.path))
             kwargs = {"lease_id": lease_id}

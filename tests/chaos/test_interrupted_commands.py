@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.states import StepState
-from support.airflow_service import SITE, make_home
+from support.airflow_service import NARROW_LEASES, NARROW_SITE, SITE, make_home
 from support.disturbed import (
     GONE_S,
     HEADRACE,
@@ -97,6 +97,29 @@ def test_a_direct_run_is_ended_twice_and_resumed(
     for attempt in later:
         assert direct.events(attempt, "launch")[0]["resume"] is not None
     assert_nothing_runs(direct.home)
+
+
+def test_killed_commands_do_not_keep_others_from_their_leases(tmp_path: Path):
+    """As many as the site has leases are killed, with `kill -9`; nobody reaps; another one runs."""
+    records = Records(make_home(tmp_path / "home"))
+    killed = []
+    for number in range(NARROW_LEASES):
+        log = tmp_path / f"killed-{number}.log"
+        process = headrace(records.home, ["run", "digits", "--site", NARROW_SITE, *OVERRIDES], log)
+        killed.append((process, newest_run(records, log, process)))
+    for process, run_id in killed:
+        wait_until(
+            lambda run_id=run_id: records.ledger.leases(run_id=run_id), LONG_S, "it to have a lease"
+        )
+        process.kill()
+        process.wait()
+    log = tmp_path / "next.log"
+    process = headrace(records.home, ["run", "digits", "--site", NARROW_SITE, "--pack-only"], log)
+    assert process.wait(LONG_S) == 0, log.read_text()
+    for _, run_id in killed:
+        (lease,) = records.ledger.leases(run_id=run_id)
+        assert not lease.state.is_active
+    assert_nothing_runs(records.home)
 
 
 @pytest.mark.airflow

@@ -197,6 +197,18 @@ def test_a_lease_that_did_not_start_is_tried_again(run, context, script):
     assert not isinstance(caught.value, AirflowFailException)
 
 
+def test_a_lease_that_is_silent_at_one_look_only_is_waited_for(run, context, script, monkeypatch):
+    script("leases.acquire", "lease-1")
+    seen = {False: LeaseState.LOST, True: LeaseState.STARTING}
+    monkeypatch.setattr(
+        operators,
+        "look_lease",
+        lambda *_, twice=False: LeaseLook(state=seen[twice], dashboard_url="", why="silent"),
+    )
+    with pytest.raises(TaskDeferred):
+        acquire(run, context)
+
+
 def test_a_job_that_never_starts_fails_at_once(run, context, script):
     script("leases.acquire", "lease-1")
     why = "Slurm job 7 can never start: PartitionTimeLimit"

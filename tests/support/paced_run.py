@@ -100,11 +100,19 @@ class PacedRun:
         assert record is not None
         return record.job_id
 
-    def kill_host(self) -> None:
-        """Kill -9 the host of the lease."""
+    def has_lease(self) -> bool:
+        """Whether a lease that trains was asked for."""
+        return self.records.ledger.latest_lease(f"{self.run.run_id}/gpu") is not None
+
+    def host(self) -> psutil.Process:
+        """The host of the lease."""
         host = read_record(self.lease().host, HostRecord)
         assert host is not None
-        kill(psutil.Process(host.process.pid))
+        return psutil.Process(host.process.pid)
+
+    def kill_host(self) -> None:
+        """Kill -9 the host of the lease."""
+        kill(self.host())
 
     def kill_rank(self) -> None:
         """Kill -9 one of the ranks."""

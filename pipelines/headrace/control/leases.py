@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from headrace.control.books import ledger
 from headrace.control.owners import owner_process
+from headrace.control.room import why_no_room
 from headrace.control.runs import Run
+from headrace.control.settling import lost_nodes_of, settle, settle_ended
 from headrace.control.walltime.choice import shown
 from headrace.control.walltime.chosen import for_run
-from headrace.errors import BatchError
+from headrace.errors import CapacityError
 from headrace.leases import client
-from headrace.leases.records import LeaseSpec, PoolRecord, Walltime
+from headrace.leases.records import LeaseSpec, Walltime
+from headrace.leases.second_look import sure_state
 from headrace.ledger.records import LeaseRecord, LostNode
 from headrace.states import LeaseState
 from headrace.steps import mailbox
@@ -47,9 +49,24 @@ def acquire(run: Run, role_name: str) -> str:
         settle(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
-    ledger().add_lease(recorded(run, role_name, lease_id), max_active=run.site.limits.max_leases)
+    _enter(run, recorded(run, role_name, lease_id))
     _start(run, role_name, lease_id)
     return lease_id
+
+
+def _enter(run: Run, record: LeaseRecord) -> None:
+    """Take a place of the site, if need be one of a lease that has ended unnoticed."""
+    most = run.site.limits.max_leases
+    try:
+        ledger().add_lease(record, max_active=most)
+    except CapacityError:
+        settle_ended(run.site.name)
+    else:
+        return
+    try:
+        ledger().add_lease(record, max_active=most)
+    except CapacityError as error:
+        raise CapacityError(why_no_room(run) or error.what) from None
 
 
 def current(run: Run, role_name: str) -> str | None:
@@ -82,34 +99,9 @@ def release(run: Run, role_name: str, reason: str) -> None:
     if record is None or not record.state.is_active:
         return
     folder = run.lease_folder(record.lease_id)
-    if client.state(folder, run.site.limits.lost_after).is_active:
+    if sure_state(folder, run.site.limits.lost_after).is_active:
         _cancel_steps(folder, f"{RELEASED}: {reason}")
     settle(run, record, reason)
-
-
-def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
-    """Make sure nothing is left of a lease and record how it ended.
-
-    Args:
-        run: The run.
-        record: The lease.
-        reason: Written down as the reason, unless it has ended by itself.
-    """
-    folder = run.lease_folder(record.lease_id)
-    state = client.state(folder, run.site.limits.lost_after)
-    if state is LeaseState.LOST:
-        with suppress(BatchError):  # nobody is the wiser then, and it ends all the same
-            client.cause(folder)
-    client.end(folder, reason=reason)
-    why = client.why_ended(folder)
-    final = LeaseState.CLOSED if state.is_active else state
-    ledger().set_lease_state(
-        record.lease_id,
-        final,
-        ended_at=time.time(),
-        why_ended=why,
-        lost_nodes=_lost_nodes(folder),
-    )
 
 
 def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[LostNode, ...]:
@@ -122,15 +114,9 @@ def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[LostNode, ...]
     found = [
         node
         for record in records
-        for node in record.lost_nodes or _lost_nodes(run.lease_folder(record.lease_id))
+        for node in record.lost_nodes or lost_nodes_of(run.lease_folder(record.lease_id))
     ]
     return tuple(sorted(found, key=lambda each: each.at))
-
-
-def _lost_nodes(folder: LeaseFolder) -> tuple[LostNode, ...]:
-    """The same of one lease; its folder may be removed one day."""
-    pool = read_record(folder.pool, PoolRecord)
-    return tuple(LostNode(**each.model_dump()) for each in pool.ended) if pool is not None else ()
 
 
 def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
@@ -161,7 +147,7 @@ def _is_usable(run: Run, record: LeaseRecord) -> bool:
         return False
     if not folder.spec.exists():
         return True  # the caller before us ended between the ledger and the start
-    return client.state(folder, run.site.limits.lost_after).is_active
+    return sure_state(folder, run.site.limits.lost_after).is_active
 
 
 def _key(run: Run, role_name: str) -> str:
@@ -189,6 +175,7 @@ def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) ->
         role=role if walltime is None else walltime.of(role),
         walltime=walltime,
         heartbeat_s=run.site.limits.heartbeat,
+        lost_after_s=run.site.limits.lost_after,
         owner=owner_process(run.request.owner),
         code=run.recipe.code,
         tiers=run.site.tiers,

@@ -12,6 +12,7 @@ from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.leases import bad_nodes, lost_nodes
 from headrace.control.owners import owner_is_gone, owner_process
+from headrace.control.room import why_no_room
 from headrace.control.runs import Run, open_run
 from headrace.leases import client
 from headrace.ledger.records import AttemptRecord, LeaseRecord, LostNode, RunRecord
@@ -136,7 +137,7 @@ def _no_room(
     step = next((step for step in planned if step.name not in done), None)
     if step is None or step.role in {row.role for row in open_leases}:
         return ""
-    return ledger().why_no_room(run.site.name, run.site.limits.max_leases)
+    return why_no_room(run)
 
 
 def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, finish_run, open_run
+from headrace.control.settling import settle, settle_ended
 from headrace.control.steps import record_lost, record_outcome
 from headrace.errors import HeadraceError
 from headrace.leases import client
-from headrace.ledger.records import LeaseRecord, RunRecord
-from headrace.states import LeaseState, StepState
+from headrace.ledger.records import RunRecord
+from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.storage.layout import LeaseFolder
 
 OwnerIsDone = Callable[[RunRecord], bool]
 """Whether the owner of a run (an Airflow DAG run, say) has ended."""
@@ -55,7 +53,7 @@ def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tupl
             done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
         else:
             done += _cancel_steps(run, partial(step_is_abandoned, record))
-    return (*done, *_end_dead_leases())
+    return (*done, *settle_ended())
 
 
 def _write_off(record: RunRecord, error: HeadraceError) -> None:
@@ -75,7 +73,7 @@ def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
     _cancel_steps(run, lambda _step: True, reason)
     for record in ledger().leases(run_id=run.run_id):
         if record.state.is_active:
-            leases.settle(run, record, reason)
+            settle(run, record, reason)
     _settle_attempts(run)
     finish_run(run, state)
 
@@ -105,33 +103,3 @@ def _settle_attempts(run: Run) -> None:
             continue
         result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
         record_outcome(run.run_id, attempt.step, attempt.attempt, result)
-
-
-def _end_dead_leases() -> list[str]:
-    done = []
-    for record in ledger().active_leases():
-        try:
-            run, owner = open_run(record.run_id), ledger().run(record.run_id)
-        except HeadraceError as error:
-            _end_without_run(record, error)
-            done.append(f"lease {record.lease_id}: closed: {error.what}")
-            continue
-        if owner.state.is_final or not _is_alive(run, record):
-            leases.settle(run, record)
-            why = client.why_ended(run.lease_folder(record.lease_id))
-            done.append(f"lease {record.lease_id}: closed ({why})")
-    return done
-
-
-def _is_alive(run: Run, record: LeaseRecord) -> bool:
-    folder = run.lease_folder(record.lease_id)
-    if not folder.spec.exists():
-        return time.time() - record.created_at < run.site.limits.lost_after
-    return client.state(folder, run.site.limits.lost_after).is_active
-
-
-def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
-    client.end(LeaseFolder(Path(record.folder)))
-    ledger().set_lease_state(
-        record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
-    )

@@ -16,10 +16,12 @@ from headrace.control.runs import Run
 from headrace.control.walltime.chosen import can_grow
 from headrace.errors import LeaseEndsError, StepNotEndedError
 from headrace.leases import client
+from headrace.leases.second_look import sure_state
 from headrace.ledger.records import AttemptRecord
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
+from headrace.storage.atomic import look_afresh
 from headrace.storage.layout import LeaseFolder, StepFolder
 from headrace.training import checkpoints
 
@@ -120,13 +122,14 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
 def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:
     """The outcome of a step that left none: its lease has ended, or only its driver."""
     lease, folder = LeaseFolder(Path(ticket.lease_folder)), StepFolder(Path(ticket.step_folder))
-    is_alive = client.state(lease, run.site.limits.lost_after).is_active
+    is_alive = sure_state(lease, run.site.limits.lost_after).is_active
     if is_alive and result is not None and not lease.close.exists():
         return result
     if is_alive and result is None:
         raise StepNotEndedError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
     cause = client.cause(lease)
     client.end(lease)
+    look_afresh(folder.path)
     result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
     if cause is None or result.state is not StepState.LOST:
         return result

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.leases import client
+from headrace.leases.second_look import sure_state
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus
@@ -36,11 +37,17 @@ class Look:
     lease: LeaseLook
 
 
-def look_lease(lease_folder: Path, lost_after_s: float) -> LeaseLook:
-    """See how a lease stands; reads files, and asks the queue when the site's board is too old."""
+def look_lease(lease_folder: Path, lost_after_s: float, *, twice: bool = False) -> LeaseLook:
+    """See how a lease stands; reads files, and asks the queue when the site's board is too old.
+
+    Args:
+        lease_folder: The lease.
+        lost_after_s: Seconds without a heartbeat after which it counts as lost.
+        twice: Look a second time at a silent one, which takes some seconds; see `sure_state`.
+    """
     folder = LeaseFolder(lease_folder)
     info = client.info(folder)
-    state = client.state(folder, lost_after_s)
+    state = (sure_state if twice else client.state)(folder, lost_after_s)
     return LeaseLook(
         state=state,
         dashboard_url=info.dashboard_url if info else "",

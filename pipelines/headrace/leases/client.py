@@ -43,13 +43,19 @@ class Sight:
     host_alive: bool | None
     """Whether the host runs; None when it is not known: not started, or on another machine."""
     silent_s: float
-    """Seconds since the last sign of life: heartbeat, or else the request for the lease."""
+    """Seconds since the last sign of life: heartbeat, the host's report, or else the request."""
     is_ready: bool
     """Whether the machines were there."""
     has_host: bool = True
     """Whether a host has ever reported."""
     job: JobView | None = None
     """What the batch system says; None when there is none, or the host is well."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it tells more of an end than silence does."""
+        has_ended = self.ending is not None or (self.job is not None and self.job.is_ended)
+        return has_ended or self.host_alive is False
 
 
 def decide(sight: Sight, lost_after_s: float) -> LeaseState:
@@ -82,7 +88,7 @@ def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
         CapacityError: Too many jobs are there already; ask again, the lease waits meanwhile.
     """
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with FileLock(folder.path / ".start.lock", mode=0o600):
+    with FileLock(folder.start_lock, mode=0o600):
         if folder.host.exists() or folder.closed.exists() or folder.job.exists():
             return
         if read_record(folder.spec, LeaseSpec) != spec:
@@ -90,7 +96,8 @@ def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
         try:
             backend(spec.role.backend).launch(folder, spec)
         except JobRefusedError as error:
-            write_record(folder.closed, _failed(str(error)))
+            ending = Ending(state=LeaseState.FAILED, reason=str(error))
+            write_record(folder.closed, ending)
             raise
         except CapacityError as error:
             write_record(folder.waiting, Waiting(reason=error.what))
@@ -113,13 +120,14 @@ def spec(folder: LeaseFolder) -> LeaseSpec:
 def state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
     """How the lease stands, from its files and a look at its host process.
 
-    A lease that was never started, or whose folder has gone, counts as lost.
+    A lease that was never started, or whose folder has gone, counts as lost. Who would end one for
+    that looks twice: `second_look.sure_state`.
 
     Args:
         folder: The lease.
         lost_after_s: Seconds without a heartbeat after which it counts as lost.
     """
-    return decide(_look(folder), lost_after_s)
+    return decide(sight(folder), lost_after_s)
 
 
 def info(folder: LeaseFolder) -> LeaseInfo | None:
@@ -197,29 +205,29 @@ def bad_nodes(folder: LeaseFolder) -> BadNodes | None:
 
 def why_ended(folder: LeaseFolder) -> str:
     """Why the lease ended, in words for the user; empty while it lives."""
-    sight = _look(folder)
-    if sight.ending is not None:
-        return sight.ending.reason
+    seen = sight(folder)
+    if seen.ending is not None:
+        return seen.ending.reason
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:
         return _NEVER_STARTED
-    if decide(sight, asked.lost_after_s).is_active:
+    if decide(seen, asked.lost_after_s).is_active:
         return ""
-    if sight.job is not None and sight.job.is_ended:
-        return f"{sight.job.why}; see {folder.log}" if folder.log.exists() else sight.job.why
+    if seen.job is not None and seen.job.is_ended:
+        return f"{seen.job.why}; see {folder.log}" if folder.log.exists() else seen.job.why
     host = read_record(folder.host, HostRecord)
     if host is None:
         return f"The host process never reported; see {folder.log}"
     name = f"process {host.process.pid} on {host.process.host}"
-    if sight.host_alive is False:
+    if seen.host_alive is False:
         return f"The lease's host ({name}) died; see {folder.log}"
-    return f"The lease's host ({name}) gave no heartbeat for {sight.silent_s:.0f} s"
+    return f"The lease's host ({name}) gave no heartbeat for {seen.silent_s:.0f} s"
 
 
 def is_refused(folder: LeaseFolder) -> bool:
     """Whether the batch system will never start the lease's job, so that asking again is vain."""
     pool = read_record(folder.pool, PoolRecord)
-    job = _look(folder).job if pool is None else pool.failure
+    job = sight(folder).job if pool is None else pool.failure
     return job is not None and job.is_ended and not job.failure_class.is_retried
 
 
@@ -232,7 +240,7 @@ def waiting_for(folder: LeaseFolder) -> str:
         return ""
     if not folder.job.exists() and not folder.waiting.exists():
         return ""
-    job = _look(folder).job
+    job = sight(folder).job
     return "" if job is None or job.is_ended else job.why
 
 
@@ -242,7 +250,8 @@ def lacks(folder: LeaseFolder) -> str:
     return waiting_for(folder) if pool is None else pool.waits_for
 
 
-def _look(folder: LeaseFolder) -> Sight:
+def sight(folder: LeaseFolder) -> Sight:
+    """What is seen of a lease now."""
     # before `closed`, which the host writes as its last act
     host_alive = _host_alive(folder)
     has_host = folder.host.exists()
@@ -271,10 +280,6 @@ def _unsubmitted(folder: LeaseFolder) -> JobView | None:
     if waiting is None or time.time() - waiting.at > _WAITING_S:
         return None
     return JobView(is_ended=False, why=waiting.reason)
-
-
-def _failed(why: str) -> Ending:
-    return Ending(state=LeaseState.FAILED, reason=why)
 
 
 def _host_alive(folder: LeaseFolder) -> bool | None:

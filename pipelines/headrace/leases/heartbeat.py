@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from headrace.storage.atomic import read_text, write_text
+from headrace.leases.records import HostRecord
+from headrace.storage.atomic import read_record, read_text, write_text
 from headrace.storage.layout import LeaseFolder
 
 
@@ -24,7 +25,7 @@ def last_beat(folder: LeaseFolder) -> float | None:
 
 
 def silence_s(folder: LeaseFolder, *, host_is_here: bool) -> float:
-    """Seconds since the last sign of life: heartbeat, or else the request for the lease.
+    """Seconds since the last sign of life: heartbeat, the host's report, or else the request.
 
     Args:
         folder: The lease.
@@ -33,9 +34,17 @@ def silence_s(folder: LeaseFolder, *, host_is_here: bool) -> float:
     """
     found = _read(folder)
     if found is None:
-        return time.time() - (folder.spec.stat().st_mtime if folder.spec.exists() else 0.0)
+        return time.time() - _began_at(folder)
     at, ticked_s = found
     return time.monotonic() - ticked_s if host_is_here else time.time() - at
+
+
+def _began_at(folder: LeaseFolder) -> float:
+    """When the host began, before which it cannot be silent; without one, when it was asked for."""
+    host = read_record(folder.host, HostRecord)
+    if host is not None:
+        return host.started_at
+    return folder.spec.stat().st_mtime if folder.spec.exists() else 0.0
 
 
 def _read(folder: LeaseFolder) -> tuple[float, float] | None:

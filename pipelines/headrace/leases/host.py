@@ -195,7 +195,7 @@ async def _close(opening: asyncio.Task[Cluster]) -> None:
 def serve(folder: LeaseFolder) -> None:
     """Serve the lease in `folder`, unless another host does or it has ended.
 
-    Side effects: writes `host.json` first and `closed` last.
+    Side effects: writes a heartbeat and `host.json` first, and `closed` last.
     """
     lock = FileLock(folder.lock, mode=0o600)
     try:
@@ -212,6 +212,7 @@ def serve(folder: LeaseFolder) -> None:
         return
     spec = read_record(folder.spec, LeaseSpec)
     until = None if spec is None else _ends_at(spec)
+    beat(folder)  # first, so that nobody sees a host that has never given one
     write_record(folder.host, HostRecord(process=ProcessIdentity.of(), ends_at=until))
     ending = _serve_to_the_end(folder)
     if folder.spec.exists():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from headrace.errors import StepError
 from headrace.leases import client
 from headrace.leases.marks import marked
 from headrace.leases.records import LeaseSpec
+from headrace.leases.second_look import sure_states
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder
@@ -44,19 +46,31 @@ def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
     """
     known = folders(site)
     processes = marked(known)
-    found = []
+    num_processes = {each: len(processes[str(each.path.resolve())]) for each in known}
+    specs = dict(_readable(each for each in known if _may_be_left(each, num_processes[each])))
+    states = sure_states({folder: spec.lost_after_s for folder, spec in specs.items()})
+    whys = {each: _why_left(each, specs[each], states[each], num_processes[each]) for each in specs}
+    return tuple(
+        Leftover(folder=folder, why=why, num_processes=num_processes[folder])
+        for folder, why in whys.items()
+        if why
+    )
+
+
+def _may_be_left(folder: LeaseFolder, num_processes: int) -> bool:
+    """All but the newest ones of a site have ended, and left nothing."""
+    return num_processes > 0 or not folder.closed.exists()
+
+
+def _readable(known: Iterable[LeaseFolder]) -> Iterator[tuple[LeaseFolder, LeaseSpec]]:
     for folder in known:
-        num_processes = len(processes[str(folder.path.resolve())])
-        if folder.closed.exists() and not num_processes:  # as all but the newest ones of a site
-            continue
         try:
-            why = _why_left(folder, num_processes)
+            spec = read_record(folder.spec, LeaseSpec)
         except StepError as error:
             logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
             continue
-        if why:
-            found.append(Leftover(folder=folder, why=why, num_processes=num_processes))
-    return tuple(found)
+        if spec is not None:  # removed meanwhile
+            yield folder, spec
 
 
 def reap(site: SiteFolder) -> tuple[Leftover, ...]:
@@ -71,11 +85,7 @@ def reap(site: SiteFolder) -> tuple[Leftover, ...]:
     return found
 
 
-def _why_left(folder: LeaseFolder, num_processes: int) -> str:
-    spec = read_record(folder.spec, LeaseSpec)
-    if spec is None:  # removed meanwhile
-        return ""
-    state = client.state(folder, spec.lost_after_s)
+def _why_left(folder: LeaseFolder, spec: LeaseSpec, state: LeaseState, num_processes: int) -> str:
     if state is LeaseState.LOST:
         return client.why_ended(folder)
     if not state.is_active:

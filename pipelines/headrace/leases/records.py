@@ -65,7 +65,7 @@ class LeaseSpec(Record):
 
 
 class HostRecord(Record):
-    """The host process of a lease (`host.json`); written by the host itself, first of all."""
+    """The host process of a lease (`host.json`); written by the host itself, after a heartbeat."""
 
     process: ProcessIdentity
     """The host process."""

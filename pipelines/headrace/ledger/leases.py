@@ -66,16 +66,6 @@ class LeaseRows(Rows):
         with self._database.read() as connection:
             return fetch(connection, LeaseRecord, _active(site_name))
 
-    def why_no_room(self, site_name: str, max_active: int) -> str:
-        """Which leases take all places of a site; empty when another may be opened.
-
-        Args:
-            site_name: The site.
-            max_active: Leases that it may have open at once.
-        """
-        taken = self.active_leases(site_name)
-        return "" if len(taken) < max_active else _full(site_name, taken, max_active)[0]
-
     def leases(self, run_id: str | None = None, limit: int = 1000) -> tuple[LeaseRecord, ...]:
         """Leases, newest first.
 

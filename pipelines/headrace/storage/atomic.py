@@ -8,7 +8,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -102,6 +102,13 @@ def read_bytes(path: Path) -> bytes | None:
             if error.errno != errno.ESTALE:
                 raise
     return path.read_bytes()
+
+
+def look_afresh(folder: Path) -> None:
+    """List a folder, so that a shared file system forgets what it kept of it; it may be gone."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for _ in entries:
+            pass
 
 
 def read_text(path: Path) -> str | None:

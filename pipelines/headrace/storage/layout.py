@@ -76,7 +76,7 @@ class LeaseFolder:
 
     @property
     def host(self) -> Path:
-        """Identity of the host process; written by the host, first of all."""
+        """Identity of the host process; written by the host, after its first heartbeat."""
         return self.path / "host.json"
 
     @property
@@ -118,6 +118,11 @@ class LeaseFolder:
     def tls(self) -> Path:
         """Folder of the key and certificate of the Dask cluster."""
         return self.path / "tls"
+
+    @property
+    def start_lock(self) -> Path:
+        """Locked by whoever is starting the host, or submitting its job."""
+        return self.path / ".start.lock"
 
     @property
     def lock(self) -> Path:

@@ -6,11 +6,13 @@ is left in the queue, and the ledger says what ended each attempt.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headrace.control import leases
 from headrace.control.runs import Run
@@ -92,6 +94,50 @@ def test_kill_9_of_a_rank_a_worker_the_driver_and_the_host(
     assert len(paced.records.events(driver, "restart")) >= 2
     assert "signal 9" in driver.message
     assert driver.lease_id == host.lease_id != whole.lease_id
+
+
+_LOST_AFTER_S = 12.0
+_STOPPED_S = 8.0
+
+
+def test_a_gang_that_queued_for_long_and_whose_host_is_stopped_early_keeps_its_lease(
+    home: Path, slurm: DevSlurm, weights: str, no_leftover_processes: None
+):
+    """pains 34: silence counts from the host's beginning; the wait in the queue is none."""
+    site = yaml.safe_load((home / "sites" / "quick.yaml").read_text())
+    site |= {"name": "impatient", "limits": {"heartbeat": 1, "lost_after": _LOST_AFTER_S}}
+    (home / "sites" / "impatient.yaml").write_text(yaml.safe_dump(site))
+    slurm.run("sbatch", "--job-name=blocker", "--output=/dev/null", "--exclusive", "--nodes=4",
+              "--wrap=sleep 300")  # fmt: skip
+    paced = PacedRun(home, "impatient")
+
+    def disturb() -> Waiting:
+        yield from until(lambda: paced.has_lease() and paced.lease().job.exists())
+        yield from _pass(_LOST_AFTER_S + 3)
+        stopping = threading.Thread(target=_stop_at_once, args=(paced,))
+        stopping.start()
+        slurm.run("scancel", "--name=blocker")
+        yield from until(lambda: not stopping.is_alive())
+        yield from _pass(_STOPPED_S)
+        paced.host().resume()
+
+    paced.go(disturb())
+    assert_like(paced, weights, slurm)
+    (row,) = paced.records.ledger.leases(run_id=paced.run.run_id)
+    assert row.ended_at is not None
+    assert row.ended_at - row.created_at > _LOST_AFTER_S + _STOPPED_S
+    assert len(paced.attempts()) == 1
+
+
+def _stop_at_once(paced: PacedRun) -> None:
+    """Stop the host as soon as it has reported."""
+    wait_until(paced.lease().host.exists, LONG_S, "the host to report", poll_s=0.002)
+    paced.host().suspend()
+
+
+def _pass(seconds: float) -> Waiting:
+    since = time.monotonic()
+    yield from until(lambda: time.monotonic() - since > seconds)
 
 
 def test_slurms_daemons_and_nodes_go_away(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 from headrace.control.books import ledger
 from headrace.control.reaper import end_run, reap
-from headrace.leases import client
+from headrace.leases import client, second_look
+from headrace.leases.heartbeat import beat
 from headrace.processes import ProcessIdentity
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
+from headrace.storage.atomic import write_text
 from headrace.storage.layout import StepFolder
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 
@@ -118,3 +121,15 @@ def test_ending_a_run_leaves_no_open_attempt_not_even_one_that_was_never_submitt
     assert pack.message == "interrupted"
     assert train.failure_class is FailureClass.LOST
     assert "never submitted" in (train.message or "")
+
+
+def test_a_lease_that_is_silent_at_one_look_only_is_left_alone(monkeypatch):
+    """Its host was stopped for a moment, or a shared folder showed an old heartbeat."""
+    run = make_run()
+    lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
+    long_ago = run.site.limits.lost_after + 1
+    write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
+    monkeypatch.setattr(second_look, "_wait", lambda _seconds: beat(lease))
+    assert reap(nobody, nobody) == ()
+    assert not lease.close.exists()
+    assert state_of(run) == (StepState.RUNNING, [], [LeaseState.STARTING])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -12,13 +13,15 @@ from headrace.control.books import ledger
 from headrace.control.leases import acquire
 from headrace.control.reaper import end_run
 from headrace.control.steps import Ticket, cancel_step, collect, start_step
-from headrace.errors import CapacityError, StepError
+from headrace.errors import CapacityError, StepError, StepNotEndedError
+from headrace.leases import second_look
+from headrace.leases.heartbeat import beat
 from headrace.leases.records import HostRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult
-from headrace.storage.atomic import read_record, write_record
+from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import StepFolder
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
@@ -89,6 +92,20 @@ def test_the_end_of_a_step_that_has_not_ended_cannot_be_collected():
     assert isinstance(ticket, Ticket)
     with pytest.raises(StepError, match=f"Step pack of run {run.run_id} has not ended yet"):
         collect(run, ticket)
+
+
+def test_a_lease_that_is_silent_at_one_look_only_keeps_its_step(monkeypatch):
+    run = make_run()
+    lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
+    ticket = start_step(run, "pack")
+    assert isinstance(ticket, Ticket)
+    long_ago = run.site.limits.lost_after + 1
+    write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
+    monkeypatch.setattr(second_look, "_wait", lambda _seconds: beat(lease))
+    with pytest.raises(StepNotEndedError):
+        collect(run, ticket)
+    assert acquire(run, "cpu") == ticket.lease_id
+    assert not lease.close.exists()
 
 
 def test_only_a_running_step_is_asked_to_stop():

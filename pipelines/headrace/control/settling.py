@@ -1,0 +1,115 @@
+"""Leases that have ended, or must: nothing is left of them, and the ledger says so."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.control.books import ledger
+from headrace.control.owners import owner_is_gone
+from headrace.control.runs import Run, open_run
+from headrace.errors import BatchError, HeadraceError
+from headrace.leases import client
+from headrace.leases.records import PoolRecord
+from headrace.leases.second_look import sure_states
+from headrace.ledger.records import LeaseRecord, LostNode, RunRecord
+from headrace.states import LeaseState
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder
+
+_GONE = "its owner has ended before it had machines"
+
+
+def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
+    """Make sure nothing is left of a lease and record how it ended.
+
+    Args:
+        run: The run.
+        record: The lease.
+        reason: Written down as the reason, unless it has ended by itself.
+    """
+    folder = run.lease_folder(record.lease_id)
+    state = client.state(folder, run.site.limits.lost_after)
+    if state is LeaseState.LOST:
+        with suppress(BatchError):  # nobody is the wiser then, and it ends all the same
+            client.cause(folder)
+    client.end(folder, reason=reason)
+    why = client.why_ended(folder)
+    final = LeaseState.CLOSED if state.is_active else state
+    ledger().set_lease_state(
+        record.lease_id,
+        final,
+        ended_at=time.time(),
+        why_ended=why,
+        lost_nodes=lost_nodes_of(folder),
+    )
+
+
+def settle_ended(site_name: str | None = None) -> list[str]:
+    """Settle all leases that the ledger counts as open and that are not, or are nobody's any more.
+
+    Any number of processes may do so at once: the first one that records an end is believed.
+
+    Args:
+        site_name: Only leases of this site.
+
+    Returns:
+        One line for each lease that was settled.
+    """
+    done, known = [], {}
+    for record in ledger().active_leases(site_name):
+        try:
+            known[record.lease_id] = record, open_run(record.run_id), ledger().run(record.run_id)
+        except HeadraceError as error:
+            if _is_of_this_machine(record):
+                _end_without_run(record, error)
+                done.append(f"lease {record.lease_id}: closed: {error.what}")
+    begun = {
+        run.lease_folder(lease_id): run.site.limits.lost_after
+        for lease_id, (record, run, _) in known.items()
+        if _is_begun(run, record)
+    }
+    states = sure_states(begun)
+    for record, run, row in known.values():
+        state = states.get(run.lease_folder(record.lease_id), LeaseState.STARTING)
+        why = _why_over(run, record, row, state)
+        if why:
+            settle(run, record, why)
+            why = client.why_ended(run.lease_folder(record.lease_id))
+            done.append(f"lease {record.lease_id}: closed ({why})")
+    return done
+
+
+def lost_nodes_of(folder: LeaseFolder) -> tuple[LostNode, ...]:
+    """Jobs of a pool that came to an early end, as its folder tells; that may be removed later."""
+    pool = read_record(folder.pool, PoolRecord)
+    return tuple(LostNode(**each.model_dump()) for each in pool.ended) if pool is not None else ()
+
+
+def _is_begun(run: Run, record: LeaseRecord) -> bool:
+    """Whether it was started, or should have been by now; who asked for it may be at it."""
+    is_late = time.time() - record.created_at >= run.site.limits.lost_after
+    return run.lease_folder(record.lease_id).spec.exists() or is_late
+
+
+def _why_over(run: Run, record: LeaseRecord, row: RunRecord, state: LeaseState) -> str:
+    """Why a lease is to be settled; empty when it goes on."""
+    if not state.is_active:
+        return "ended by itself"
+    if row.state.is_final:
+        return f"run {run.run_id} has ended"
+    has_machines = run.lease_folder(record.lease_id).host.exists()
+    return _GONE if not has_machines and owner_is_gone(row.owner) else ""
+
+
+def _is_of_this_machine(record: LeaseRecord) -> bool:
+    """Whether it can be told here that the folder of a run has gone: others share the ledger."""
+    return Path(record.folder).parent.is_dir()
+
+
+def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
+    client.end(LeaseFolder(Path(record.folder)))
+    ledger().set_lease_state(
+        record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
+    )

@@ -1,0 +1,74 @@
+"""A folder as a slow shared file system shows it: what others write is seen late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class LateFiles:
+    """Keeps what was once seen of the files of a folder until the folder is listed anew.
+
+    As NFS does with the attributes of a folder: a name that was not there stays so, and a file that
+    was replaced keeps its content.
+    """
+
+    folder: Path
+    seen: dict[Path, bytes | None] = field(default_factory=dict)
+    is_off: bool = False
+
+    def content(self, path: Path) -> bytes | None:
+        """What this machine sees of a file; None for nothing."""
+        if path not in self.seen:
+            with self.written_elsewhere():
+                self.seen[path] = path.read_bytes() if path.is_file() else None
+        return self.seen[path]
+
+    def hides(self, path: Path) -> bool:
+        """Whether a path is shown as it was."""
+        return not self.is_off and path.parent == self.folder
+
+    @contextmanager
+    def written_elsewhere(self) -> Iterator[None]:
+        """What is written in this block is written by another machine."""
+        before, self.is_off = self.is_off, True
+        try:
+            yield
+        finally:
+            self.is_off = before
+
+
+@contextmanager
+def late_files(folder: Path) -> Iterator[LateFiles]:
+    """See the files of a folder late, from now on, in this process."""
+    late = LateFiles(folder)
+    read_bytes, exists, scandir = Path.read_bytes, Path.exists, os.scandir
+
+    def read(path: Path) -> bytes:
+        if not late.hides(path):
+            return read_bytes(path)
+        content = late.content(path)
+        if content is None:
+            raise FileNotFoundError(path)
+        return content
+
+    def is_there(path: Path, **options: Any) -> bool:
+        return late.content(path) is not None if late.hides(path) else exists(path, **options)
+
+    def listed(path: Any = ".") -> Any:
+        if Path(path) == folder:
+            late.seen.clear()
+        return scandir(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read)
+        patch.setattr(Path, "exists", is_there)
+        patch.setattr(os, "scandir", listed)
+        yield late
