@@ -22,6 +22,7 @@ from headrace.cli import (
     site,
 )
 from headrace.cli.console import open_console
+from headrace.cli.pipes import outlive_readers
 from headrace.errors import HeadraceError
 from headrace.processes import tell_children
 
@@ -71,6 +72,7 @@ def build() -> typer.Typer:
 def main() -> None:
     """Entry point: errors that headrace raises on purpose are told without a trace."""
     tell_children()
+    outlive_readers()
     try:
         build()()
     except HeadraceError as error:

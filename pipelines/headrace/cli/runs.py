@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import open_console
+from headrace.cli.pipes import output_is_gone
 from headrace.cli.view import amount, closing, duration, keep_whole, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
 from headrace.control.books import ledger
@@ -170,7 +171,7 @@ def logs(
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
     seen: dict[Path, int] = {}
     _print_new(job, step, seen)
-    while follow and _goes_on(overview(job.run_id)):
+    while follow and not output_is_gone() and _goes_on(overview(job.run_id)):
         time.sleep(REFRESH_S)
         _print_new(job, step, seen)
 

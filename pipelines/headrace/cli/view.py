@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -158,12 +159,22 @@ def print_failures(view: RunView, console: Console) -> None:
         console.print(Text.assemble((f"{step.name} {state}", "red"), f"{why}:"), end=" ")
         _print_plain(step.message, console)
         if step.trace:
-            _print_plain(step.trace.rstrip(), console)
+            _print_plain(_frames(step.trace, step.message), console)
         if step.folder:
             _print_plain(f"  logs: headrace logs {view.run_id} {step.name}", console)
     if failed and view.state.is_final and view.asked:
         for line in _ways_on(view, failed[-1]):
             _print_plain(f"  {line}", console)
+
+
+def _frames(trace: str, message: str) -> str:
+    """A trace without the error at its end where the message tells that already."""
+    lines = trace.rstrip().splitlines()
+    for index, line in enumerate(lines):
+        error = "\n".join([re.sub(r"^[\w.]+\.(?=\w+(:|$))", "", line), *lines[index + 1 :]])
+        if not line.startswith(" ") and error in message:
+            return "\n".join(lines[:index])
+    return "\n".join(lines)
 
 
 def _ways_on(view: RunView, failed: StepView) -> Iterator[str]:
@@ -184,7 +195,7 @@ def _print_plain(text: str, console: Console) -> None:
 def result_line(step: StepView) -> str:
     """What a step gave, in a few words."""
     if step.state is not StepState.SUCCEEDED:
-        return step.message.splitlines()[0] if step.message else ""
+        return ""  # `print_failures` says why
     metrics = step.outputs.get("metrics")
     if step.name == "evaluate" and isinstance(metrics, dict):
         shown = [(k, v) for k, v in metrics.items() if isinstance(v, float)]

@@ -31,6 +31,7 @@ class Watching:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._at = 0.0
         self._told: dict[str, str] = {}
+        self._why: dict[str, str] = {}
         self._dashboard_url = ""
         self._remarks: tuple[str, ...] = ()
 
@@ -65,12 +66,13 @@ class Watching:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
             if step.state is not None and self._told.get(step.name) != state:
                 self._told[step.name] = state
-                self._console.print(_line(step), highlight=False, soft_wrap=True)
+                self._console.print(self._line(step), highlight=False, soft_wrap=True)
 
-
-def _line(step: StepView) -> str:
-    """A step's state, and in a line why, where it has ended without success."""
-    again = f" (attempt {step.attempt})" if step.attempt > 1 else ""
-    line = f"{step.name}: {step.state.value if step.state else ''}{again}"
-    why = step.message.splitlines()[0] if step.message else ""
-    return f"{line}: {why}" if why and step.state and step.state.is_final else line
+    def _line(self, step: StepView) -> str:
+        """A step's state; of a new attempt also why, in a line: how the run ends is told then."""
+        line = f"{step.name}: {step.state.value if step.state else ''}"
+        line += f" (attempt {step.attempt})" if step.attempt > 1 else ""
+        why = self._why.pop(step.name, "")
+        if step.message and step.state and step.state.is_final:
+            self._why[step.name] = step.message.splitlines()[0]
+        return f"{line}, after: {why}" if why else line

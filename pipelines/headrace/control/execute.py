@@ -75,7 +75,7 @@ def _steps(run: Run, tick: Tick) -> StepResult | None:
 
 def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
     num_before = sum(one.state.is_final for one in ledger().attempts(run.run_id, step.name))
-    num_unopened = 0
+    num_unopened, told = 0, ""
     while True:
         try:
             result = _attempt(run, step, tick)
@@ -83,7 +83,9 @@ def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
             num_unopened += 1
             if num_unopened == MAX_FAILURES:
                 raise
-            logger.warning("Step %s got no lease and is tried again: %s", step.name, error)
+            why = "for the same reason" if error.what == told else error.what
+            logger.warning("Step %s got no lease and is tried again: %s", step.name, why)
+            told = error.what
             _pause(_RETRY_PAUSE_S, tick)
             continue
         if result.state is StepState.SUCCEEDED:

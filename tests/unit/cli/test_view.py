@@ -73,8 +73,31 @@ def test_what_users_write_is_no_markup():
     """A message with square brackets is neither eaten nor taken for a style."""
     text = printed(lambda console: print_failures(view(FAILED), console))
     text += printed(lambda console: console.print(closing(view(FAILED))))
-    assert text.count("[/bad] [red]") == 3
+    assert text.count("[/bad] [red]") == 1
     assert "/runs/[digits-1]" in text
+
+
+@pytest.mark.parametrize(
+    ("raised", "end"),
+    [
+        ("ValueError: sizes differ:\n\tsize of a\n  size of b", ""),
+        ("ModelError: sizes differ", "my_package.models."),
+    ],
+)
+def test_an_error_is_shown_once_however_long(raised, end):
+    """In the message, and not again at the end of the trace or in the table."""
+    trace = f'Traceback (most recent call last):\n  File "model.py", line 7\n{end}{raised}\n'
+    message = f"Rank 1: training_step raised {raised}\n  Correct the code."
+    step = FAILED.model_copy(update={"message": message, "trace": trace})
+    text = printed(lambda console: print_failures(view(step), console))
+    text += printed(lambda console: console.print(closing(view(step))))
+    assert text.count("sizes differ") == 1
+    assert '  File "model.py", line 7\n  logs: ' in text
+
+
+def test_a_trace_that_says_more_than_the_message_is_shown_whole():
+    step = FAILED.model_copy(update={"message": "The driver ended.", "trace": TRACE})
+    assert TRACE in printed(lambda console: print_failures(view(step), console))
 
 
 def test_messages_and_paths_are_not_broken_into_lines():

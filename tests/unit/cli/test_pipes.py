@@ -1,0 +1,44 @@
+"""Output whose reader has left is dropped, on standard output and standard error alike."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ENDLESS = """
+import os, sys
+from headrace.cli.pipes import outlive_readers, output_is_gone
+outlive_readers()
+stream = getattr(sys, sys.argv[1])
+for number in range(10**9):
+    print("line", number, file=stream, flush=True)
+    if stream.buffer.raw.is_gone:
+        break
+print("more", file=stream)
+sys.exit(30 + output_is_gone())
+"""
+
+
+@pytest.mark.parametrize(("stream", "code"), [("stdout", 31), ("stderr", 30)])
+def test_a_closed_pipe_is_no_error_and_is_known(stream: str, code: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, stream],
+        **{stream: subprocess.PIPE},  # type: ignore[call-overload]
+        text=True,
+    )
+    pipe = getattr(process, stream)
+    assert pipe.readline() == "line 0\n"
+    pipe.close()
+    assert process.wait(60) == code
+
+
+def test_encoding_and_what_was_printed_before_are_kept() -> None:
+    code = (
+        "import sys; print('first'); from headrace.cli.pipes import outlive_readers\n"
+        "before = sys.stdout.encoding, sys.stdout.errors; outlive_readers()\n"
+        "print('second é', (sys.stdout.encoding, sys.stdout.errors) == before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.decode() == "first\nsecond é True\n"
