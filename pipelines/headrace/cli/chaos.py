@@ -57,7 +57,7 @@ def chaos(
     work = folder.absolute() if folder else Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     numbers = range(runs) if trial is None else [trial]
     campaign = Campaign(ground=Ground(work), seed=seed, numbers=numbers, jobs=jobs, limit_s=limit)
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     outcomes: list[Outcome] = []
     with telling(console) as tell:
         tell("the run that nobody disturbs")
