@@ -16,6 +16,7 @@ _FOLDERS = ("architecture", CONTRACT, "unit", "dags", "chaos", "docs", "benchmar
 """Single parts first, and of those the ones that take longest."""
 
 LONG = (
+    "tests/chaos/test_campaign.py",
     "tests/chaos/slurm/test_gangs.py",
     "tests/integration/training/test_launchers.py",
     "tests/docs/test_examples.py",

@@ -20,6 +20,8 @@ from headrace.storage.manifest import read_manifest
 
 _KEPT = ("datasets", "tier", "runs")
 """Folders of a home in which a disturbed run leaves the same files as any other."""
+_STAGED = "tier/"
+"""What is staged may be removed once nobody uses it."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}|\.[0-9a-f]{32}")
 """Names of what `storage.atomic` and the mailbox write before it has its final name."""
 _MEMORY = Path("/dev/shm")
@@ -74,11 +76,13 @@ def wrong(home: Path, run: RunRecord | None, reference: Result) -> Iterator[str]
 
 
 def differences(found: Result, reference: Result) -> Iterator[str]:
-    """In which way two results differ; which files are there is none of it."""
+    """In which way two results differ; files that only the first one has are none of it."""
     for name in Result.model_fields:
         ours, theirs = getattr(found, name), getattr(reference, name)
         if name != "files" and ours != theirs:
             yield f"{name}: {ours}, not {theirs}"
+    missing = sorted(reference.files - found.files)
+    yield from (f"file {name} is missing" for name in missing if not name.startswith(_STAGED))
 
 
 def left_over(home: Path, run: RunRecord, reference: Result, pids: set[int]) -> Iterator[str]:

@@ -20,7 +20,7 @@ RESULT = Result(
     train_metrics={"loss": 0.5},
     test_metrics={"accuracy": 0.9},
     samples=(7, 7, 7),
-    files=frozenset({"runs/RUN/report/report.html"}),
+    files=frozenset({"runs/RUN/report/report.html", "tier/x"}),
 )
 
 
@@ -28,7 +28,9 @@ RESULT = Result(
     ("changes", "told"),
     [
         ({}, []),
-        ({"files": frozenset()}, []),
+        ({"files": RESULT.files | {"runs/RUN/x"}}, []),
+        ({"files": RESULT.files - {"tier/x"}}, []),
+        ({"files": frozenset()}, ["file runs/RUN/report/report.html is missing"]),
         ({"weights": "v"}, ["weights: v, not w"]),
         ({"samples": (7, 8, 7)}, ["samples: (7, 8, 7), not (7, 7, 7)"]),
         (
