@@ -10,7 +10,7 @@ from headrace.leases import gpus, preflight
 from headrace.leases.preflight import Check, NodeReport
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.recipe.site import Role, Tier
-from headrace.storage.atomic import read_record, write_record
+from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder, SiteFolder
 from headrace.storage.locks import locked
 
@@ -67,6 +67,24 @@ def test_what_was_reported_before_is_not_read_again(folder: LeaseFolder):
 def test_nothing_is_looked_at_where_the_site_says_so(folder: LeaseFolder):
     report = preflight.examine(folder, _spec(folder, gpus_per_node=99, preflight="off"), 1)
     assert report.checks == ()
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_nodes_add_up_together_when_all_of_them_are_good(
+    folder: LeaseFolder, has_ended: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The other node never comes when it is bad: the host then closes the lease."""
+    monkeypatch.setattr(preflight, "_all_reduce", lambda *_: "")
+    if has_ended:
+        write_text(folder.close, "")
+    else:
+        write_text(folder.preflight / "1.ready", "")
+    spec = _spec(folder, preflight="full").model_copy()
+    spec = spec.model_copy(update={"role": spec.role.model_copy(update={"nodes": 2})})
+    report = preflight.examine(folder, spec, 0)
+    names = ["GPUs", "tiers", "locks", "container", *([] if has_ended else ["all-reduce"])]
+    assert [each.name for each in report.checks] == names
+    assert (folder.preflight / "0.ready").exists()
 
 
 @pytest.mark.parametrize(

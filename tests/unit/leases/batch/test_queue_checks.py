@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -120,6 +121,29 @@ def test_torque_is_told_apart():
     assert "Version: 6.1.1" in next(looked).seen
     with pytest.raises(Exception, match=r"(?s)invalid option.*Torque.*is not supported"):
         next(looked)
+
+
+@pytest.mark.parametrize(
+    ("server", "partition", "grades"),
+    [
+        ({"default_queue": "long", "job_history_enable": "True"}, None, "ok ok ok ok"),
+        ({"default_queue": "long"}, None, "warn ok ok ok"),
+        ({"default_queue": "gone"}, "long", "warn ok ok ok"),
+        ({"default_queue": "gone"}, None, "warn fail"),
+        ({}, None, "warn fail"),
+    ],
+)
+def test_the_queue_of_pbs_that_a_job_goes_to(server: Any, partition: str | None, grades: str):
+    queues = {"long": {"queue_type": "Execution", "enabled": "True", "started": "True"}}
+    commands = ScriptedCommands(
+        *[Answer(0, "pbs_version = 20.0.1", "")] * 4,
+        Answer(0, json.dumps({"Server": {"front": server}}), ""),
+        Answer(0, json.dumps({"Queue": queues}), ""),
+    )
+    _, *found = pbs_check.CHECK.findings(commands, _job(partition=partition, nodes=1))
+    assert [each.grade.value for each in found] == grades.split()
+    if not (server or partition):
+        assert "there is no default queue" in _words(found[-1])
 
 
 def _job(**changes: Any) -> JobSpec:
