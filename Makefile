@@ -17,7 +17,7 @@ PARALLEL = -n $(PROCESSES) --dist loadfile
 PARTS = tests/architecture tests/unit tests/contract tests/dags
 
 .PHONY: help demo test setup system-packages lint types imports unit contract dags integration \
-	chaos docs reference slurm-up slurm-down format pins clean
+	chaos docs reference mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -55,6 +55,9 @@ dags: ## Tests of the DAG files
 integration: ## Tests with real leases, training and Airflow
 chaos: ## Tests that kill processes of a running job
 docs: ## Tests of the documentation: its examples are run, its links and generated pages checked
+
+mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
+	@exec $(BIN)/python scripts/mutants.py $(ARGS)
 
 slurm-up: system-packages ## A real Slurm of four nodes on this machine, in the folder SLURM_DEV (as root)
 	@$(SLURM) up --folder $(SLURM_DEV)
