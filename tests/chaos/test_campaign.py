@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,14 @@ from headrace.chaos.campaign import Campaign
 from headrace.chaos.ground import Ground
 from headrace.chaos.outcome import Reference
 from headrace.chaos.processes import Processes
+from support.disturbed import GONE_S, HEADRACE, LONG_S
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SEED = int(os.environ.get("HEADRACE_CHAOS_SEED", "10"))
 NUM_RUNS = 20
+INTERRUPTED = 130
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +59,12 @@ def test_another_result_is_told(ground: Ground, reference: Reference):
     assert outcome.wrong == (f"weights: {reference.result.weights}, not {result.weights}",)
     assert any(line.startswith("file runs/RUN/") for line in outcome.left)
     assert (ground.folder / "trial-1").exists()
+
+
+def test_nothing_is_left_of_a_campaign_that_is_terminated(tmp_path: Path):
+    process = subprocess.Popen([HEADRACE, "chaos", "--folder", tmp_path], start_new_session=True)
+    reference = Processes(tmp_path / "reference")
+    wait_until(lambda: "host" in reference.living().values(), LONG_S, "the first lease")
+    process.terminate()
+    assert process.wait(GONE_S) == INTERRUPTED
+    assert not reference.living()

@@ -13,6 +13,7 @@ from headrace.chaos.course import Course
 from headrace.chaos.disturbed_run import DisturbedRun
 from headrace.chaos.ground import LOST_AFTER_S, Ground
 from headrace.chaos.outcome import Outcome, Reference
+from headrace.chaos.processes import Processes
 from headrace.chaos.spans import Spans
 from headrace.chaos.trials import Trial, draw
 from headrace.errors import StepError
@@ -46,8 +47,14 @@ class Campaign:
         """
         self.ground.prepare()
         home = self.ground.home("reference")
-        spans = Spans(home)
-        run = Course(self.ground, home, self.limit_s, spans.tick).go()
+        processes = Processes(home)
+        spans = Spans(home, processes)
+        course = Course(self.ground, home, self.limit_s, spans.tick)
+        try:
+            run = course.go()
+        finally:
+            processes.kill()
+            course.join()
         if run is None or run.state is not StepState.SUCCEEDED:
             raise StepError(
                 "The run that nobody disturbs did not succeed", f"See {home / 'commands.log'}."

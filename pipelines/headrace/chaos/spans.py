@@ -16,11 +16,12 @@ class Spans:
 
     Args:
         home: Home of the run.
+        processes: Its processes.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, processes: Processes) -> None:
         self._home = home
-        self._processes = Processes(home)
+        self._processes = processes
         self._seen: dict[str, tuple[float, float]] = {}
         self._next = 0.0
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from headrace.cli.console import open_console
+from headrace.cli.ending import tidy_end
 from headrace.cli.progress import telling
 from headrace.errors import UserError
 
@@ -214,22 +213,12 @@ def _run(bench: Bench, peers: bool, *, as_json: bool) -> None:
 
     others = all_peers() if peers else ()
     command = " ".join(["headrace", *sys.argv[1:]])
-    with _tidy_end(), telling(open_console(stderr=True)) as tick:
+    with tidy_end(), telling(open_console(stderr=True)) as tick:
         report = run(command, others, lambda: bench(others, tick))
     if as_json:
         typer.echo(report.model_dump_json(indent=1))
     else:
         _print(report, open_console())
-
-
-@contextmanager
-def _tidy_end() -> Iterator[None]:
-    """Remove what was written also when somebody terminates the command."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _bytes(text: str) -> int:

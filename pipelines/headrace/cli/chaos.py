@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.console import open_console
+from headrace.cli.ending import tidy_end
 from headrace.cli.progress import telling
 
 if TYPE_CHECKING:
+    from headrace.chaos.campaign import Campaign
     from headrace.chaos.outcome import Outcome
     from headrace.chaos.tally import Row
 
@@ -57,25 +59,30 @@ def chaos(
     work = folder.absolute() if folder else Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     numbers = range(runs) if trial is None else [trial]
     campaign = Campaign(ground=Ground(work), seed=seed, numbers=numbers, jobs=jobs, limit_s=limit)
-    console = open_console(stderr=True)
-    outcomes: list[Outcome] = []
-    with telling(console) as tell:
-        tell("the run that nobody disturbs")
-        reference = campaign.reference()
-        for outcome in campaign.outcomes(reference):
-            outcomes.append(outcome)
-            with (work / "outcomes.jsonl").open("a") as file:
-                file.write(outcome.model_dump_json() + "\n")
-            tell(_progress(outcomes, len(numbers)))
-            if not outcome.is_well:
-                _explain(outcome, work, console)
-    outcomes.sort(key=lambda each: each.trial.number)
+    outcomes = sorted(_made(campaign, len(numbers)), key=lambda each: each.trial.number)
     is_well = all(each.is_well for each in outcomes)
     if is_well and folder is None:
         shutil.rmtree(work)
     _print(outcomes, open_console())
     if not is_well:
         raise typer.Exit(1)
+
+
+def _made(campaign: Campaign, num_trials: int) -> list[Outcome]:
+    """Make all trials, and tell of those that are not well at once."""
+    console = open_console(stderr=True)
+    work = campaign.ground.folder
+    outcomes: list[Outcome] = []
+    with tidy_end(), telling(console) as tell:
+        tell("the run that nobody disturbs")
+        for outcome in campaign.outcomes(campaign.reference()):
+            outcomes.append(outcome)
+            with (work / "outcomes.jsonl").open("a") as file:
+                file.write(outcome.model_dump_json() + "\n")
+            tell(_progress(outcomes, num_trials))
+            if not outcome.is_well:
+                _explain(outcome, work, console)
+    return outcomes
 
 
 def _progress(outcomes: list[Outcome], num_trials: int) -> str:
