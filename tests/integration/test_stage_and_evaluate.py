@@ -26,7 +26,8 @@ from headrace.steps.records import StepResult, StepSpec
 from headrace.steps.run import run_step
 from headrace.storage.atomic import write_record
 from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
-from support.shards import write_dataset
+from headrace.storage.manifest import read_manifest
+from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -151,10 +152,10 @@ def test_stage_copies_once_a_node(lease, home, site, dataset):
 def test_stage_tells_which_shard_is_damaged(lease, home, site, dataset):
     damaged = home / "damaged"
     shutil.copytree(dataset, damaged)
-    manifest = json.loads((damaged / "manifest.json").read_text())
-    manifest["fingerprint"] = "d" * 32
-    (damaged / "manifest.json").write_text(json.dumps(manifest))
-    shard = damaged / manifest["shards"][1]["file"]
+    manifest = read_manifest(damaged)
+    classes = (*manifest.classes, "one more")  # so that no copy is there yet
+    write_identified(damaged, manifest.model_copy(update={"classes": classes}))
+    shard = damaged / manifest.shards[1].file
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.shards.writer import ShardWriter
 from headrace.storage.checksums import file_xxh3_128
+from headrace.storage.fingerprint import content_fingerprint
 from headrace.storage.manifest import (
     FieldInfo,
     Manifest,
@@ -47,7 +48,7 @@ def write_dataset(
         first += num_samples
     manifest = Manifest(
         name="small",
-        fingerprint=shards[0].xxh3_128,
+        fingerprint="",
         pack_key="test",
         fields=tuple(
             FieldInfo(name=name, dtype=str(each.dtype), shape=each.shape[1:], layout="fixed")
@@ -57,8 +58,7 @@ def write_dataset(
         splits=dict(splits),
         shards=tuple(shards),
     )
-    write_manifest(folder, manifest)
-    return manifest
+    return write_identified(folder, manifest)
 
 
 def _write_shard(
@@ -82,6 +82,14 @@ def _write_shard(
     )
 
 
+def write_identified(folder: Path, manifest: Manifest) -> Manifest:
+    """Write a manifest with the fingerprint of what it lists; gives what was written."""
+    fingerprint = content_fingerprint(manifest.fields, manifest.classes, manifest.shards)
+    manifest = manifest.model_copy(update={"fingerprint": fingerprint})
+    write_manifest(folder, manifest)
+    return manifest
+
+
 def reseal(folder: Path, file: str) -> None:
     """Make size and checksum in the manifest those of a shard as it is."""
     manifest = read_manifest(folder)
@@ -93,4 +101,4 @@ def reseal(folder: Path, file: str) -> None:
         shard.model_copy(update=update) if shard.file == file else shard
         for shard in manifest.shards
     )
-    write_manifest(folder, manifest.model_copy(update={"shards": shards}))
+    write_identified(folder, manifest.model_copy(update={"shards": shards}))

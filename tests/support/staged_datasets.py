@@ -8,6 +8,7 @@ import pytest
 import xxhash
 
 from headrace.recipe.site import Tier
+from headrace.storage.fingerprint import content_fingerprint
 from headrace.storage.manifest import (
     FieldInfo,
     Manifest,
@@ -20,19 +21,24 @@ from headrace.storage.store_local import LocalStore
 SHARD_BYTES = 300_000
 
 
-def make_dataset(
-    folder: Path, num_bytes: int = SHARD_BYTES, fingerprint: str = "abc123"
-) -> Manifest:
-    """A dataset whose shards are plain bytes: staging does not look into them."""
+FIELDS = (FieldInfo(name="array", dtype="uint8", layout="fixed"),)
+
+
+def make_dataset(folder: Path, num_bytes: int = SHARD_BYTES, name: str = "bytes") -> Manifest:
+    """A dataset whose shards are plain bytes, others for another name.
+
+    Staging does not look into shards.
+    """
     (folder / "shards").mkdir(parents=True)
     shards = []
     for split, number in (("train", 0), ("train", 1), ("train", 2), ("test", 0)):
-        content = f"{split}-{number}".encode() * (num_bytes // 7)
-        name = f"shards/{split}-{number:05d}.h5"
-        (folder / name).write_bytes(content)
+        content = f"{split}-{number}-{name}".encode() * (num_bytes // 7)
+        content = content[:num_bytes]
+        file = f"shards/{split}-{number:05d}.h5"
+        (folder / file).write_bytes(content)
         shards.append(
             ShardInfo(
-                file=name,
+                file=file,
                 split=split,
                 num_samples=10,
                 num_bytes=len(content),
@@ -40,16 +46,22 @@ def make_dataset(
             )
         )
     manifest = Manifest(
-        name="bytes",
-        fingerprint=fingerprint,
+        name=name,
+        fingerprint=content_fingerprint(FIELDS, ("a",), shards),
         pack_key="k",
-        fields=(FieldInfo(name="array", dtype="uint8", layout="fixed"),),
+        fields=FIELDS,
+        classes=("a",),
         splits={"train": 30, "test": 10},
         shards=tuple(shards),
         class_counts={"train": {"a": 30}, "test": {"a": 10}},
     )
     write_manifest(folder, manifest)
     return manifest
+
+
+def copy_in(tier_folder: Path, source: Path) -> Path:
+    """Where the copy of a dataset lies on a tier."""
+    return tier_folder / "datasets" / read_manifest(source).fingerprint
 
 
 def tier(folder: Path, name: str = "disk", **more: object) -> Tier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import StoreOptions
 from headrace.storage.manifest import FieldInfo, Manifest
 from headrace.storage.packed import read_manifest_at
+from headrace.storage.seal import is_sealed
 from headrace.storage.store import is_remote
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 _EXIT_DAMAGED = 1
 _NUM_SHOWN = 20
+_UNSEALED = (
+    "an earlier release wrote the manifest, without a digest: that its statistics, counts of "
+    "classes and provenance are as they were cannot be told"
+)
 
 SiteOption = Annotated[
     str | None, typer.Option(help="Site, by name or YAML file, that says how S3 is reached.")
@@ -75,7 +81,7 @@ def verify(
     site: SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every shard of a dataset: size, checksum, structure, sample ids.
+    """Check a dataset: its manifest; size, checksum, structure, sample ids of every shard.
 
     Shards in S3 are brought one by one to the folder for temporary files. The exit code is 1 when
     something is wrong.
@@ -103,7 +109,8 @@ def verify(
         )
     if as_json:
         listed = ",".join(finding.model_dump_json() for finding in findings)
-        typer.echo(f'{{"intact": {str(not findings).lower()}, "findings": [{listed}]}}')
+        flags = {"intact": not findings, "sealed": is_sealed(manifest.format_version)}
+        typer.echo(f'{json.dumps(flags)[:-1]}, "findings": [{listed}]}}')
     else:
         _print_findings(manifest, findings, open_console())
     if findings:
@@ -146,6 +153,8 @@ def _bytes_bar(quiet: bool) -> Progress:
 
 
 def _print_findings(manifest: Manifest, findings: tuple[Finding, ...], console: Console) -> None:
+    if not is_sealed(manifest.format_version):
+        console.print(f"format {manifest.format_version}: {_UNSEALED}", highlight=False)
     if not findings:
         console.print("intact", style="green", end="")
         console.print(
@@ -171,7 +180,7 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
     console.print(Text.assemble((manifest.name, "bold"), f"  {summary.path}"))
     console.print(
         f"{summary.num_samples:,} samples, {len(manifest.shards):,} shards, "
-        f"{decimal(summary.num_bytes)}, format {manifest.format_version}, "
+        f"{decimal(summary.num_bytes)}, {_format(manifest)}, "
         f"fingerprint {manifest.fingerprint}",
         highlight=False,
     )
@@ -179,6 +188,11 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
         console.print(table)
     for file in summary.missing:
         console.print(f"missing or of another size: {file}", style="red")
+
+
+def _format(manifest: Manifest) -> str:
+    digest = "" if is_sealed(manifest.format_version) else " (no digest)"
+    return f"format {manifest.format_version}{digest}"
 
 
 def _tables(manifest: Manifest) -> list[Table]:

@@ -20,13 +20,14 @@ from headrace.evaluation.plan import EvaluationPlan
 from headrace.evaluation.report import Column, Report, Table, render
 from headrace.evaluation.shortfalls import shortfalls
 from headrace.evaluation.split import sample_ids, split_on_node
+from headrace.recipe.data import packed_split
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.context import StepContext
 from headrace.steps.run import open_context
 from headrace.steps.skipping import Skipped
 from headrace.storage.atomic import read_record, write_json, write_text
 from headrace.storage.layout import StepFolder
-from headrace.storage.manifest import Manifest, packed_split
+from headrace.storage.manifest import Manifest
 from headrace.storage.peer_group import PeerGroup
 from headrace.storage.store import is_remote
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from headrace.errors import StepCancelledError
 from headrace.leases.fleet import Fleet
 from headrace.leases.held import wanted
-from headrace.recipe.data import StageSpec
+from headrace.recipe.data import StageSpec, packed_split
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import packed_split
 from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.storage.staged import staged
 from headrace.storage.staged_copy import StagingOptions

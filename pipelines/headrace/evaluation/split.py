@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.recipe.data import packed_split
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards import format as names
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import DEFAULT_ROOM, ShardSource
 from headrace.storage.gang_store import Traffic
-from headrace.storage.manifest import packed_split
 from headrace.storage.peer_group import PeerGroup
 from headrace.storage.staged import staged
 from headrace.storage.staged_copy import StagingOptions

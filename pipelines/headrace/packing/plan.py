@@ -16,8 +16,8 @@ from headrace.packing.looked import every_of
 from headrace.packing.splits import Indices, ranks
 from headrace.recipe.data import TRAIN
 from headrace.recipe.dataset import DatasetSpec, PackSpec
-from headrace.shards.format import HEADER_BYTES
-from headrace.storage.manifest import FORMAT_VERSION, FieldInfo, Record
+from headrace.shards.format import HEADER_BYTES, SHARD_FORMAT
+from headrace.storage.manifest import FieldInfo, Record
 
 LABEL = FieldInfo(name="label", dtype="int64", layout="fixed")
 """The field of class indices."""
@@ -125,7 +125,7 @@ def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
     """
     config = dataset.model_dump_json(include=_DATASET_KEYS)
     packing = pack.model_dump_json(include=_PACK_KEYS)
-    return xxhash.xxh3_128_hexdigest(f"{FORMAT_VERSION}\n{config}\n{packing}\n{code}".encode())
+    return xxhash.xxh3_128_hexdigest(f"{SHARD_FORMAT}\n{config}\n{packing}\n{code}".encode())
 
 
 def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: Listing) -> str:

@@ -13,7 +13,13 @@ from headrace.packing.packed import DatasetFolder, has_size
 from headrace.recipe.site import Site, StoreOptions
 from headrace.storage.atomic import write_text
 from headrace.storage.layout import SiteFolder
-from headrace.storage.manifest import FILE_NAME, Manifest, ShardInfo, write_manifest
+from headrace.storage.manifest import (
+    FILE_NAME,
+    Manifest,
+    ShardInfo,
+    sealed_manifest,
+    write_manifest,
+)
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.room import told_when_full
 from headrace.storage.store import below, is_remote, open_store
@@ -101,11 +107,11 @@ class Target:
             StorageFullError: There is no room.
             StoreError: S3 kept failing.
         """
-        text = manifest.model_dump_json(indent=2)
+        text = sealed_manifest(manifest)
         if self.url is not None:
             with told_when_full(self.folder.path, len(self.url)):
                 write_text(self.folder.path / _URL_FILE, self.url)
-            open_store(self.url, self.s3).write(FILE_NAME, f"{text}\n".encode())
+            open_store(self.url, self.s3).write(FILE_NAME, text)
             return
         with told_when_full(self.folder.path, len(text)):
             write_manifest(self.folder.path, manifest)
@@ -117,10 +123,10 @@ class Target:
             StorageFullError: There is no room.
             StoreError: S3 kept failing.
         """
-        text = manifest.model_dump_json(indent=2)
+        text = sealed_manifest(manifest)
         name = f"manifest-{manifest.version}.json"
         with told_when_full(self.folder.path, len(text)):
-            open_store(self.location, self.s3).write(name, f"{text}\n".encode())
+            open_store(self.location, self.s3).write(name, text)
 
 
 def packed_dataset(location: str, options: StoreOptions) -> Manifest:

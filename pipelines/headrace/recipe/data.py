@@ -22,6 +22,11 @@ def in_split_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (known.get(name, len(known)), name))
 
 
+def packed_split(split: str, fold: int | None) -> str:
+    """Split whose shards hold a split of `Manifest.with_fold`."""
+    return TRAIN if split == VALIDATION and fold is not None else split
+
+
 class StageSpec(Part):
     """How shards get to the nodes' own storage."""
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from headrace.errors import ManifestError, nearest
 from headrace.recipe.data import TRAIN, VALIDATION
-from headrace.storage.atomic import AS_USUAL, write_record
+from headrace.storage.atomic import AS_USUAL, write_bytes
+from headrace.storage.consistency import contradictions
+from headrace.storage.seal import damaged, sealed, unsealed
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the dataset format that this release writes; it reads this one and older ones."""
 
 FILE_NAME = "manifest.json"
@@ -117,7 +118,7 @@ class Quarantined(Record):
 class Manifest(Record):
     """`manifest.json` of a dataset."""
 
-    format_version: int = FORMAT_VERSION
+    format_version: int = Field(default=FORMAT_VERSION, strict=True, ge=1)
     """Version of the dataset format."""
     version: int = 1
     """Version of the content: samples that are appended make the next one."""
@@ -125,6 +126,9 @@ class Manifest(Record):
     """Name of the dataset."""
     fingerprint: str
     """Hash of fields, classes and shard checksums: equal content, equal fingerprint."""
+    is_part: bool = False
+    """Whether only some of the shards are listed, as of a staged copy; those of the whole dataset
+    make the fingerprint."""
     pack_key: str
     """Hash of what was packed and how: equal key, nothing to pack."""
     fields: tuple[FieldInfo, ...]
@@ -224,6 +228,7 @@ class Manifest(Record):
                 "shards": tuple(shard for shard in self.shards if shard.file not in files),
                 "splits": splits,
                 "folds": {split: tuple(sizes) for split, sizes in folds.items()},
+                "is_part": True,
             }
         )
 
@@ -240,10 +245,16 @@ class Manifest(Record):
         raise ManifestError(f"Dataset '{self.name}' has no field '{name}'", nearest(name, names))
 
 
+def sealed_manifest(manifest: Manifest) -> bytes:
+    """The content of `manifest.json`, with its digest, in the format of this release."""
+    current = manifest.model_copy(update={"format_version": FORMAT_VERSION})
+    return sealed(current.model_dump_json(indent=1))
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
     """Write `manifest.json` into a dataset's folder, atomically; readable as its shards are."""
     path = folder / FILE_NAME
-    write_record(path, manifest, AS_USUAL)
+    write_bytes(path, sealed_manifest(manifest), AS_USUAL)
     return path
 
 
@@ -276,24 +287,13 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
         path: Where it lies, for errors.
 
     Raises:
-        ManifestError: It is damaged, or a newer release wrote it.
+        ManifestError: It is damaged or was changed, or a newer release wrote it.
     """
+    content = unsealed(text, path, FORMAT_VERSION)
     try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise ManifestError(f"{path} is damaged: {error}") from error
-    version = content.get("format_version") if isinstance(content, dict) else None
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise ManifestError(
-            f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}",
-            "Upgrade headrace.",
-        )
-    try:
-        return Manifest.model_validate(content)
+        manifest = Manifest.model_validate(content)
     except ValidationError as error:
-        raise ManifestError(f"{path} is damaged: {error}") from error
-
-
-def packed_split(split: str, fold: int | None) -> str:
-    """Split whose shards hold a split of `Manifest.with_fold`."""
-    return TRAIN if split == VALIDATION and fold is not None else split
+        raise damaged(path, str(error)) from error
+    for problem in contradictions(manifest, content):
+        raise damaged(path, problem)
+    return manifest

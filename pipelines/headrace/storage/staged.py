@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import ManifestError
 from headrace.recipe.site import Tier
 from headrace.storage import tiers as tiers_module
 from headrace.storage.cache import sweep
 from headrace.storage.fetching import Brought, Tick
+from headrace.storage.fingerprint import content_fingerprint
 from headrace.storage.locks import exclusive
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
@@ -78,7 +78,7 @@ def staged(
     """
     started = time.perf_counter()
     options = options or StagingOptions()
-    manifest = read_manifest_at(str(dataset), options.s3).without(options.skipped)
+    manifest = _identified(read_manifest_at(str(dataset), options.s3)).without(options.skipped)
     wanted = _wanted(str(dataset), manifest, splits, options)
     places = [_place(tier, manifest) for tier in tiers]
     with ExitStack() as using:
@@ -134,16 +134,18 @@ def _wanted(
     )
 
 
+def _identified(manifest: Manifest) -> Manifest:
+    """A dataset by the fingerprint of what it lists; that of a part is the whole dataset's."""
+    if not manifest.is_part:
+        return manifest
+    fingerprint = content_fingerprint(manifest.fields, manifest.classes, manifest.shards)
+    return manifest.model_copy(update={"fingerprint": fingerprint, "is_part": False})
+
+
 def _place(tier: Tier, manifest: Manifest) -> Place:
-    name = manifest.fingerprint
-    if not name.isalnum():
-        raise ManifestError(
-            f"Dataset '{manifest.name}' has the fingerprint '{name}', which is no hash",
-            "Pack the dataset again.",
-        )
     root = tiers_module.folder_of(tier)
     problem = tiers_module.prepare(root) or tiers_module.prepare(root / "datasets")
-    return Place(tier, StagedFolder(root / "datasets" / name, tier.name), problem)
+    return Place(tier, StagedFolder(root / "datasets" / manifest.fingerprint, tier.name), problem)
 
 
 def _find_or_stage(

@@ -9,12 +9,12 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from headrace.errors import HeadraceError, ManifestError, ShardError, StepError
+from headrace.errors import HeadraceError, ManifestError, StepError
 from headrace.states import FailureClass
 from headrace.storage.arriving import Arrival, fetch_meanwhile
-from headrace.storage.atomic import read_record, write_record, write_text
+from headrace.storage.atomic import read_bytes, read_record, write_record, write_text
 from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.fetching import Brought, Fetch, Tick, fetch_shards
 from headrace.storage.manifest import (
@@ -23,6 +23,7 @@ from headrace.storage.manifest import (
     Record,
     ShardInfo,
     read_manifest,
+    sealed_manifest,
     write_manifest,
 )
 from headrace.storage.peers import Peers
@@ -117,7 +118,10 @@ class StagedFolder:
         complete = self.complete()
         if complete is None or not set(splits) <= set(complete.splits):
             return False
-        files = (FILE_NAME, *(shard.file for shard in shards_in(manifest, splits)))
+        shards = shards_in(manifest, splits)
+        if not self._tells(manifest, shards):
+            return False
+        files = (FILE_NAME, *(shard.file for shard in shards))
         return all(
             name in complete.files and stat_of(self.path / name) == complete.files[name]
             for name in files
@@ -189,12 +193,17 @@ class StagedFolder:
         finally:
             self.reserved_file.unlink(missing_ok=True)
 
-    def _write_manifest(self, manifest: Manifest) -> None:
+    def _tells(self, manifest: Manifest, shards: Sequence[ShardInfo]) -> bool:
+        """Whether the copy's manifest is whole and says of shards what the dataset's says."""
         try:
-            is_there = read_manifest(self.path) == manifest
+            ours = read_manifest(self.path)
         except ManifestError:
-            is_there = False
-        if not is_there:
+            return False
+        figures = (ours.statistics, ours.lengths) == (manifest.statistics, manifest.lengths)
+        return figures and set(shards) <= set(ours.shards)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        if read_bytes(self.path / FILE_NAME) != sealed_manifest(manifest):
             write_manifest(self.path, manifest)
 
     def _publish(
@@ -251,6 +260,8 @@ def restrict(manifest: Manifest, splits: Collection[str]) -> Manifest:
         update={
             "splits": {name: num for name, num in manifest.splits.items() if name in splits},
             "shards": tuple(shard for shard in manifest.shards if shard.split in splits),
+            "folds": {name: sizes for name, sizes in manifest.folds.items() if name in splits},
+            "is_part": manifest.is_part or not set(manifest.splits) <= set(splits),
             "class_counts": {
                 name: counts for name, counts in manifest.class_counts.items() if name in splits
             },
@@ -259,21 +270,8 @@ def restrict(manifest: Manifest, splits: Collection[str]) -> Manifest:
 
 
 def shards_in(manifest: Manifest, splits: Collection[str]) -> tuple[ShardInfo, ...]:
-    """Shards of splits.
-
-    Raises:
-        ShardError: One lies outside of the dataset's folder.
-    """
-    shards = tuple(shard for shard in manifest.shards if shard.split in splits)
-    for shard in shards:
-        path = PurePosixPath(shard.file)
-        if path.is_absolute() or ".." in path.parts:
-            raise ShardError(
-                f"The manifest of dataset '{manifest.name}' names '{shard.file}', "
-                "which is outside of its folder",
-                "Pack the dataset again.",
-            )
-    return shards
+    """Shards of splits."""
+    return tuple(shard for shard in manifest.shards if shard.split in splits)
 
 
 def stat_of(path: Path) -> StagedFile | None:

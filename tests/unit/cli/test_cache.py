@@ -13,8 +13,9 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli import cache
 from headrace.errors import UnknownNameError, UserError
+from headrace.storage.manifest import read_manifest
 from headrace.storage.staged import ensure_staged, staged
-from support.staged_datasets import make_dataset, tier
+from support.staged_datasets import copy_in, make_dataset, tier
 
 
 @pytest.fixture
@@ -37,19 +38,20 @@ def call(site: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, command, catch_exceptions=False)
 
 
-def test_list_tells_what_lies_there_and_how_much_room_is_left(site: Path) -> None:
+def test_list_tells_what_lies_there_and_how_much_room_is_left(site: Path, tmp_path: Path) -> None:
+    copied = read_manifest(tmp_path / "source").fingerprint
     shown = call(site, "list")
     assert shown.exit_code == 0, shown.output
-    for word in ("bytes", "disk", "idle", "test, train", "abc123", "of a budget of 5.0 MB"):
+    for word in ("bytes", "disk", "idle", "test, train", copied[:6], "of a budget of 5.0 MB"):
         assert word in shown.stdout
     content = json.loads(call(site, "list", "--json").stdout)
-    assert [copy["fingerprint"] for copy in content["copies"]] == ["abc123"]
+    assert [copy["fingerprint"] for copy in content["copies"]] == [copied]
     assert content["tiers"][0]["budget_bytes"] == 5_000_000
 
 
 def test_verify_finds_removes_and_tells_damage(site: Path, tmp_path: Path) -> None:
     assert "intact, 4 shards" in call(site, "verify").stdout
-    shard = tmp_path / "tier/datasets/abc123/shards/train-00001.h5"
+    shard = copy_in(tmp_path / "tier", tmp_path / "source") / "shards/train-00001.h5"
     content = bytearray(shard.read_bytes())
     content[7] ^= 1
     shard.write_bytes(content)
@@ -63,13 +65,13 @@ def test_verify_finds_removes_and_tells_damage(site: Path, tmp_path: Path) -> No
 
 def test_evict_leaves_what_is_in_use(site: Path, tmp_path: Path) -> None:
     with staged(tmp_path / "source", [tier(tmp_path / "tier")]) as copy:
-        refused = call(site, "evict", "abc")
+        refused = call(site, "evict", copy.folder.name[:3])
         assert refused.exit_code == 1
         assert "it is in use" in refused.stdout
         assert copy.folder.exists()
-    removed = call(site, "evict", "abc123")
+    removed = call(site, "evict", copy.folder.name)
     assert removed.exit_code == 0
-    assert "evicted bytes (abc123) on disk" in removed.stdout
+    assert f"evicted bytes ({copy.folder.name[:12]}) on disk" in removed.stdout
     assert not copy.folder.exists()
     assert "Nothing to evict." in call(site, "evict", "--all").stdout
     assert "No staged datasets" in call(site, "list").stdout
@@ -79,7 +81,7 @@ def test_evict_without_names_takes_what_is_past_the_keep_of_its_tier(
     site: Path, tmp_path: Path
 ) -> None:
     assert "Nothing to evict." in call(site, "evict").stdout
-    copy = tmp_path / "tier/datasets/abc123"
+    copy = copy_in(tmp_path / "tier", tmp_path / "source")
     long_ago = time.time() - 31 * 86400
     os.utime(copy.with_suffix(".use"), (long_ago, long_ago))
     with staged(tmp_path / "source", [tier(tmp_path / "tier")]):
@@ -88,7 +90,7 @@ def test_evict_without_names_takes_what_is_past_the_keep_of_its_tier(
         assert (in_use.exit_code, copy.exists()) == (0, True)
     assert copy.exists()  # its use has just ended
     os.utime(copy.with_suffix(".use"), (long_ago, long_ago))
-    assert "evicted bytes (abc123)" in call(site, "evict").stdout
+    assert f"evicted bytes ({copy.name[:12]})" in call(site, "evict").stdout
     assert not copy.exists()
 
 

@@ -21,7 +21,8 @@ from headrace.errors import DataError, StepError, UserCodeError, UserError
 from headrace.recipe.base import Target
 from headrace.recipe.data import DataSpec
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
+from support.shards import write_identified
 
 TRAIN, VAL, SHARD, BATCH, SEED = 47, 10, 6, 12, 5
 WORLD_SIZES = (1, 2, 3, 4, 6)
@@ -40,7 +41,7 @@ def folder(tmp_path_factory) -> Path:
     ragged: dict[str, Any] = {"layout": "ragged"}
     manifest = Manifest(
         name="options",
-        fingerprint="0",
+        fingerprint="",
         pack_key="0",
         fields=(
             FieldInfo(name="length", dtype="float32", **ragged),
@@ -51,7 +52,7 @@ def folder(tmp_path_factory) -> Path:
         splits={"train": TRAIN, "val": VAL},
         shards=tuple(shards),
     )
-    write_manifest(folder, manifest)
+    write_identified(folder, manifest)
     return folder
 
 

@@ -24,8 +24,8 @@ from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.verify import verify_dataset
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
-from support.shards import reseal, write_dataset
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
+from support.shards import reseal, write_dataset, write_identified
 
 NUM, PER_SHARD = 11, 4
 NUMBERS = np.arange(NUM)
@@ -98,14 +98,14 @@ def make(folder: Path) -> Path:
     ]
     manifest = Manifest(
         name="kinds",
-        fingerprint="0",
+        fingerprint="",
         pack_key="0",
         fields=FIELDS,
         classes=("a", "b"),
         splits={"train": NUM},
         shards=tuple(shards),
     )
-    write_manifest(folder, manifest)
+    write_identified(folder, manifest)
     return folder
 
 

@@ -25,8 +25,8 @@ from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
-from support.shards import write_dataset
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
+from support.shards import write_dataset, write_identified
 
 NUM_SAMPLES = 47
 BATCH = 6
@@ -189,11 +189,11 @@ def encoded(folder: Path, items: list[bytes]) -> ShardedDataset:
         xxh3_128=written.xxh3_128,
     )
     field = FieldInfo(name="image", dtype="uint8", layout="ragged", encoding="png")
-    write_manifest(
+    write_identified(
         folder,
         Manifest(
             name="encoded",
-            fingerprint="0",
+            fingerprint="",
             pack_key="0",
             fields=(field,),
             splits={"train": len(items)},

@@ -21,19 +21,19 @@ LONG_AGO = time.time() - 2 * KEPT_S
 
 @pytest.fixture
 def sources(tmp_path):
-    """Three datasets of the same size by fingerprint, and a tier with room for two."""
-    made = {name: make_dataset(tmp_path / name, fingerprint=name) for name in ("aaa", "bbb", "ccc")}
+    """Three datasets of the same size by name, and a tier with room for two."""
+    made = {name: make_dataset(tmp_path / name, name=name) for name in ("aaa", "bbb", "ccc")}
     size = made["aaa"].num_bytes
     return [tier(tmp_path / "tier", budget=int(size * 2.5))]
 
 
 def names(tiers):
-    return {copy.fingerprint for copy in cache.copies_of(tiers)}
+    return {copy.name for copy in cache.copies_of(tiers)}
 
 
-def age(tiers, fingerprint, used_at):
-    use_file = Path(tiers[0].folder) / "datasets" / f"{fingerprint}.use"
-    os.utime(use_file, (used_at, used_at))
+def age(tiers, name, used_at):
+    [copy] = [copy for copy in cache.copies_of(tiers) if copy.name == name]
+    os.utime(copy.path.with_suffix(".use"), (used_at, used_at))
 
 
 def test_the_least_recently_used_copy_goes(tmp_path, sources):
@@ -84,7 +84,7 @@ def test_copies_used_lately_go_only_when_no_other_tier_has_room(tmp_path, source
 
 
 def test_nothing_is_evicted_in_vain(tmp_path, sources):
-    make_dataset(tmp_path / "huge", 3_000_000, fingerprint="huge")
+    make_dataset(tmp_path / "huge", 3_000_000, name="huge")
     ensure_staged(tmp_path / "aaa", sources)
     with pytest.raises(StorageFullError):
         ensure_staged(tmp_path / "huge", sources)
@@ -111,7 +111,7 @@ def test_the_use_of_a_killed_process_ends(tmp_path, sources):
     assert [copy.state for copy in cache.copies_of(sources)] == ["idle"]
     assert cache.idle_copies(datasets, KEPT_S, but="") == []
     age(sources, "aaa", LONG_AGO)
-    assert [copy.fingerprint for copy in cache.idle_copies(datasets, KEPT_S, but="")] == ["aaa"]
+    assert [copy.name for copy in cache.idle_copies(datasets, KEPT_S, but="")] == ["aaa"]
 
 
 def test_what_a_dead_process_was_evicting_goes(tmp_path, sources):
@@ -138,7 +138,7 @@ def test_half_copies_go_first_and_after_a_day(tmp_path, sources):
 
 
 def test_a_damaged_shard_is_found_and_staged_anew(tmp_path, sources):
-    manifest = make_dataset(tmp_path / "ddd", fingerprint="ddd")
+    manifest = make_dataset(tmp_path / "ddd", name="ddd")
     copy = ensure_staged(tmp_path / "ddd", sources)
     shard = copy.folder / manifest.shards[1].file
     status = shard.stat()
@@ -204,8 +204,8 @@ def test_partial_takes_all_where_all_fits(tmp_path):
 
 def test_two_stages_at_once_do_not_overfill(tmp_path):
     """The room of a stage that is under way counts as taken before it is filled."""
-    size = make_dataset(tmp_path / "aaa", fingerprint="aaa").num_bytes
-    make_dataset(tmp_path / "bbb", fingerprint="bbb")
+    size = make_dataset(tmp_path / "aaa", name="aaa").num_bytes
+    make_dataset(tmp_path / "bbb", name="bbb")
     fast = tier(tmp_path / "fast", "fast", budget=int(size * 1.5))
     tiers = [fast, tier(tmp_path / "slow", "slow")]
     datasets = tmp_path / "fast/datasets"
@@ -215,7 +215,7 @@ def test_two_stages_at_once_do_not_overfill(tmp_path):
         assert held
         assert ensure_staged(tmp_path / "bbb", tiers).tier == "slow"
     (datasets / "aaa.reserved").write_text(str(size))  # left by a dead process
-    make_dataset(tmp_path / "ccc", fingerprint="ccc")
+    make_dataset(tmp_path / "ccc", name="ccc")
     assert ensure_staged(tmp_path / "ccc", tiers).tier == "fast"
 
 

@@ -18,7 +18,7 @@ from headrace.storage.manifest import (
     write_manifest,
 )
 from headrace.storage.staged import ensure_staged
-from support.staged_datasets import make_dataset, same_bytes, tier
+from support.staged_datasets import copy_in, make_dataset, same_bytes, tier
 
 
 def hidden_files(folder: Path) -> set[str]:
@@ -28,7 +28,7 @@ def hidden_files(folder: Path) -> set[str]:
 def test_stages_all_and_reuses(tmp_path):
     manifest = make_dataset(tmp_path / "source")
     copy = ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
-    assert copy.folder == tmp_path / "tier/datasets/abc123"
+    assert copy.folder == copy_in(tmp_path / "tier", tmp_path / "source")
     assert (copy.tier, copy.reused, copy.num_bytes) == ("disk", False, manifest.num_bytes)
     assert copy.bytes_per_s > 0
     assert read_manifest(copy.folder) == manifest
@@ -112,7 +112,7 @@ def test_flipped_bit_in_the_source_is_named(tmp_path):
         ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
     for word in (manifest.shards[2].file, manifest.shards[2].xxh3_128, got):
         assert word in str(error.value)
-    staged = tmp_path / "tier/datasets/abc123"
+    staged = copy_in(tmp_path / "tier", tmp_path / "source")
     assert not (staged / manifest.shards[2].file).exists()
     assert hidden_files(staged) == set()
 
@@ -130,7 +130,7 @@ def test_shard_outside_of_the_folder_is_refused(tmp_path):
     write_manifest(
         tmp_path / "source", manifest.model_copy(update={"shards": (bad, *manifest.shards[1:])})
     )
-    with pytest.raises(ShardError, match="outside of its folder"):
+    with pytest.raises(ManifestError, match="outside of its folder"):
         ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
 
 
@@ -139,7 +139,7 @@ def test_falls_to_the_next_tier_by_budget(tmp_path):
     small = tier(tmp_path / "small", "small", budget=1000)
     copy = ensure_staged(tmp_path / "source", [small, tier(tmp_path / "large", "large")])
     assert copy.tier == "large"
-    assert not (tmp_path / "small/datasets/abc123").exists()
+    assert not (copy_in(tmp_path / "small", tmp_path / "source")).exists()
 
 
 def test_no_room_names_every_tier(tmp_path):
@@ -187,7 +187,7 @@ def test_disk_full_in_the_copy_falls_to_the_next_tier(tmp_path, tiny_tmpfs, monk
     assert copy.tier == "large"
     assert same_bytes(tmp_path / "source", copy.folder)
     left = {path.name for path in (tiny_tmpfs / "headrace/datasets").iterdir()}
-    assert left <= {"abc123.lock", ".room.lock"}
+    assert left <= {f"{copy.folder.name}.lock", ".room.lock"}
 
 
 def test_disk_full_keeps_what_was_published(tmp_path, tiny_tmpfs, monkeypatch):
@@ -227,8 +227,7 @@ def test_concurrent_callers_copy_once(tmp_path):
 
 
 def _stage_until_killed(source, folder):
-    datasets = Path(folder) / "datasets"
-    shards = datasets / "abc123/shards"
+    shards = copy_in(Path(folder), source) / "shards"
 
     def kill_after_a_shard(done_bytes, total_bytes):
         if list(shards.glob("train-*.h5")):
@@ -248,7 +247,7 @@ def test_killed_copy_is_resumed(tmp_path, verify):
     caller.start()
     caller.join()
     assert caller.exitcode == -signal.SIGKILL
-    staged = tmp_path / "tier/datasets/abc123"
+    staged = copy_in(tmp_path / "tier", tmp_path / "source")
     assert not (staged / ".complete.json").exists()
     inodes = {path: path.stat().st_ino for path in staged.glob("shards/[!.]*.h5")}
     assert inodes
@@ -279,13 +278,13 @@ def test_kill_at_any_moment_leaves_a_copy_that_can_be_completed(tmp_path):
 def _wait_for_files(folder, num_files, caller):
     deadline = time.monotonic() + 90
     while caller.is_alive() and time.monotonic() < deadline:
-        if len(list(folder.glob("datasets/abc123/shards/*"))) >= num_files:
+        if len(list(folder.glob("datasets/*/shards/*"))) >= num_files:
             return
 
 
 def test_damaged_leftover_is_copied_again_when_verified(tmp_path):
     manifest = make_dataset(tmp_path / "source")
-    leftover = tmp_path / "tier/datasets/abc123" / manifest.shards[0].file
+    leftover = copy_in(tmp_path / "tier", tmp_path / "source") / manifest.shards[0].file
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"x" * manifest.shards[0].num_bytes)
     copy = ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
@@ -300,7 +299,7 @@ def test_stop_from_outside(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")], tick=cancel)
-    assert not (tmp_path / "tier/datasets/abc123/.complete.json").exists()
+    assert not (copy_in(tmp_path / "tier", tmp_path / "source") / ".complete.json").exists()
     copy = ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
     assert same_bytes(tmp_path / "source", copy.folder)
 
@@ -308,6 +307,6 @@ def test_stop_from_outside(tmp_path):
 def test_manifest_of_a_newer_release_is_refused(tmp_path):
     make_dataset(tmp_path / "source")
     manifest = tmp_path / "source/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 9'))
-    with pytest.raises(ManifestError, match=r"format version 9; this release reads up to 1"):
+    manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 9'))
+    with pytest.raises(ManifestError, match=r"format version 9; this release reads up to 2"):
         ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
