@@ -18,12 +18,15 @@ from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run
 from headrace.control.steps import conclude
 from headrace.control.walltime.chosen import for_run
+from headrace.control.walltime.history import start_s
 from headrace.leases.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import Failure, StepResult
 from headrace.storage.atomic import read_record, write_record
+from headrace.storage.layout import LeaseFolder
+from support.ledger_rows import attempt_row
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -224,3 +227,24 @@ def test_plan_explains_the_choice_for_gang_and_pool() -> None:
     assert "#SBATCH --time=00:10:00" in found["cpu"].script
     assert found["cpu"].time.startswith("time limit 0:10:00 of each node, chosen: pack 0:00:50 in")
     assert found["cpu"].time.endswith("and the pool lasts 2 days, 0:00:00 at most")
+
+
+def test_the_slowest_of_the_newest_starts_counts(tmp_path: Path) -> None:
+    """Seconds from the start of a job to its nodes; the fourth lease is too long ago."""
+    host = ProcessIdentity.of()
+    attempts = []
+    for number, seconds in enumerate((20.0, None, -5.0, 99.0)):
+        folder = LeaseFolder(tmp_path / f"l{number}")
+        folder.path.mkdir()
+        write_record(folder.host, HostRecord(process=host, started_at=100.0))
+        if seconds is not None:
+            info = LeaseInfo(
+                lease_id="l", backend="slurm", host=host, scheduler_address="", dashboard_url="",
+                nodes=2, ready_at=100.0 + seconds,
+            )  # fmt: skip
+            write_record(folder.info, info)
+        attempts += [attempt_row(step, lease_id=f"l{number}") for step in ("stage", "train")]
+    assert start_s(attempts, tmp_path) == 20.0
+    assert start_s(attempts[4:], tmp_path) == 99.0
+    assert start_s(attempts[2:6], tmp_path) == 0.0
+    assert start_s([], tmp_path) == 0.0
