@@ -85,3 +85,21 @@ def test_the_steps_own_limit_is_no_shortage_of_machines() -> None:
     assert decide(ends, timeout_s=60.0) == NO
     assert decide(ends[:-1], timeout_s=60.0) == AGAIN
     assert decide(ends, timeout_s=61.0) == FREE
+
+
+@pytest.mark.parametrize("known", [{}, {"started_at": 0.0}, {"finished_at": 99.0}])
+def test_an_attempt_of_unknown_length_did_not_reach_the_steps_limit(
+    known: dict[str, float],
+) -> None:
+    changes = {"started_at": None, "finished_at": None, **known}
+    ends = [each.model_copy(update=changes) for each in attempts((F.TIMED_OUT, 10))]
+    assert decide(ends, timeout_s=60.0) == FREE
+
+
+def test_a_lease_that_grows_is_given_its_time() -> None:
+    """But not past the step's own limit, against which no lease helps."""
+    ends = attempts(*[(F.TIMED_OUT, 0)] * MAX_FAILURES)
+    assert decide(ends, grows=True) == FREE
+    assert decide(ends, timeout_s=60.0, grows=True) == NO
+    lost = attempts(*[(F.LOST, 0)] * MAX_FAILURES)
+    assert decide(lost, grows=True) == NO

@@ -53,6 +53,30 @@ def test_an_ended_lease_takes_no_step(lease):
         mailbox.submit(lease, spec())
 
 
+def test_a_lease_whose_folder_was_removed_takes_no_step(lease):
+    lease.path.rmdir()
+    with pytest.raises(LeaseLostError, match="lease-1 has ended"):
+        mailbox.submit(lease, spec())
+    assert not lease.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ("no heartbeat", "node n3 failed; no heartbeat"),
+        ("node n3 failed", "node n3 failed"),
+        ("", "node n3 failed"),
+    ],
+)
+def test_a_cause_that_becomes_known_is_told_once_and_first(lease, known, message):
+    lost = mailbox.lost(mailbox.submit(lease, spec()), known)
+    told = mailbox.blamed(lost, "node n3 failed", FailureClass.PREEMPTED)
+    assert told.state is StepState.PREEMPTED
+    assert told.failure is not None
+    assert told.failure.message == message
+    assert mailbox.blamed(lost, "x", FailureClass.INFRASTRUCTURE).state is StepState.LOST
+
+
 def test_no_outcome_while_the_driver_runs(lease):
     folder = mailbox.submit(lease, spec())
     assert mailbox.outcome(folder) is None
