@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import yaml
 from airflow.sdk import Param
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
 from headrace.recipe.load import available
+from headrace.recipe.overrides import check_from_outside
 
 _KEY = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
@@ -69,36 +68,8 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
                 f"The override '{override}' is not one line of the form key=value",
                 "Write for example trainer.max_epochs=3.",
             )
-        if key.split(".")[0] == "code":
-            raise RecipeError(
-                f"The override '{override}' sets 'code', which cannot be changed from Airflow",
-                "Write it into a recipe file.",
-            )
-        if any("${" in part for part in (text, *_strings(_parsed(override, text)))):
-            raise RecipeError(
-                f"The override '{override}' holds an interpolation",
-                "From Airflow only plain values are taken; write interpolations into a recipe.",
-            )
+    check_from_outside(overrides)
     return tuple(overrides)
-
-
-def _parsed(override: str, text: str) -> Any:
-    try:
-        return yaml.safe_load(f"value: {text}")["value"]
-    except yaml.YAMLError as error:
-        raise RecipeError(f"The value of the override '{override}' is not YAML: {error}") from error
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield from _strings(key)
-            yield from _strings(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _strings(part)
 
 
 def _choice(kind: str, title: str, description: str) -> Param:

@@ -28,6 +28,14 @@ def test_plain_overrides_pass(override):
         ('model={a: ["\\u0024{oc.env:HOME}"]}', "interpolation"),
         ('model={"\\x24{oc.env:HOME}": 1}', "interpolation"),
         ("seed={", "not YAML"),
+        ('name=!!pairs [{"\\x24{oc.env:HOME}": 1}]', "the tag 'tag:yaml.org,2002:pairs'"),
+        ('name=!!omap [{a: "\\x24{oc.env:HOME}"}]', "the tag 'tag:yaml.org,2002:omap'"),
+        ('name=!!python/object/apply:pathlib.Path ["\\x24{oc.env:HOME}"]', "the tag"),
+        ('name=!!binary "JHtvYy5lbnY6SE9NRX0="', "the tag"),
+        ("name=[&a x, *a]", "the anchor or alias 'a'"),
+        (f"model.x={'[' * 100_000}", "more than 32 lists and mappings"),
+        (f"model.x=[{'1,' * 20_000}]", "more than 10000 values"),
+        (f"model.x={'1' * 5000}", "not YAML"),
     ],
 )
 def test_others_are_refused_in_words(override, words):

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
 from headrace.recipe.explain import explain
+from headrace.recipe.overrides import Override, parse_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.recipe.yaml_text import MAX_CHARS, parsed
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -134,10 +136,11 @@ def locate(folder: str, name_or_path: str) -> Path:
 
 
 def _read(path: Path, overrides: Sequence[str], error_type: type[UserError]) -> dict[str, Any]:
+    changes = [parse_override(override, error_type) for override in overrides]
     try:
-        config = OmegaConf.load(path)
-        for override in overrides:
-            _apply(config, override, error_type)
+        config = OmegaConf.create(parsed(_text(path)))
+        for change in changes:
+            _apply(config, change, error_type)
         content = OmegaConf.to_container(config, resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
         raise error_type(f"{_origin(path, overrides)} cannot be read: {error}") from None
@@ -150,15 +153,17 @@ def _read(path: Path, overrides: Sequence[str], error_type: type[UserError]) -> 
     return {str(key): value for key, value in content.items()}
 
 
-def _apply(config: Any, override: str, error_type: type[UserError]) -> None:
-    key, sign, text = override.partition("=")
-    if not sign or not all(key.split(".")):
-        raise error_type(
-            f"The override '{override}' is not of the form key=value",
-            "Write for example trainer.max_epochs=3.",
-        )
+def _apply(config: Any, change: Override, error_type: type[UserError]) -> None:
     try:
-        value = DictConfig(OmegaConf.create(f"value: {text}"))["value"] if text else None
-    except YAMLError as error:
-        raise error_type(f"The value of the override '{override}' is not YAML: {error}") from None
-    OmegaConf.update(config, key, value, force_add=True)
+        OmegaConf.update(config, change.key, change.value, force_add=True)
+    except (OmegaConfBaseException, ValueError, IndexError, TypeError) as error:
+        raise error_type(
+            f"The override of '{change.key}' does not fit what is there: {error}",
+            "Entries of a list are numbered: data.transforms[0].maximum=1.",
+        ) from None
+
+
+def _text(path: Path) -> str:
+    """The text of a file, cut where it is longer than any that is read."""
+    with path.open(encoding="utf-8") as file:
+        return file.read(MAX_CHARS + 1)

@@ -1,0 +1,79 @@
+"""YAML that is made to hold its reader up is refused before anything is built from it."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from headrace.errors import RecipeError, SiteError
+from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.yaml_text import MAX_CHARS, MAX_DEPTH, MAX_VALUES, parsed
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+"""Nine levels of nine: 400 million values once the aliases are followed."""
+
+HOSTILE = {
+    "alias-bomb": (BOMB, "more than 10000 values, aliases counted in full"),
+    "merge-bomb": (
+        "a0: &a0 {k: 1}\n"
+        + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 30)),
+        "more than 10000 values",
+    ),
+    "brackets": (f"a: {'[' * 100_000}", "more than 32 lists and mappings inside one another"),
+    "braces": (f"a: {'{a: ' * 20_000}", "more than 32 lists and mappings"),
+    "dashes": ("- " * 100_000, "more than 32 lists and mappings"),
+    "indents": ("".join(f"{' ' * i}a:\n" for i in range(600)), "more than 32 lists"),
+    "long": (f"a: {'# x' * MAX_CHARS}", "at most 262144 are read"),
+    "many": ("".join(f"k{i}: 1\n" for i in range(MAX_VALUES)), "more than 10000 values"),
+    "long-value": (f"a: {'x' * 20_000}", "a value of 20000 characters"),
+    "long-number": (f"a: {'1' * 5000}", "4300 digits"),
+    "in-itself": ("a: &a [*a]", "stands inside what it stands for"),
+    "pairs": ("a: !!pairs [x: 1]", "the tag 'tag:yaml.org,2002:pairs'"),
+    "path": ("a: !!python/object/apply:pathlib.Path [/]", "the tag"),
+    "renamed-tag": ("%TAG ! tag:yaml.org,2002:\n---\na: !omap [x: 1]", "the tag"),
+    "documents": ("a: 1\n---\n" * 3, "a second document"),
+    "scalar": ("1", "a single value"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), HOSTILE.values(), ids=HOSTILE)
+def test_hostile_files_are_refused_by_a_named_error(tmp_path, text, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=words) as caught:
+        load_recipe(str(path))
+    assert len(str(caught.value)) < 1000
+    with pytest.raises(SiteError, match=words):
+        load_site(str(path))
+
+
+def test_no_more_is_read_than_shows_that_it_is_too_much(monkeypatch):
+    """The alias bomb took 14 s: its cost is counted in events, not in seconds."""
+    taken = []
+    events = yaml.parse
+
+    def counted(text, Loader):  # noqa: N803 as in PyYAML
+        for event in events(text, Loader=Loader):
+            taken.append(event)
+            yield event
+
+    monkeypatch.setattr(yaml, "parse", counted)
+    for name in ("alias-bomb", "brackets", "dashes", "many"):
+        taken.clear()
+        with pytest.raises(yaml.YAMLError):
+            parsed(HOSTILE[name][0])
+        assert len(taken) <= MAX_VALUES + MAX_DEPTH, name
+
+
+def test_aliases_and_merge_keys_of_ordinary_size_are_read():
+    text = "base: &base {lr: 1e-3, sizes: [1, 2]}\nmodel: {<<: *base, depth: !!int '3'}\nb: *base"
+    assert parsed(text)["model"] == {"lr": 1e-3, "sizes": [1, 2], "depth": 3}
+    with pytest.raises(yaml.YAMLError, match="anchor or alias 'base'"):
+        parsed(text, is_plain=True)
+
+
+def test_an_override_may_refer_to_other_keys(tmp_path):
+    recipe = load_recipe("digits", ["seed=${trainer.max_epochs}", "trainer.max_epochs=4"])
+    assert recipe.seed == 4
