@@ -14,7 +14,7 @@ from headrace.data.decode import Decoder
 from headrace.data.gather import Gatherer
 from headrace.data.order import Indices
 from headrace.data.samples import Sample, SampleChain, SampleTransform
-from headrace.data.targets import Allowed, instantiate
+from headrace.data.targets import Allowed, instantiate_all
 from headrace.errors import DataError
 from headrace.recipe.data import DataSpec
 from headrace.shards.check import check_samples
@@ -45,7 +45,7 @@ def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
     Raises:
         TargetError: A sample transform may not be named, or does not exist.
     """
-    transforms = tuple(instantiate(target, allowed) for target in spec.sample_transforms)
+    transforms = instantiate_all(spec.sample_transforms, allowed, "data.sample_transforms")
     return Reading(pad=spec.pad, transforms=transforms, verify=spec.verify_samples)
 
 

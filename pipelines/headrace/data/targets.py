@@ -1,13 +1,14 @@
-"""`_target_` to objects, only from what the site allows.
+"""`_target_` to objects, only what the site allows.
 
-Whoever may start a run must not be able to name any callable. So a target must lie under one of
-the site's prefixes or in a module of the recipe's `code` folders (which the site must allow), and
-what it resolves to must be defined there: a module that another module happens to import is out
-of reach.
+Whoever may start a run must not be able to name any callable. So a target is a class of a framework
+of a kind that belongs at its key, or lies in a package that the site lists or in a module of the
+recipe's `code` folders (which the site must allow) and is defined there, or is listed by its whole
+name. All targets of a configuration are judged before the first is called.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -18,14 +19,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate as hydra_instantiate
-
 from headrace.errors import HeadraceError, TargetError, UserCodeError, nearest
 from headrace.recipe.base import Target
+from headrace.recipe.kinds import (
+    SPECIAL_KEYS,
+    Kind,
+    Use,
+    is_listed,
+    is_under,
+    made_at,
+    uses,
+    wrong_kind,
+)
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.recipe.targets import allowed_path, is_under, not_allowed, target_names
+from headrace.recipe.targets import allowed_path, check_package, no_attribute, not_allowed
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,8 @@ class Allowed:
     Use `Allowed.of`, which also puts the code folders on the module path.
     """
 
-    prefixes: tuple[str, ...]
-    """Dotted prefixes that the site allows."""
+    listed: tuple[str, ...]
+    """Names and packages that the site lists."""
     code: tuple[Path, ...] = ()
     """Folders of user code, resolved."""
 
@@ -52,11 +60,11 @@ class Allowed:
             if str(folder) not in sys.path:
                 sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
-        return cls(prefixes=site.allowed_targets, code=folders)
+        return cls(listed=site.allowed_targets, code=folders)
 
     def covers(self, name: str) -> bool:
-        """Whether a dotted name lies under a prefix or in a module of the code folders."""
-        return is_under(name, self.prefixes) or self.in_code(name.partition(".")[0])
+        """Whether a dotted name is listed, or lies in a module of the code folders."""
+        return is_listed(name, self.listed) or self.in_code(name.partition(".")[0])
 
     def in_code(self, top: str) -> bool:
         """Whether a top-level module is the one in a code folder, not another of that name."""
@@ -86,65 +94,117 @@ def check_code(folder: str, site: Site) -> Path:
 
 
 def instantiate(
-    target: Target | Mapping[str, Any], allowed: Allowed, *, partial: bool = False
+    target: Target | Mapping[str, Any], allowed: Allowed, key: str, *, partial: bool = False
 ) -> Any:
-    """Make the object that a target describes, with Hydra.
+    """Make the object that a target describes, and those in its arguments.
 
     Args:
         target: `_target_` and keyword arguments; these may hold further targets.
         allowed: What targets may name.
+        key: Where it stands in the recipe, which says what it may be.
         partial: Give a callable that still takes keyword arguments.
 
     Raises:
-        TargetError: A name is not allowed or does not exist.
+        TargetError: A name is not allowed or does not exist, or gives something that does not
+            belong there.
         UserCodeError: The code raised.
     """
     config = target.as_config() if isinstance(target, Target) else dict(target)
-    for name in target_names(config):
-        resolve(name, allowed)
-    config.setdefault("_convert_", "all")
     if partial:
         config["_partial_"] = True
+    found = {use.key: resolve(use, allowed) for use in uses(key, config)}
+    made = _made(key, config, found)
+    kind = made_at(key)
+    if kind is not None and not partial and not isinstance(made, _base(kind)):
+        raise wrong_kind(key, f"gave a {type(made).__name__}", kind)
+    return made
+
+
+def instantiate_all(targets: Sequence[Target], allowed: Allowed, key: str) -> tuple[Any, ...]:
+    """Make the objects of a list of targets, in order; as `instantiate`."""
+    return tuple(instantiate(one, allowed, f"{key}[{i}]") for i, one in enumerate(targets))
+
+
+def _made(key: str, config: Any, found: Mapping[str, Any]) -> Any:
+    """Plain values with an object in place of each target, the inner ones first."""
+    if isinstance(config, list | tuple):
+        return [_made(f"{key}[{index}]", value, found) for index, value in enumerate(config)]
+    if not isinstance(config, Mapping):
+        return config
+    if config.get("_recursive_", True):
+        config = {name: _made(f"{key}.{name}", value, found) for name, value in config.items()}
+    if "_target_" not in config:
+        return dict(config)
+    given = {name: value for name, value in config.items() if name not in SPECIAL_KEYS}
+    call = functools.partial(found[key], *config.get("_args_", ()), **given)
+    return call if config.get("_partial_", False) else _called(key, config["_target_"], call)
+
+
+def _called(key: str, name: str, call: functools.partial[Any]) -> Any:
     try:
-        return hydra_instantiate(config)
-    except (InstantiationException, SystemExit) as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, HeadraceError):
-            raise cause from None
-        trace = "".join(traceback.format_exception(cause))
+        return call()
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
         raise UserCodeError(
-            f"{config['_target_']} could not be made: {type(cause).__name__}: {cause}",
-            "Check its arguments in the recipe.",
-            trace=trace,
+            f"{name} could not be made: {type(error).__name__}: {error}",
+            f"Check the arguments of '{key}' in the recipe.",
+            trace="".join(traceback.format_exception(error)),
         ) from error
 
 
-def resolve(name: str, allowed: Allowed) -> Any:
-    """The object of a dotted name.
+def resolve(use: Use, allowed: Allowed) -> Any:
+    """The class or function that a target names.
 
     Raises:
-        TargetError: The name is not allowed or does not exist.
+        TargetError: The name is not allowed there or does not exist.
         UserCodeError: Importing its module raised.
     """
-    parts = name.split(".")
-    if not all(part.isidentifier() and not part.startswith("_") for part in parts):
-        raise TargetError(f"'{name}' is no dotted name of public names")
-    if not allowed.covers(name):
-        raise not_allowed(name, allowed.prefixes, allowed.code)
+    parts = use.name.split(".")
+    is_own = allowed.covers(use.name)
+    if not is_own:
+        check_package(use, allowed.listed, allowed.code)
     module, rest = _import_longest(parts)
-    found: Any = module
-    for part in rest:
-        owner, found = found, getattr(found, part, None)
-        if found is None:
-            raise TargetError(f"'{name}' does not exist", _nearest_of(owner, part))
-        if isinstance(found, ModuleType):
-            raise not_allowed(name, allowed.prefixes, allowed.code)
+    found = _attribute(use, allowed, module, rest)
     defined_in = getattr(found, "__module__", None) or module.__name__
-    if not allowed.covers(defined_in):
-        raise not_allowed(f"{defined_in}.{parts[-1]}", allowed.prefixes, allowed.code)
+    fits = allowed.covers(defined_in) if is_own else _is_of_kind(found, use)
+    if not fits and use.name not in allowed.listed:
+        raise not_allowed(use, f"{defined_in}.{parts[-1]}", allowed.listed, allowed.code)
     if not callable(found):
-        raise TargetError(f"'{name}' is no class or function but a {type(found).__name__}")
+        raise TargetError(f"'{use.name}' is no class or function but a {type(found).__name__}")
+    kind = made_at(use.key)
+    if kind is not None and isinstance(found, type) and not issubclass(found, _base(kind)):
+        raise wrong_kind(use.key, f"is the class {use.name}", kind)
     return found
+
+
+def _attribute(use: Use, allowed: Allowed, module: ModuleType, names: Sequence[str]) -> Any:
+    """What lies in a module; of a class nothing, unless the site lists the whole name."""
+    found: Any = module
+    for name in names:
+        owner, found = found, getattr(found, name, None)
+        if found is None:
+            raise TargetError(f"'{use.name}' does not exist", _nearest_of(owner, name))
+        if isinstance(found, ModuleType):
+            raise not_allowed(use, use.name, allowed.listed, allowed.code)
+    if len(names) > 1 and use.name not in allowed.listed:
+        raise no_attribute(use)
+    return found
+
+
+def _is_of_kind(found: Any, use: Use) -> bool:
+    """Whether it is a class of a framework that belongs where the target stands."""
+    return isinstance(found, type) and any(
+        is_under(found.__module__, kind.homes) and issubclass(found, _base(kind))
+        for kind in use.kinds
+        if is_under(use.name, (kind.names,))
+    )
+
+
+def _base(kind: Kind) -> type:
+    module, _, name = kind.base.rpartition(".")
+    base: type = getattr(importlib.import_module(module), name)
+    return base
 
 
 def _import_longest(parts: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:

@@ -17,7 +17,7 @@ from lightning.pytorch import LightningModule
 
 from headrace.data.batch import Batch
 from headrace.data.reading import Reading, SampleReader
-from headrace.data.targets import Allowed, instantiate
+from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Transform, apply
 from headrace.errors import (
     HeadraceError,
@@ -140,14 +140,9 @@ def load_model(
         raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
     allowed = Allowed.of(recipe, site)
     torch.manual_seed(recipe.seed)
-    model = instantiate(recipe.model, allowed)
-    if not isinstance(model, LightningModule):
-        raise UserCodeError(
-            f"{recipe.model.target} is a {type(model).__name__}, not a LightningModule",
-            "Derive the model from lightning.pytorch.LightningModule.",
-        )
+    model: LightningModule = instantiate(recipe.model, allowed, "model")
     _load_weights(model, read_checkpoint(checkpoint))
-    return model.eval(), tuple(instantiate(target, allowed) for target in recipe.data.transforms)
+    return model.eval(), instantiate_all(recipe.data.transforms, allowed, "data.transforms")
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.errors import TargetError, nearest
 from headrace.recipe.base import Target
-from headrace.recipe.definitions import definition, signature
+from headrace.recipe.definitions import Definition, definition, derives_from
+from headrace.recipe.kinds import (
+    FRAMEWORKS,
+    Kind,
+    Use,
+    is_under,
+    made_at,
+    targets_of,
+    uses,
+    wrong_kind,
+)
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.signatures import signature
 from headrace.recipe.site import Role
-
-_OF_HYDRA = frozenset(("_target_", "_args_", "_recursive_", "_convert_", "_partial_"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Use:
-    """One `_target_` of a recipe."""
-
-    key: str
-    """Where it stands, as in `model.optimizer`."""
-    name: str
-    given: tuple[str, ...]
-    """Names of its arguments."""
-    is_whole: bool
-    """Whether they are all it gets."""
+from headrace.recipe.targets import no_attribute, not_allowed
 
 
 def check_reader(recipe: Recipe, role: Role) -> None:
@@ -39,47 +35,51 @@ def check_reader(recipe: Recipe, role: Role) -> None:
         _check({"dataset.reader": recipe.dataset.reader}, recipe, role, is_whole=False)
 
 
-def check_arguments(recipe: Recipe, role: Role) -> None:
+def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
     """Refuse targets of a training that cannot be made from their arguments; imports nothing.
+
+    What source shows not to belong where it stands is refused, too.
 
     Args:
         recipe: The recipe.
         role: Where it trains: what is installed there may differ from what is here.
+        listed: Names and packages that the site lists.
 
     Raises:
-        TargetError: One does not exist, takes no such argument, or lacks one.
+        TargetError: One does not exist, is of the wrong kind, takes no such argument, or lacks one.
     """
-    data, trainer = recipe.data, recipe.trainer
-    lists = {
-        "data.sample_transforms": data.sample_transforms,
-        "data.transforms": data.transforms,
-        "data.augment": data.augment,
-        "trainer.callbacks": trainer.callbacks,
-    }
-    whole = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
-    if recipe.model is not None:
-        whole["model"] = recipe.model
-    _check(whole, recipe, role, is_whole=True)
+    targets = targets_of(recipe)
+    targets.pop("dataset.reader", None)
     # a logger may get `save_dir` from headrace
-    trainer_class = Target.model_validate({"_target_": trainer.target})
-    loggers = {f"trainer.loggers[{i}]": one for i, one in enumerate(trainer.loggers)}
-    _check({**loggers, "trainer": trainer_class}, recipe, role, is_whole=False)
+    more = {key: one for key, one in targets.items() if key == "trainer" or "logger" in key}
+    whole = {key: one for key, one in targets.items() if key not in more}
+    _check(whole, recipe, role, listed, is_whole=True)
+    _check(more, recipe, role, listed, is_whole=False)
 
 
-def _check(targets: Mapping[str, Target], recipe: Recipe, role: Role, *, is_whole: bool) -> None:
+def _check(
+    targets: Mapping[str, Target],
+    recipe: Recipe,
+    role: Role,
+    listed: Sequence[str] = (),
+    *,
+    is_whole: bool,
+) -> None:
     is_as_here = _is_as_here(role)
     code = [Path(folder).expanduser().resolve() for folder in recipe.code]
     folders = [*code, *(_installed() if is_as_here else ())]
     for key, target in targets.items():
-        for use in _uses(key, target.as_config(), is_whole=is_whole):
+        for use in uses(key, target.as_config(), is_whole=is_whole):
             try:
-                _check_use(use, folders)
+                if use.name not in listed:
+                    _check_kind(use, folders, listed)
+                _check_given(use, folders)
             except SyntaxError as error:
                 if is_as_here:  # another Python may know more
                     raise _not_python(use, error) from None
 
 
-def _not_python(use: _Use, error: SyntaxError) -> TargetError:
+def _not_python(use: Use, error: SyntaxError) -> TargetError:
     return TargetError(
         f"{use.key}: {use.name} cannot be imported: {error.msg} "
         f"({error.filename}, line {error.lineno})",
@@ -99,24 +99,30 @@ def _is_as_here(role: Role) -> bool:
     return not (is_contained or is_changed)
 
 
-def _uses(key: str, config: object, *, is_whole: bool) -> Iterator[_Use]:
-    """Every `_target_` in nested mappings and sequences, the inner ones first."""
-    if isinstance(config, Mapping):
-        inner_whole = is_whole and config.get("_recursive_", True) is True
-        for name, value in config.items():
-            yield from _uses(f"{key}.{name}", value, is_whole=inner_whole)
-        if "_target_" in config:
-            is_all = not {"_args_", "_partial_"} & config.keys()
-            given = tuple(str(name) for name in config if name not in _OF_HYDRA)
-            yield _Use(
-                key=key, name=str(config["_target_"]), given=given, is_whole=is_whole and is_all
-            )
-    elif isinstance(config, Sequence) and not isinstance(config, str):
-        for index, value in enumerate(config):
-            yield from _uses(f"{key}[{index}]", value, is_whole=is_whole)
+def _check_kind(use: Use, folders: Sequence[Path], listed: Sequence[str]) -> None:
+    found = definition(use.name, folders)
+    if found is None:
+        owner = definition(use.name.rpartition(".")[0], folders)
+        if owner is not None:
+            raise no_attribute(use)
+        return
+    kinds = use.kinds if is_under(use.name, FRAMEWORKS) else ()
+    near = [kind for kind in kinds if kind.names and is_under(use.name, (kind.names,))]
+    if kinds and not any(_may_be(found, kind, folders) for kind in near):
+        raise not_allowed(use, f"{found.module.name}.{found.node.name}", listed)
+    made = made_at(use.key)
+    is_wrong = made is not None and derives_from(found, made.class_name, folders) is False
+    if made is not None and is_wrong and not found.is_function:
+        raise wrong_kind(use.key, f"is the class {use.name}", made)
 
 
-def _check_use(use: _Use, folders: Sequence[Path]) -> None:
+def _may_be(found: Definition, kind: Kind, folders: Sequence[Path]) -> bool:
+    """Whether source shows nothing against something of a framework being of a kind."""
+    is_home = is_under(found.module.name, kind.homes)
+    return is_home and derives_from(found, kind.class_name, folders) is not False
+
+
+def _check_given(use: Use, folders: Sequence[Path]) -> None:
     found = definition(use.name, folders)
     takes = None if found is None else signature(found, folders)
     if takes is None:

@@ -19,9 +19,9 @@ class Part(BaseModel):
 
 
 class Target(BaseModel):
-    """A callable by its dotted name and its keyword arguments, as in Hydra.
+    """A class or function by its dotted name and its keyword arguments, as in Hydra.
 
-    Instantiated only when the step runs, and only if the site allows the name.
+    Called only when the step runs, and only if it belongs there or the site lists it.
     """
 
     model_config = ConfigDict(
@@ -32,7 +32,7 @@ class Target(BaseModel):
     """Dotted name of a class or function, such as `my_package.models.Classifier`."""
 
     def as_config(self) -> dict[str, object]:
-        """The mapping that Hydra's `instantiate` takes."""
+        """Its name as `_target_`, and its arguments."""
         return self.model_dump(by_alias=True)
 
 

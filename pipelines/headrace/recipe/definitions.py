@@ -1,4 +1,4 @@
-"""Where a dotted name is defined and what it may be called with, read from source, never imported.
+"""Where a dotted name is defined and what that derives from, read from source, never imported.
 
 A module is found as Python finds it, parsed, and its imports are followed. Whatever source alone
 does not settle (compiled modules, decorators, names bound twice, metaclasses) is unknown: `None`.
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from headrace.errors import TargetError, nearest
 
-_MAX_HOPS = 20
+MAX_HOPS = 20
+"""Imports or bases that are followed."""
 _DYNAMIC = frozenset(
     (
         "*",
@@ -32,18 +33,6 @@ _DYNAMIC = frozenset(
 """Names by which a module can have others that its source does not show."""
 
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-@dataclass(frozen=True, kw_only=True)
-class Signature:
-    """Arguments that a callable takes by name."""
-
-    names: tuple[str, ...]
-    """In the order of the source."""
-    required: tuple[str, ...]
-    """Those without a default."""
-    takes_any: bool
-    """Whether it takes further ones."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +53,12 @@ class _Module:
 
     def bindings(self, name: str) -> list[ast.AST]:
         """All places at the level of the module that bind a name, in branches as well."""
-        return [node for node in _scope(self.tree) if name in _bound_by(node)]
+        return [node for node in scope(self.tree) if name in bound_by(node)]
 
     @property
     def is_closed(self) -> bool:
         """Whether its source shows all names that it has."""
-        bound = {name for node in _scope(self.tree) for name in _bound_by(node)}
+        bound = {name for node in scope(self.tree) for name in bound_by(node)}
         used = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
         used |= {node.attr for node in ast.walk(self.tree) if isinstance(node, ast.Attribute)}
         is_dynamic = any(map(_is_dynamic, ast.walk(self.tree)))
@@ -87,7 +76,7 @@ class _Module:
     def nearest(self, name: str) -> str:
         """Hint that names the nearest of the classes, functions and modules in it."""
         shown = [node for node in self.tree.body if isinstance(node, _Scope | ast.ImportFrom)]
-        names = {name for node in shown for name in _bound_by(node)} - {"annotations"}
+        names = {name for node in shown for name in bound_by(node)} - {"annotations"}
         if self.is_package:
             names |= {file.stem for file in self.file.parent.glob("*.py")}
         public = sorted(each for each in names if not each.startswith("_"))
@@ -109,8 +98,13 @@ class Definition:
     module: _Module
     node: _Scope
 
+    @property
+    def is_function(self) -> bool:
+        """Whether it is no class."""
+        return not isinstance(self.node, ast.ClassDef)
 
-def definition(name: str, folders: Sequence[Path], hops: int = _MAX_HOPS) -> Definition | None:
+
+def definition(name: str, folders: Sequence[Path], hops: int = MAX_HOPS) -> Definition | None:
     """Where a dotted name is defined; None where source does not tell.
 
     Args:
@@ -132,13 +126,28 @@ def definition(name: str, folders: Sequence[Path], hops: int = _MAX_HOPS) -> Def
         return None
 
 
-def signature(found: Definition, folders: Sequence[Path]) -> Signature | None:
-    """What a class or function may be called with; None where source does not tell."""
-    if isinstance(found.node, ast.FunctionDef):
-        return _of_function(found.node, num_bound=0)
-    if isinstance(found.node, ast.ClassDef):
-        return _of_class(found, folders, _MAX_HOPS)
-    return None
+def derives_from(
+    found: Definition, name: str, folders: Sequence[Path], hops: int = MAX_HOPS
+) -> bool | None:
+    """Whether a class is one of that name or has it among its bases; None where source is silent.
+
+    Args:
+        found: The class, or a function, which never is.
+        name: Name of the base class, without its module.
+        folders: Where modules are looked for.
+        hops: Bases that are followed.
+    """
+    node = found.node
+    if not isinstance(node, ast.ClassDef):
+        return False
+    if node.name == name:
+        return True
+    if node.decorator_list or node.keywords or hops == 0:
+        return None
+    own = [base for base in node.bases if dotted(base) != "object"]
+    bases = [base_of(found.module, base, folders, hops) for base in own]
+    told = [None if each is None else derives_from(each, name, folders, hops - 1) for each in bases]
+    return True if True in told else None if None in told else False
 
 
 def _module_of(parts: Sequence[str], folders: Sequence[Path]) -> tuple[_Module, list[str]] | None:
@@ -199,26 +208,11 @@ def _quietly(name: str, folders: Sequence[Path], hops: int) -> Definition | None
         return None
 
 
-def _of_class(found: Definition, folders: Sequence[Path], hops: int) -> Signature | None:
-    node = found.node
-    if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords or hops == 0:
-        return None
-    made_by = [each for each in _scope(node) if {"__init__", "__new__"} & _bound_by(each)]
-    if len(made_by) == 1:
-        (init,) = made_by
-        is_plain = isinstance(init, ast.FunctionDef) and init.name == "__init__"
-        return _of_function(init, num_bound=1) if is_plain and init in node.body else None
-    if made_by or len(node.bases) > 1:
-        return None  # an order of many bases is not for source alone
-    if not node.bases or _dotted(node.bases[0]) == "object":
-        return Signature(names=(), required=(), takes_any=False)
-    base = _base(found.module, node.bases[0], folders, hops)
-    return None if base is None else _of_class(base, folders, hops - 1)
-
-
-def _base(module: _Module, base: ast.expr, folders: Sequence[Path], hops: int) -> Definition | None:
+def base_of(
+    module: _Module, base: ast.expr, folders: Sequence[Path], hops: int
+) -> Definition | None:
     """The definition of a base class: `Name`, or `module.Name` of an imported module."""
-    first, _, rest = _dotted(base).partition(".")
+    first, _, rest = dotted(base).partition(".")
     if not rest:
         return _quietly(f"{module.name}.{first}", folders, hops - 1) if first else None
     bindings = module.bindings(first)
@@ -231,52 +225,32 @@ def _base(module: _Module, base: ast.expr, folders: Sequence[Path], hops: int) -
     return _quietly(f"{inside}{original}.{rest}", folders, hops - 1)
 
 
-def _dotted(node: ast.expr) -> str:
+def dotted(node: ast.expr) -> str:
     """`a.b` as it stands in source; empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        owner = _dotted(node.value)
+        owner = dotted(node.value)
         return f"{owner}.{node.attr}" if owner else ""
     return ""
 
 
-def _of_function(node: ast.AST, num_bound: int) -> Signature | None:
-    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
-        return None
-    given = node.args
-    places = [*given.posonlyargs, *given.args]
-    if num_bound and not places:
-        return None  # `self` is in `*args`
-    with_default = len(given.defaults)
-    needed = {each.arg for each in places[: len(places) - with_default]}
-    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    needed |= {each.arg for each, default in pairs if default is None}
-    named = [each.arg for each in [*places[num_bound:], *given.kwonlyargs]]
-    if given.posonlyargs[num_bound:]:
-        return None
-    return Signature(
-        names=tuple(named),
-        required=tuple(name for name in named if name in needed),
-        takes_any=given.kwarg is not None,
-    )
-
-
-def _scope(node: ast.AST) -> Iterator[ast.AST]:
+def scope(node: ast.AST) -> Iterator[ast.AST]:
     """What stands in a module or class itself, not in the functions and classes in it."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, _Scope | ast.Lambda):
-            yield from _scope(child)
+            yield from scope(child)
 
 
 def _is_dynamic(node: ast.AST) -> bool:
     """Whether it may bind names of the module from a function, or put another in its place."""
-    is_entry = isinstance(node, ast.Subscript) and _dotted(node.value).endswith("modules")
+    is_entry = isinstance(node, ast.Subscript) and dotted(node.value).endswith("modules")
     return is_entry or isinstance(node, ast.Global)
 
 
-def _bound_by(node: ast.AST) -> set[str]:
+def bound_by(node: ast.AST) -> set[str]:
+    """Names that a statement or expression binds."""
     if isinstance(node, _Scope):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):

@@ -14,9 +14,11 @@ def check_packing(recipe: Recipe, site: Site) -> None:
 
     Raises:
         SiteError: The site lacks the role.
-        TargetError: `dataset.reader` does not exist, or takes no such argument.
+        TargetError: `dataset.reader` is not allowed, does not exist, or takes no such argument.
     """
-    check_reader(recipe, _role(recipe, site, "pack_role", recipe.pack_role))
+    role = _role(recipe, site, "pack_role", recipe.pack_role)
+    check_targets(recipe, site, only="dataset.reader")
+    check_reader(recipe, role)
 
 
 def check_training(recipe: Recipe, site: Site) -> None:
@@ -30,7 +32,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     """
     role = _role(recipe, site, "train.role", recipe.train.role)
     check_targets(recipe, site)
-    check_arguments(recipe, role)
+    check_arguments(recipe, role, site.allowed_targets)
     if recipe.train.script is None:
         num_nodes, ranks_per_node = gang_size(recipe, role)
         check_global_batch(recipe.data.global_batch_size, num_nodes * ranks_per_node)

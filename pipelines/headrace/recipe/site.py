@@ -199,13 +199,10 @@ class Site(Part):
     """Node-local storage, fastest first."""
     allowed_targets: tuple[str, ...] = (
         "headrace.data.transforms",
-        "headrace.examples",
-        "torch.nn",
-        "torch.optim",
-        "torchmetrics",
-        "lightning.pytorch",
+        "headrace.examples.digits_model",
     )
-    """Module prefixes that a recipe's `_target_` may name."""
+    """Classes and functions that a recipe's `_target_` may name besides classes of PyTorch,
+    TorchMetrics and Lightning that belong where it stands: whole names, and packages of others."""
     allowed_code: tuple[str, ...] = ()
     """Folders from which a recipe's `code` and `train.script` may be taken."""
     limits: Limits = Limits()

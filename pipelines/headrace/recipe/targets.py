@@ -1,47 +1,57 @@
-"""Which `_target_` and which code a site allows, as far as names and paths can tell.
+"""Which `_target_` and which code a site allows, as far as names, paths and source can tell.
 
 What a name resolves to is judged again where it is imported, in `headrace.data.targets`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import TargetError
+from headrace.recipe.kinds import Use, is_listed, is_under, targets_of, uses
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 
 
-def check_targets(recipe: Recipe, site: Site) -> None:
+def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
     """Refuse a recipe that names code which the site does not allow; imports nothing.
+
+    Args:
+        recipe: The recipe.
+        site: The site.
+        only: The one key whose target counts; empty for all.
 
     Raises:
         TargetError: A `_target_`, a code folder or the training script is not allowed.
     """
     folders = tuple(allowed_path(folder, site) for folder in recipe.code)
-    if recipe.train.script is not None:
+    if recipe.train.script is not None and not only:
         allowed_path(recipe.train.script, site)
-    for name in target_names(recipe.model_dump(by_alias=True)):
-        if not is_under(name, site.allowed_targets) and not _may_lie_in(folders, name):
-            raise not_allowed(name, site.allowed_targets, folders)
+    for key, target in targets_of(recipe).items():
+        for use in uses(key, target.as_config()) if only in ("", key) else ():
+            if not is_listed(use.name, site.allowed_targets) and not _may_lie_in(folders, use.name):
+                check_package(use, site.allowed_targets, folders)
+    for use in uses("trainer.extra", recipe.trainer.extra):
+        raise TargetError(
+            f"{use.key} names the target '{use.name}', but 'trainer.extra' holds plain values",
+            "Callbacks go to 'trainer.callbacks', loggers to 'trainer.loggers'.",
+        )
 
 
-def target_names(config: object) -> Iterator[str]:
-    """Every `_target_` in nested mappings and sequences."""
-    if isinstance(config, Mapping):
-        if "_target_" in config:
-            yield str(config["_target_"])
-        for value in config.values():
-            yield from target_names(value)
-    elif isinstance(config, Sequence) and not isinstance(config, str):
-        for value in config:
-            yield from target_names(value)
+def check_package(use: Use, listed: Sequence[str], code: Sequence[Path] = ()) -> None:
+    """Refuse a name that lies in none of the packages that belong where it stands.
 
+    Args:
+        use: The target.
+        listed: What the site allows.
+        code: Folders of user code, for the message.
 
-def is_under(name: str, prefixes: Iterable[str]) -> bool:
-    """Whether a dotted name is one of the prefixes or lies below one."""
-    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+    Raises:
+        TargetError: It does not.
+    """
+    if not any(is_under(use.name, (kind.names,)) for kind in use.kinds if kind.names):
+        raise not_allowed(use, use.name, listed, code)
 
 
 def allowed_path(code: str, site: Site) -> Path:
@@ -62,20 +72,32 @@ def allowed_path(code: str, site: Site) -> Path:
     return path
 
 
-def not_allowed(name: str, prefixes: Sequence[str], code: Sequence[Path]) -> TargetError:
+def not_allowed(
+    use: Use, name: str, listed: Sequence[str], code: Sequence[Path] = ()
+) -> TargetError:
     """The error for a target that the site does not allow.
 
     Args:
-        name: The target.
-        prefixes: What the site allows.
+        use: The target.
+        name: What it names, or what that is an alias of.
+        listed: What the site allows.
         code: Folders of user code, which are allowed as well.
     """
-    modules = f"; modules in {', '.join(map(str, code))}" if code else ""
+    kinds = [kind.name for kind in use.kinds]
+    modules = [f"modules in {folder}" for folder in code]
     return TargetError(
-        f"The site does not allow the target '{name}'",
-        f"Allowed: {', '.join(prefixes)}{modules}. Add the module to 'allowed_targets' of "
-        "the site, or put your code below one of its 'allowed_code' folders and name that folder "
-        "in 'code' of the recipe.",
+        f"The site does not allow the target '{name}' at {use.key}",
+        f"Allowed there: {'; '.join([*kinds, *listed, *modules])}. Add the name to "
+        "'allowed_targets' of the site, or put your code below one of its 'allowed_code' folders "
+        "and name that folder in 'code' of the recipe.",
+    )
+
+
+def no_attribute(use: Use) -> TargetError:
+    """The error for a method, or another attribute of a class or function."""
+    return TargetError(
+        f"'{use.name}' at {use.key} is an attribute, not a class or function of a module",
+        "Name the class itself, or write a function in a module of yours.",
     )
 
 

@@ -17,7 +17,7 @@ from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.reading import reading_of
 from headrace.data.seeding import seed_at
 from headrace.data.streaming import shards_held
-from headrace.data.targets import Allowed, instantiate
+from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.errors import RecipeError, StepError
 from headrace.processes import die_with_parent
 from headrace.shards.places import ShardSource
@@ -83,8 +83,8 @@ class RankTraining:
                 seed=self._recipe.seed,
                 rank=self._spec.rank,
                 world_size=self._spec.world_size,
-                transforms=tuple(instantiate(t, self._allowed) for t in data.transforms),
-                augment=tuple(instantiate(t, self._allowed) for t in data.augment),
+                transforms=instantiate_all(data.transforms, self._allowed, "data.transforms"),
+                augment=instantiate_all(data.augment, self._allowed, "data.augment"),
                 reading=reading_of(data, self._allowed),
                 source=self._source(),
                 skipped=self._spec.skipped,
@@ -111,12 +111,7 @@ class RankTraining:
         if target is None:
             raise RecipeError("The recipe has no model", "Set 'model', or 'train.script'.")
         seed_at(self._recipe.seed, 0, 0, 0, "weights")  # the same on all ranks
-        model = instantiate(target, self._allowed)
-        if not isinstance(model, LightningModule):
-            raise RecipeError(
-                f"model {target.target} is a {type(model).__name__}, no LightningModule",
-                "Derive it from lightning.pytorch.LightningModule.",
-            )
+        model: LightningModule = instantiate(target, self._allowed, "model")
         return model
 
     def _saving(self, guard: LossGuard) -> StepCheckpoints:
@@ -139,7 +134,7 @@ class RankTraining:
         spec, recipe = self._spec, self._recipe.trainer
         beat = SignsOfLife(Beat(self._launch.beat(spec.rank)))
         seed = StepSeed(self._recipe.seed, spec.rank)
-        named = [instantiate(target, self._allowed) for target in recipe.callbacks]
+        named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         in_time = StopInTime(spec.stop_at, saving, self._launch.paused)
         last = (guard, StopAtStep(recipe.max_steps), in_time, progress, saving)
         parts = TrainerParts(

@@ -13,6 +13,7 @@ from lightning.pytorch.loggers import Logger
 
 from headrace.data.targets import Allowed, instantiate, resolve
 from headrace.recipe.base import Target
+from headrace.recipe.kinds import uses
 from headrace.recipe.training import TrainerSpec
 from headrace.training.strategy import ExactDDPStrategy
 
@@ -67,7 +68,7 @@ def build_trainer(spec: TrainerSpec, allowed: Allowed, parts: TrainerParts) -> T
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    make = instantiate({"_target_": spec.target}, allowed, partial=True)
+    make = instantiate({"_target_": spec.target}, allowed, "trainer", partial=True)
     trainer: Trainer = make(**(arguments | spec.extra))
     return trainer
 
@@ -84,9 +85,10 @@ def build_loggers(targets: Sequence[Target], allowed: Allowed, folder: Path) -> 
         UserCodeError: One could not be made.
     """
     loggers = []
-    for target in targets:
-        config = target.as_config()
-        if "save_dir" in inspect.signature(resolve(target.target, allowed)).parameters:
+    for index, target in enumerate(targets):
+        key, config = f"trainer.loggers[{index}]", target.as_config()
+        (use,) = (use for use in uses(key, config) if use.key == key)
+        if "save_dir" in inspect.signature(resolve(use, allowed)).parameters:
             config = {"save_dir": str(folder), **config}
-        loggers.append(instantiate(config, allowed))
+        loggers.append(instantiate(config, allowed, key))
     return loggers

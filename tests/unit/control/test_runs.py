@@ -91,7 +91,7 @@ def test_code_of_an_allowed_folder_may_be_named(headrace_home, tmp_path):
     )
     named = {"site": str(site), "overrides": (f"code=[{code}]", "model._target_=mine.Model")}
     assert make_run(**named).recipe.model is not None
-    with pytest.raises(TargetError, match=f"'theirs.Model'\n.*modules in {code}"):
+    with pytest.raises(TargetError, match=f"'theirs.Model' at model\n.*modules in {code}"):
         make_run(**{**named, "overrides": (f"code=[{code}]", "model._target_=theirs.Model")})
 
 

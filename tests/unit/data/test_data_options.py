@@ -247,8 +247,8 @@ def test_reading_is_what_the_recipe_says():
     name = "headrace.data.transforms.ChannelsFirst"
     target = Target.model_validate({"_target_": name, "field": "x"})
     spec = DataSpec(pad=2.0, sample_transforms=(target,))
-    reading = reading_of(spec, Allowed(prefixes=("headrace.data.transforms",), code=()))
+    reading = reading_of(spec, Allowed(listed=("headrace.data.transforms",), code=()))
     assert reading.pad == 2.0
     assert [type(each).__name__ for each in reading.transforms] == ["ChannelsFirst"]
     assert reading.is_special
-    assert not reading_of(DataSpec(), Allowed(prefixes=(), code=())).is_special
+    assert not reading_of(DataSpec(), Allowed(listed=(), code=())).is_special

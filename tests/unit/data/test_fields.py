@@ -192,7 +192,7 @@ def test_labels_that_are_numbers_need_no_classes(tmp_path: Path) -> None:
 
 def test_intact_samples_pass_the_check(folder: Path) -> None:
     spec = DataSpec(verify_samples=True)
-    reading = reading_of(spec, Allowed(prefixes=(), code=()))
+    reading = reading_of(spec, Allowed(listed=(), code=()))
     assert reading.is_special
     check(SampleReader(ShardedDataset(folder, "train"), reading).read(NUMBERS[::-1].copy()))
 

@@ -195,7 +195,7 @@ def test_only_allowed_modules_are_made(tmp_path, code, site):
 
 
 def test_model_must_be_a_lightning_module(tmp_path, code, site):
-    with pytest.raises(UserCodeError, match="is a int, not a LightningModule"):
+    with pytest.raises(TargetError, match="'model' gave a int, not a LightningModule"):
         load_model(recipe(code, "predictor_user_code.plain"), site, tmp_path / "a.ckpt")
 
 

@@ -94,6 +94,10 @@ def model(name: str, **arguments: object) -> dict[str, object]:
     return {"model": {"_target_": name, **arguments}}
 
 
+def part(name: str, **arguments: object) -> dict[str, object]:
+    return model("mine.Model", num_classes=3, optimizer={"_target_": name, **arguments})
+
+
 ADAM = {"_target_": "torch.optim.Adam", "_partial_": True}
 STOP = "lightning.pytorch.callbacks.EarlyStopping"
 
@@ -107,9 +111,25 @@ STOP = "lightning.pytorch.callbacks.EarlyStopping"
             "Did you mean 'hidden_sizes'? Valid: dropout, hidden_sizes, num_classes, optimizer.",
         ),
         (model("mine.Model"), "model: mine.Model needs 'num_classes'", "Set model.num_classes. "),
+        (model("mine.Model.made_by"), "'mine.Model.made_by' at model is an attribute", "Name the"),
         (model("mine.Modle"), "'mine.Modle' does not exist", "Did you mean 'Model'?"),
         (model("mine.Deeper", num_clases=1), "no argument 'num_clases'", "'num_classes'"),
-        (model("mine.FromElsewhere", sise=1), "no argument 'sise'", "Did you mean 'size'?"),
+        (part("mine.FromElsewhere", sise=1), "no argument 'sise'", "Did you mean 'size'?"),
+        (
+            model("mine.FromElsewhere", size=1),
+            "'model' is the class mine.FromElsewhere, not a LightningModule",
+            "Derive it from lightning.pytorch.LightningModule.",
+        ),
+        (
+            part("torch.nn.functional.relu", _partial_=True),
+            "not allow the target 'torch.nn.functional.relu' at model.optimizer",
+            "Allowed there: a module of torch.nn; an optimizer",
+        ),
+        (
+            {"trainer": {"loggers": [{"_target_": "lightning.pytorch.loggers.WandbLogger"}]}},
+            "not allow the target 'lightning.pytorch.loggers.wandb.WandbLogger'",
+            "a logger of lightning.pytorch.loggers that writes files",
+        ),
         (model("mine.Anything"), "mine.Anything needs 'width'", "Set model.width"),
         (model("broken.Model"), "model: broken.Model cannot be imported: invalid", "Correct"),
         (
@@ -160,7 +180,6 @@ def test_a_target_that_cannot_be_made_is_told(code, changes, what, hint):
         model("mine.ByMeta", unknown=1),
         model("mine.Twice", unknown=1),
         model("mine.Elsewhere", unknown=1),
-        model("mine.Model.made_by", unknown=1),
         model("dynamic.Anything", unknown=1),
         model("placed.Anything", unknown=1),
         model("on_the_nodes_only.Model", unknown=1),

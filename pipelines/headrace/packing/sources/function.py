@@ -178,7 +178,8 @@ def _reader(spec: DatasetSpec, access: Access) -> partial[Any]:
 
     if spec.reader is None or access.recipe is None or access.site is None:
         raise RecipeError("dataset.format 'function' needs dataset.reader, and a site for it")
-    function = instantiate(spec.reader, Allowed.of(access.recipe, access.site), partial=True)
+    allowed = Allowed.of(access.recipe, access.site)
+    function = instantiate(spec.reader, allowed, "dataset.reader", partial=True)
     return cast("partial[Any]", function)
 
 
