@@ -78,8 +78,8 @@ def allowed() -> dict[str, set[type]]:
 def classes(key: str, package: str) -> Iterator[type]:
     for module in modules(package):
         for name in filter(str.isidentifier, dir(module)):
-            (use,) = uses(key, {"_target_": f"{module.__name__}.{name}"})
             try:
+                (use,) = uses(key, {"_target_": f"{module.__name__}.{name}"})
                 yield resolve(use, NOTHING_LISTED)
             except HeadraceError:
                 continue
