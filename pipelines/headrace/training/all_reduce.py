@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from headrace.training.launch import interface_of
+from headrace.training.meeting import address_of, tcp_store
 
 _TIMEOUT = timedelta(seconds=60)
 
@@ -39,9 +40,8 @@ def problem(meeting: str, rank: int, world_size: int, num_gpus: int) -> str:
     has_gpus = torch.version.cuda is not None or torch.version.hip is not None
     if has_gpus and torch.cuda.device_count() < num_gpus:
         return f"PyTorch sees {torch.cuda.device_count()} of {num_gpus} GPUs"
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{meeting}", rank=rank, world_size=world_size, timeout=_TIMEOUT
-    )
+    store = tcp_store(address_of(meeting), rank, world_size, _TIMEOUT)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
     try:
         value = torch.tensor([rank + 1.0])
         dist.all_reduce(value)
@@ -53,9 +53,8 @@ def problem(meeting: str, rank: int, world_size: int, num_gpus: int) -> str:
 
 def _interface_to(meeting: str) -> str | None:
     """Network interface that leads to rank 0; the host's name may resolve to loopback."""
-    host, _, port = meeting.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))  # sends nothing
+        probe.connect(address_of(meeting))  # sends nothing
         address = probe.getsockname()[0]
     found = psutil.net_if_addrs().items()
     return interface_of(address, {name: [each.address for each in at] for name, at in found})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -15,9 +16,9 @@ from headrace.storage.atomic import read_record, write_text
 from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.training import checkpoints
 from headrace.training.failures import PortTakenError, verdict
+from headrace.training.launch_folder import LaunchFolder
 from headrace.training.node import run_node
 from headrace.training.records import (
-    LaunchFolder,
     NodeLaunch,
     NodeOutcome,
     NodeStaged,
@@ -30,6 +31,7 @@ Result = TypeVar("Result")
 
 _MAX_PORT_CLASHES = 5
 _STOPPING_S = 5.0
+_SECRET_BYTES = 32
 
 
 class Nodes(Protocol):
@@ -195,6 +197,7 @@ class Gang:
         self, nodes: Sequence[Node], resume: str | None, groups: Sequence[PeerGroup | None]
     ) -> list[NodeLaunch]:
         first, ends_at = nodes[0], self._context.ends_at
+        secret = secrets.token_hex(_SECRET_BYTES)
         port = 0
         if self._num_nodes * self._ranks_per_node > 1:
             port = self._fleet.call(first, free_port, first.host)
@@ -211,6 +214,7 @@ class Gang:
                 host=node.host,
                 master_address=first.host,
                 master_port=port,
+                secret=secret,
                 resume=resume,
                 stop_at=None if ends_at is None else ends_at - _STOPPING_S,
                 skipped=self._skipped,

@@ -45,6 +45,8 @@ def rank_spec(
         rank=rank,
         world_size=launch.world_size,
         num_nodes=launch.num_nodes,
+        meeting=_meeting(launch),
+        secret=launch.secret,
         resume=launch.resume,
         stop_at=launch.stop_at,
     )
@@ -126,6 +128,12 @@ def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
         return python_module("headrace.training.rank", str(launch.folder.spec(rank)))
     script = (sys.executable, "-u", recipe.train.script, *recipe.train.args)
     return python_module("headrace.steps.child", "--", *script)
+
+
+def _meeting(launch: NodeLaunch) -> str:
+    if launch.num_nodes == 1:
+        return str(launch.folder.meeting)
+    return f"{launch.master_address}:{launch.master_port}"
 
 
 def _networks(interface: str | None) -> dict[str, str]:

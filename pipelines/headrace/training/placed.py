@@ -13,8 +13,9 @@ from headrace.steps.context import resolved
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import RunFolder
 from headrace.training.launch import rank_children
+from headrace.training.launch_folder import LaunchFolder
 from headrace.training.placement import Placement, placement
-from headrace.training.records import LaunchFolder, NodeReady
+from headrace.training.records import NodeReady
 from headrace.training.watch import run_watched, tell_failure
 
 

@@ -37,8 +37,10 @@ from headrace.training.callbacks import (
 )
 from headrace.training.checkpointing import StepCheckpoints
 from headrace.training.failures import describe
+from headrace.training.launch_folder import LaunchFolder
+from headrace.training.meeting import meet
 from headrace.training.pausing import StopInTime, TrainingPausedError
-from headrace.training.records import LaunchFolder, RankSpec, Streamed, TrainingOutcome
+from headrace.training.records import RankSpec, Streamed, TrainingOutcome
 from headrace.training.trainer import TrainerParts, build_loggers, build_trainer
 from headrace.training.weights import weights_hash
 
@@ -68,6 +70,7 @@ class RankTraining:
         saving = self._saving(guard)
         progress = ProgressWriter(self._launch.progress, data.train_loader, self._spec.world_size)
         trainer = self._trainer(data, guard, saving, progress)
+        meet(trainer.strategy, self._spec)
         try:
             trainer.fit(model, datamodule=data, ckpt_path=self._spec.resume, weights_only=False)
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -10,65 +9,7 @@ from pydantic import JsonValue
 
 from headrace.steps.records import Figures, Record
 from headrace.storage.peer_group import PeerGroup
-
-
-@dataclass(frozen=True)
-class LaunchFolder:
-    """Files of one launch of all ranks: `parts/launch-<number>/` of the step."""
-
-    path: Path
-
-    @property
-    def stop(self) -> Path:
-        """Its presence asks all nodes to stop their ranks."""
-        return self.path / "stop"
-
-    @property
-    def progress(self) -> Path:
-        """How far training is, by rank 0."""
-        return self.path / "progress.json"
-
-    @property
-    def paused(self) -> Path:
-        """Where training stopped since the lease's time is over, by rank 0."""
-        return self.path / "paused.json"
-
-    def staged(self, node_index: int) -> Path:
-        """What a node has staged while its ranks trained."""
-        return self.path / f"staged-{node_index}.json"
-
-    def streamed(self, rank: int) -> Path:
-        """What a rank has fetched while it trained."""
-        return self.path / f"streamed-{rank}.json"
-
-    def spec(self, rank: int) -> Path:
-        """Input of a rank."""
-        return self.path / f"rank-{rank}.json"
-
-    def failure(self, rank: int) -> Path:
-        """Why a rank failed, by itself."""
-        return self.path / f"failure-{rank}.json"
-
-    def beat(self, rank: int) -> Path:
-        """Sign of life of a rank."""
-        return self.path / f"beat-{rank}"
-
-    def ready(self, node_index: int) -> Path:
-        """What a node has ready for its ranks; for a launcher of all ranks."""
-        return self.path / f"node-{node_index}.json"
-
-    def placed(self, rank: int) -> Path:
-        """Written by a rank's watcher when the launcher has started it."""
-        return self.path / f"placed-{rank}"
-
-    def outcome(self, rank: int) -> Path:
-        """How a rank that a launcher has started ended, by its watcher."""
-        return self.path / f"outcome-{rank}.json"
-
-    @property
-    def launched(self) -> Path:
-        """Its presence says that the launcher of all ranks has ended."""
-        return self.path / "launched"
+from headrace.training.launch_folder import LaunchFolder
 
 
 class NodeLaunch(Record):
@@ -96,6 +37,8 @@ class NodeLaunch(Record):
     """Address of the node with rank 0."""
     master_port: int
     """Port for the rendezvous there."""
+    secret: str = ""
+    """Begins the names that ranks of several nodes meet by."""
     resume: str | None
     """Checkpoint to go on from; null starts anew."""
     skipped: tuple[str, ...] = ()
@@ -196,6 +139,10 @@ class RankSpec(Record):
     """Number of ranks."""
     num_nodes: int
     """Nodes that train."""
+    meeting: str
+    """Where the ranks meet: a file for those of one node, address and port of rank 0 for others."""
+    secret: str = ""
+    """Begins the names by which they meet at a port."""
     resume: str | None
     """Checkpoint to go on from; null starts anew."""
     stop_at: float | None = None

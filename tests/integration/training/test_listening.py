@@ -1,0 +1,67 @@
+"""Where the ranks of a real training listen: nobody else's machine or account is to meet them."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.training import all_reduce
+from headrace.training.gang import free_port
+from headrace.training.meeting import tcp_store
+from support.doors import doors
+from support.training import (
+    CODE,
+    ThisProcessFleet,
+    make_context,
+    make_recipe,
+    make_site,
+    train_here,
+    write_blobs,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_listen_on_the_interface_of_the_lease_alone(tmp_path: Path, nodes: int) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    write_blobs(tmp_path / "dataset", train_samples=16)
+    recipe = make_recipe(
+        {
+            "code": [str(CODE)],
+            "data": {"global_batch_size": 8},
+            "model": {"_target_": "listening_model.ListeningModel", "notes": str(notes)},
+            "trainer": {"accelerator": "cpu", "max_epochs": 1},
+        }
+    )
+    site = make_site(tmp_path, nodes=nodes, ranks=2 // nodes, allowed_code=[str(CODE)])
+    context = make_context(tmp_path, recipe, site)
+    train_here(context, tmp_path / "dataset", ThisProcessFleet(nodes))
+    found = [json.loads(note.read_text()) for note in sorted(notes.glob("listening-*.json"))]
+    assert len(found) == 2
+    assert {ip for rank in found for ip, _ in rank} == {"127.0.0.1"}
+    # the ranks of a node meet in a private file, those of several at a port of rank 0
+    assert (rendezvous_port(context.folder.parts) in {port for _, port in found[0]}) == (nodes > 1)
+
+
+def rendezvous_port(parts: Path) -> int:
+    """Part of the token of the first launch."""
+    spec = json.loads((parts / "launch-001" / "rank-0.json").read_text())
+    return int(spec["token"].rpartition("-")[2])
+
+
+def test_a_store_listens_at_its_own_address_alone() -> None:
+    port = free_port("127.0.0.1")
+    store = tcp_store(("127.0.0.1", port), 0, 1, timedelta(seconds=30))
+    assert {door.ip for door in doors([psutil.Process()]) if door.port == port} == {"127.0.0.1"}
+    store.set("name", "value")
+    assert store.get("name") == b"value"
+
+
+def test_nodes_that_try_themselves_out_meet_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    assert all_reduce.problem(f"127.0.0.1:{free_port('127.0.0.1')}", 0, 1, 0) == ""
