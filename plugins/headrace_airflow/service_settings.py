@@ -1,10 +1,13 @@
-"""How `headrace up` configures Airflow: a pure function of folder, port and secret."""
+"""How `headrace up` configures Airflow: a pure function of its folder and port."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
+
+from headrace.cli.airflow_login import USER, passwords_file
 
 _BUNDLES = [{"name": "headrace", "classpath": "headrace_airflow.bundle.HeadraceDagBundle"}]
 
@@ -15,13 +18,14 @@ _NOBODY_LISTENS = "1"
 """A port without a server: logs are read from disk, not from a server open to the network."""
 
 
-def airflow_settings(folder: Path, port: int, jwt_secret: str, parallelism: int) -> dict[str, str]:
+def airflow_settings(folder: Path, port: int, jwt_secret: Path, parallelism: int) -> dict[str, str]:
     """Environment variables that configure all components of Airflow.
 
     Args:
         folder: Airflow's home.
         port: Port of the API server on 127.0.0.1.
-        jwt_secret: Signs the tokens between the components; at least 64 bytes.
+        jwt_secret: File with what signs the tokens between the components; at least 64 bytes. The
+            secret itself is in no environment: leases and their work inherit that of a task.
         parallelism: Tasks that run at once; each runs for seconds only.
     """
     url = f"http://127.0.0.1:{port}"
@@ -31,7 +35,9 @@ def airflow_settings(folder: Path, port: int, jwt_secret: str, parallelism: int)
             "parallelism": str(parallelism),
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
-            "simple_auth_manager_all_admins": "True",
+            "simple_auth_manager_all_admins": "False",
+            "simple_auth_manager_users": f"{USER}:admin",
+            "simple_auth_manager_passwords_file": str(passwords_file(folder)),
             "execution_api_server_url": f"{url}/execution/",
             "hostname_callable": "socket.gethostname",
         },
@@ -39,7 +45,7 @@ def airflow_settings(folder: Path, port: int, jwt_secret: str, parallelism: int)
             "sql_alchemy_conn": f"sqlite:///{folder / 'airflow.db'}?timeout={_LOCK_TIMEOUT_S}"
         },
         "api": {"host": "127.0.0.1", "port": str(port), "base_url": url, "workers": "1"},
-        "api_auth": {"jwt_secret": jwt_secret},
+        "api_auth": {"jwt_secret_cmd": shlex.join(["cat", str(jwt_secret)])},
         "dag_processor": {
             "dag_bundle_config_list": json.dumps([{**b, "kwargs": {}} for b in _BUNDLES]),
             "refresh_interval": "30",

@@ -22,6 +22,8 @@ from types import FrameType
 
 from filelock import FileLock, Timeout
 
+from headrace.cli.airflow_api import AirflowApi
+from headrace.cli.airflow_login import read_login
 from headrace.cli.airflow_server import (
     AirflowError,
     Server,
@@ -130,7 +132,8 @@ class Supervisor:
         if api_server is None or not listens(api_server, self._port):
             return ["api-server"]  # whoever answers there is not ours
         wanted = frozenset(path.stem for path in dags_folder().glob("headrace_*.py"))
-        return service_health.missing(self._url, wanted)
+        api = AirflowApi(self._url, read_login(self._folder))
+        return service_health.missing(api, wanted)
 
     def _publish(self) -> None:
         server = Server(
@@ -149,6 +152,7 @@ class Supervisor:
         if done.exists() and done.read_text() == current:
             return
         logger.info("preparing the database")
+        (self._folder / "airflow.db").touch(mode=0o600)
         command = [sys.executable, "-m", "airflow", "db", "migrate"]
         migration = subprocess.run(
             command,
@@ -175,11 +179,11 @@ def _ended(components: list[Component]) -> list[str]:
     return [c.name for c in components if not c.wait(deadline - time.monotonic())]
 
 
-def _jwt_secret(folder: Path) -> str:
+def _jwt_secret(folder: Path) -> Path:
     file = folder / "jwt_secret"
     if not file.exists():
         write_text(file, secrets.token_urlsafe(64))
-    return file.read_text()
+    return file
 
 
 def _search_path(kind: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import socket
 
 import pytest
 from airflow.configuration import conf
 
+from headrace.cli.airflow_login import make_login
 from headrace.errors import UserError
 from headrace_airflow.bundle import HeadraceDagBundle
 from headrace_airflow.one_writer import OneWriter
@@ -22,18 +24,36 @@ from headrace_airflow.service_settings import airflow_settings, loopback_without
 
 def test_the_settings_are_airflows_own(tmp_path):
     """Each option exists in this Airflow: a misspelt one would be ignored in silence."""
-    settings = airflow_settings(tmp_path, 8081, "secret", 8)
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)
     assert settings.pop("AIRFLOW_HOME") == str(tmp_path)
     for name in settings:
         _, section, option = name.split("__")
         if section == "USAGE_DATA_COLLECTION":
             continue  # gone in Airflow 3.3
-        known = conf.configuration_description[section.lower()]["options"]
-        assert option.lower() in known, name
+        is_command = option.endswith("_CMD")
+        key = (section.lower(), option.lower().removesuffix("_cmd"))
+        known = conf.configuration_description[key[0]]["options"]
+        assert key[1] in known, name
+        assert not is_command or key in conf.sensitive_config_values, name
+
+
+def test_everybody_has_to_log_in(tmp_path):
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)
+    assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "False"
+    assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin"
+    file = settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"]
+    assert file == str(make_login(tmp_path).file)
+
+
+def test_the_command_for_the_secret_is_a_word_for_each_part(tmp_path):
+    folder = tmp_path / "with a space"
+    settings = airflow_settings(folder, 8081, folder / "secret", 8)
+    command = shlex.split(settings["AIRFLOW__API_AUTH__JWT_SECRET_CMD"])
+    assert command == ["cat", str(folder / "secret")]
 
 
 def test_the_settings_keep_everything_on_this_machine(tmp_path):
-    settings = airflow_settings(tmp_path, 8081, "secret", 8)
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)
     assert settings["AIRFLOW__API__HOST"] == "127.0.0.1"
     assert settings["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:8081"
     assert settings["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8081/execution/"
@@ -41,7 +61,7 @@ def test_the_settings_keep_everything_on_this_machine(tmp_path):
 
 
 def test_the_bundle_named_in_the_settings_holds_the_dags(tmp_path):
-    settings = airflow_settings(tmp_path, 8081, "secret", 8)
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)
     (bundle,) = json.loads(settings["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
     assert bundle["classpath"] == f"{HeadraceDagBundle.__module__}.{HeadraceDagBundle.__name__}"
     folder = HeadraceDagBundle(name=bundle["name"], **bundle["kwargs"]).path

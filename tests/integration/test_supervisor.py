@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -15,6 +17,8 @@ from headrace.cli import airflow_server
 from headrace.cli.airflow_api import AirflowApi
 from headrace.control.books import ledger
 from headrace_airflow.service_component import GENERATION_MARK
+from support.airflow_service import TaskApi
+from support.doors import Door, doors
 from support.images import write_class_folders
 from support.waiting import wait_until
 
@@ -22,6 +26,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(900)]
 
 _HEADRACE = str(Path(sys.executable).with_name("headrace"))
 _GENEROUS_S = 240.0
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 _RECIPE = """
 dataset:
@@ -67,7 +72,7 @@ def component(server, name):
 
 def pack(server, dag_run_end="success"):
     """Trigger `headrace_pack`, wait for its end, and give the run in the ledger."""
-    api = AirflowApi(server.url)
+    api = AirflowApi(server.url, airflow_server.login())
     dag_run = api.trigger("headrace_pack", {"recipe": "small", "site": "laptop"})
     wait_until(
         lambda: api.run_state("headrace_pack", dag_run) in ("success", "failed"),
@@ -85,6 +90,7 @@ def test_up_survives_a_killed_scheduler_and_goes_down_without_a_trace(home):
     server = airflow_server.running()
     assert server.url in answer.stdout
     assert "SQLite" in answer.stdout
+    assert f"the password is in {home}/airflow/passwords.json" in answer.stdout
     assert f"up already: {server.url}" in headrace("up").stdout
 
     exported = headrace("env").stdout
@@ -92,13 +98,13 @@ def test_up_survives_a_killed_scheduler_and_goes_down_without_a_trace(home):
     assert airflow_server.MARK not in exported
     assert (airflow_server.record_file().stat().st_mode & 0o077) == 0
 
-    assert _addresses() == {"127.0.0.1"}
+    _assert_strangers_stay_outside(server, home / "airflow")
 
     first = pack(server)
     assert first.outputs["pack"]["num_samples"] == 60
     assert not ledger().active_leases()
-    events = _get(server, "/api/v2/assets/events")["asset_events"]
-    assert [event["uri"] for event in events] == ["headrace://dataset/small"]
+    events = TaskApi(server.url, airflow_server.login()).asset_events("headrace://dataset/small")
+    assert len(events) == 1
 
     old = component(server, "scheduler")
     old.kill()
@@ -130,16 +136,36 @@ def test_a_killed_supervisor_takes_everything_with_it(home):
     assert not airflow_server.record_file().exists()
 
 
-def _addresses():
-    """Addresses that processes of the service listen on."""
-    return {
-        connection.laddr.ip
-        for process in airflow_server.processes()
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
+def _assert_strangers_stay_outside(server, folder):
+    """What other accounts of the machine find: one port that asks for a login, and no secret."""
+    port = urlsplit(server.url).port
+    assert doors(airflow_server.processes()) == {Door("127.0.0.1", port)}
+    for path in ("/auth/token", "/auth/token/login"):
+        assert _status(server, path) == 403
+    wrong = {"username": "admin", "password": "wrong"}
+    assert _status(server, "/auth/token", wrong) == 401
+    assert _status(server, "/api/v2/dags") == 401
+    assert _status(server, "/api/v2/dags/headrace_train/dagRuns", {"conf": {}}) == 401
+    assert _mode(folder) == 0o700
+    for name in ("passwords.json", "jwt_secret", "airflow.db", "up.json"):
+        assert _mode(folder / name) == 0o600, name
+    secrets = (airflow_server.login().password, (folder / "jwt_secret").read_text())
+    for process in airflow_server.processes():
+        shown = " ".join([*process.cmdline(), *process.environ().values()])
+        assert not any(secret in shown for secret in secrets), process
 
 
-def _get(server, path):
-    with urllib.request.urlopen(server.url + path, timeout=30) as answer:
-        return json.load(answer)
+def _mode(path):
+    return path.stat().st_mode & 0o777
+
+
+def _status(server, path, body=None):
+    """Status of the answer to a request without a login."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(server.url + path, data=data, headers=headers)
+    try:
+        with _DIRECTLY.open(request, timeout=30) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code

@@ -154,9 +154,10 @@ class AirflowService:
         """Start all components of Airflow, and wait until they are healthy."""
         with self.settings():
             self.server = airflow_server.up()
+            self.login = airflow_server.login()
         self.url = self.server.url
         """Address of the web UI."""
-        self.api = TaskApi(self.url)
+        self.api = TaskApi(self.url, self.login)
 
     def go_down(self) -> None:
         """Stop all components of Airflow; leases go on."""

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli import airflow_server
+from headrace.cli.airflow_login import words_for
 from headrace.cli.console import open_console
 from headrace.errors import UserError
 
@@ -35,8 +36,8 @@ def up(
 ) -> None:
     """Start Airflow with headrace's DAGs on this machine, for trying out and for one person.
 
-    It keeps its database in SQLite, listens on 127.0.0.1 only and asks for no password: whoever can
-    log in to this machine can use it. A team installs Airflow in its own way and adds headrace.
+    It keeps its database in SQLite, listens on 127.0.0.1 only and asks for a password, which the
+    first start makes and shows. A team installs Airflow in its own way and adds headrace.
 
     Examples:
         headrace up
@@ -44,6 +45,7 @@ def up(
         headrace up --port 8088 --foreground
     """
     console = open_console()
+    login = airflow_server.login()
     before = airflow_server.running()
     if before is not None:
         console.print(f"Airflow is up already: {before.url}")
@@ -51,8 +53,9 @@ def up(
         with console.status("Starting Airflow"):
             before = airflow_server.up(port)
         console.print(f"Airflow is up: {before.url}")
-        console.print("For one person on this machine: SQLite, 127.0.0.1 only, no password.")
+        console.print("For one person on this machine: SQLite, 127.0.0.1 only.")
         console.print('`airflow` in this shell: eval "$(headrace env)"; to end it: headrace down')
+    console.print(words_for(login, shows_password=console.is_terminal), soft_wrap=True)
     if foreground:
         _stay(before, console)
 

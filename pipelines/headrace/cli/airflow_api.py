@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from headrace.cli.airflow_login import Login
 from headrace.errors import HeadraceError, StepError, UnknownNameError
 
 _TIMEOUT_S = 30.0
+_TOKEN = "/auth/token"
+_DAGS = "/api/v2/dags?limit=100"
 _DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """This machine's Airflow is never reached by way of a proxy."""
 
@@ -26,10 +29,12 @@ class AirflowApi:
 
     Args:
         base_url: As in `http://127.0.0.1:8080`.
+        login: Who asks.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, login: Login) -> None:
         self._base_url = base_url.rstrip("/")
+        self._login = login
         self._token = ""
 
     def trigger(self, dag_id: str, conf: Mapping[str, object]) -> str:
@@ -46,6 +51,14 @@ class AirflowApi:
         answer = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
         return str(answer["dag_run_id"])
 
+    def dag_ids(self) -> frozenset[str]:
+        """Ids of the DAGs that Airflow knows."""
+        return frozenset(str(dag["dag_id"]) for dag in self._call("GET", _DAGS)["dags"])
+
+    def health(self) -> dict[str, Any]:
+        """How the components of Airflow are."""
+        return self._call("GET", "/api/v2/monitor/health")
+
     def run_state(self, dag_id: str, run_id: str) -> str:
         """State of a DAG run: queued, running, success, failed."""
         return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}")["state"])
@@ -60,8 +73,9 @@ class AirflowApi:
         return f"{self._base_url}/dags/{dag_id}/runs/{quote(run_id)}"
 
     def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        if not self._token and path != "/auth/token":
-            self._token = str(self._call("GET", "/auth/token")["access_token"])
+        if not self._token and path != _TOKEN:
+            who = {"username": self._login.user, "password": self._login.password}
+            self._token = str(self._call("POST", _TOKEN, who)["access_token"])
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"

@@ -16,10 +16,12 @@ import psutil
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict
 
+from headrace.cli.airflow_login import Login, make_login
 from headrace.errors import HeadraceError, UserError
 from headrace.processes import ProcessIdentity, end_processes, spawn_detached
 from headrace.recipe.load import home
 from headrace.storage.atomic import read_record
+from headrace.storage.private import make_private
 
 MARK = "HEADRACE_AIRFLOW_HOME"
 """Environment variable that all processes of the service carry; its value is headrace's home."""
@@ -37,7 +39,7 @@ class AirflowError(HeadraceError):
 
 
 class Server(BaseModel):
-    """An Airflow that is up (`up.json`); readable by its owner alone, as it holds secrets."""
+    """An Airflow that is up (`up.json`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -72,6 +74,12 @@ def running() -> Server | None:
     return server if server is not None and server.process.is_alive else None
 
 
+def login() -> Login:
+    """How to log in to the Airflow of `up`; made with a new password the first time."""
+    make_private(airflow_folder())
+    return make_login(airflow_folder())
+
+
 def up(port: int | None = None) -> Server:
     """Start Airflow and wait until it is healthy; one that is up already is left as it is.
 
@@ -83,7 +91,7 @@ def up(port: int | None = None) -> Server:
         UserError: Airflow is not installed.
     """
     _check_installed()
-    airflow_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    login()
     log_file().parent.mkdir(exist_ok=True)
     with FileLock(airflow_folder() / "start.lock"):
         server = running()

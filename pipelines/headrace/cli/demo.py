@@ -12,7 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headrace.cli import airflow_server
 from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
+from headrace.cli.airflow_login import Login, words_for
 from headrace.cli.airflow_server import Server, down, running, up
 from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
@@ -59,9 +61,10 @@ def demo(
     """
     console = open_console()
     once = once or bool(os.environ.get("CI")) or not console.is_terminal
+    login = airflow_server.login()
     _prepare_digits(console)
-    with _airflow(console) as (server, stop_airflow):
-        api = AirflowApi(server.url)
+    with _airflow(console, login) as (server, stop_airflow):
+        api = AirflowApi(server.url, login)
         dag_run = _trigger(api, overrides or [], console)
         with _cancelled_when_left(api, dag_run, stop_airflow, console):
             run_id = _followed(api, dag_run, console)
@@ -83,7 +86,7 @@ def _prepare_digits(console: Console) -> None:
 
 
 @contextmanager
-def _airflow(console: Console) -> Iterator[tuple[Server, Callable[[], None]]]:
+def _airflow(console: Console, login: Login) -> Iterator[tuple[Server, Callable[[], None]]]:
     """Airflow, and how to stop it early; one that was up before is never stopped."""
     was_up = running() is not None
 
@@ -96,6 +99,8 @@ def _airflow(console: Console) -> Iterator[tuple[Server, Callable[[], None]]]:
         with console.status("Starting Airflow"):
             server = up()
         console.print(f"Airflow: {server.url}", highlight=False)
+        words = words_for(login, shows_password=console.is_terminal)
+        console.print(words, highlight=False, soft_wrap=True)
         yield server, stop
     finally:
         stop()

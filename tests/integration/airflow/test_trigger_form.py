@@ -31,6 +31,7 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run(
     airflow_service: AirflowService, page: Page, tmp_path: Path
 ):
     """The run waits in training, so that its links can be followed while its lease lives."""
+    log_in(page, airflow_service)
     form = _open_form(airflow_service, page)
     with airflow_service.settings():
         names = {kind: sorted(available(kind)) for kind in ("recipes", "sites")}
@@ -77,6 +78,7 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run(
 def test_each_dag_shows_what_it_is_for(
     airflow_service: AirflowService, page: Page, dag_id: str, words: str
 ):
+    log_in(page, airflow_service)
     page.goto(f"{airflow_service.url}/dags/{dag_id}")
     page.get_by_role("button", name="Dag Docs").click()
     expect(page.get_by_role("dialog")).to_contain_text(words, timeout=_GENEROUS_MS)
@@ -142,6 +144,15 @@ def test_airflow_in_a_shell_triggers_a_run(airflow_service: AirflowService):
     run_id = airflow_service.wait_for_run("from-a-shell", PACK_DAG_ID)
     assert airflow_service.ledger.run(run_id).recipe_name == "digits"
     airflow_service.assert_books_closed(run_id)
+
+
+def log_in(page: Page, service: AirflowService) -> None:
+    """As a user does who was shown name and password."""
+    page.goto(service.url)
+    page.locator("[name=username]").fill(service.login.user)
+    page.locator("[name=password]").fill(service.login.password)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(lambda url: "/auth/login" not in url)
 
 
 def _open_form(service: AirflowService, page: Page) -> Locator:
