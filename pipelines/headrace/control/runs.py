@@ -24,6 +24,7 @@ from headrace.recipe.site import Site
 from headrace.states import StepState
 from headrace.storage.atomic import read_record, write_json, write_record
 from headrace.storage.layout import LeaseFolder, RunFolder, SiteFolder
+from headrace.storage.private import make_private
 
 RunKind = Literal["train", "pack"]
 
@@ -208,7 +209,7 @@ def _entered(run: Run) -> bool:
 def _write_folder(run: Run) -> None:
     came_from = provenance(run.request.recipe)
     try:
-        run.folder.path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        make_private(run.folder.path)
         write_record(run.folder.recipe, run.recipe)
         write_record(run.folder.site, run.site)
         write_record(run.folder.request, run.request)

@@ -24,6 +24,7 @@ from headrace.leases.records import (
 from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import leave_word, read_record, write_if_room, write_record
 from headrace.storage.layout import LeaseFolder
+from headrace.storage.private import make_private
 
 GAVE_UP = "the gang did not come together"
 """Asks members to end; the host itself tells why, when it has closed what there was."""
@@ -87,7 +88,7 @@ def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
         JobRefusedError: The batch system refuses the job.
         CapacityError: Too many jobs are there already; ask again, the lease waits meanwhile.
     """
-    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(folder.path)
     with FileLock(folder.start_lock, mode=0o600):
         if folder.host.exists() or folder.closed.exists() or folder.job.exists():
             return

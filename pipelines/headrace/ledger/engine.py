@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,9 +20,11 @@ from sqlalchemy.sql.dml import Insert
 from headrace.errors import LedgerError, nearest
 from headrace.ledger.address import VARIABLE, masked, parse_url
 from headrace.storage.mounts import current_mounts, network_file_system
+from headrace.storage.private import make_private_file, tighten
 from headrace.storage.room import free_bytes
 
 _BUSY_TIMEOUT_S = 60
+_PARTS = ("wal", "shm")
 _LEAST_FREE_BYTES = 2**20
 """With less than this SQLite's log may not grow, which it calls an I/O error."""
 
@@ -80,8 +82,12 @@ class SqliteBackend:
     def opening(self, engine: Engine) -> Iterator[None]:
         """Hold a lock file, as switching a new file to WAL does not wait for others by itself."""
         path = _sqlite_path(engine.url)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f".{path.name}.lock"), timeout=_BUSY_TIMEOUT_S):
+        make_private_file(path)
+        for beside in (path.with_name(f"{path.name}-{part}") for part in _PARTS):
+            with suppress(FileNotFoundError):  # SQLite gives new ones the mode of the file itself
+                tighten(beside)
+        lock = path.with_name(f".{path.name}.lock")
+        with FileLock(lock, timeout=_BUSY_TIMEOUT_S, mode=0o600):
             with closing(engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
             yield

@@ -138,7 +138,7 @@ class Tier(Part):
     name: Name
     """Name of the tier, such as `shm` or `nvme`."""
     folder: str
-    """Folder on every node; `{user}` stands for the user's name."""
+    """Folder on every node, closed to other users; `{user}` stands for the user's name."""
     budget: Bytes | None = None
     """Most bytes that staging may hold there; null for no limit but the free space."""
     reserve: Bytes | None = None

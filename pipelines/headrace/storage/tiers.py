@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.storage.use import at_once
 _IN_MEMORY = ("tmpfs", "ramfs")
 _LEAST_RESERVE_BYTES = 256 * 2**20
 _DAY_S = 86400.0
+_OTHERS_WRITE = 0o022
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,12 @@ def prepare(folder: Path) -> str:
     for owner in owners:
         if owner not in (os.getuid(), 0):
             return f"belongs to another user (uid {owner})"
+    mode = folder.stat().st_mode
+    if mode & _OTHERS_WRITE:
+        return (
+            f"can be written by other users ({stat.filemode(mode)}): close it to them, or name "
+            f"{folder}/headrace-{{user}}"
+        )
     return "" if os.access(folder, os.W_OK | os.X_OK) else "is not writable"
 
 

@@ -26,6 +26,18 @@ def test_sqlite_on_a_network_file_system_is_refused(
     assert not (tmp_path / "sub").exists()
 
 
+def test_a_sqlite_ledger_is_for_its_owner_alone(tmp_path: Path):
+    """Its rows hold the links of dashboards."""
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        (tmp_path / name).touch(mode=0o644)
+        (tmp_path / name).chmod(0o644)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.add_run(run_row("r1"))
+    found = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    assert "ledger.db" in found
+    assert set(found.values()) == {0o600}
+
+
 def test_a_link_into_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -81,6 +81,17 @@ def test_folder_of_another_user_is_refused(tmp_path, monkeypatch):
     assert prepare(tmp_path) == "belongs to another user (uid 4242)"
 
 
+def test_a_folder_that_others_may_write_in_is_refused(tmp_path):
+    """They could put shards there that are then trained on."""
+    folder = tmp_path / "tier"
+    assert prepare(folder) == ""
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o1777)
+    told = prepare(folder)
+    assert told.startswith("can be written by other users (drwxrwxrwt)")
+    assert f"{folder}/headrace-{{user}}" in told
+
+
 def test_a_link_of_another_user_is_refused(tmp_path):
     """It would lead to a folder of this user's own that is no tier."""
     if os.getuid() != 0:
