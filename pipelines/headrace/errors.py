@@ -87,6 +87,10 @@ def _rebuild_user_code_error(what: str, hint: str, trace: str, where: str) -> Us
     return UserCodeError(what, hint, trace=trace, where=where)
 
 
+class PickledCheckpointError(UserError):
+    """A checkpoint holds objects that the site does not let unpickle."""
+
+
 class NotFiniteLossError(UserError):
     """The loss became NaN or infinite, and the recipe says to stop then."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import traceback
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 
 from headrace.data.batch import Batch
+from headrace.data.checkpoint_content import refusing
 from headrace.data.reading import Reading, SampleReader
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Transform, apply
@@ -31,8 +31,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +132,7 @@ def load_model(
         RecipeError: The recipe has no model.
         TargetError: The site does not allow a target.
         StepError: The checkpoint is missing or damaged.
+        PickledCheckpointError: It holds what the site does not let unpickle.
         UserCodeError: The model cannot be made, or the weights do not fit it.
     """
     if recipe.model is None:
@@ -141,24 +140,24 @@ def load_model(
     allowed = Allowed.of(recipe, site)
     torch.manual_seed(recipe.seed)
     model: LightningModule = instantiate(recipe.model, allowed, "model")
-    _load_weights(model, read_checkpoint(checkpoint))
+    _load_weights(model, read_checkpoint(checkpoint, pickled=site.pickled_checkpoints == "allow"))
     return model.eval(), instantiate_all(recipe.data.transforms, allowed, "data.transforms")
 
 
-def read_checkpoint(path: Path) -> Mapping[str, Any]:
-    """Read a checkpoint of Lightning; objects other than tensors only when it holds some.
+def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
+    """Read a checkpoint of Lightning.
+
+    Args:
+        path: The checkpoint.
+        pickled: Load objects of any class from it, which may run any code.
 
     Raises:
+        PickledCheckpointError: It holds such objects.
         StepError: It is missing or damaged.
     """
     try:
-        try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:
-            logger.info(
-                "%s holds Python objects; they are loaded too, as our training made them", path
-            )
-            content = torch.load(path, map_location="cpu", weights_only=False)
+        with refusing(path):
+            content = torch.load(path, map_location="cpu", weights_only=not pickled)
     except FileNotFoundError:
         raise StepError(f"The checkpoint {path} is missing", "Run the train step again.") from None
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:

@@ -205,6 +205,8 @@ class Site(Part):
     TorchMetrics and Lightning that belong where it stands: whole names, and packages of others."""
     allowed_code: tuple[str, ...] = ()
     """Folders from which a recipe's `code` and `train.script` may be taken."""
+    pickled_checkpoints: Literal["refuse", "allow"] = "refuse"
+    """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
     s3: StoreOptions = StoreOptions()

@@ -10,7 +10,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from headrace.errors import StorageFullError
+from headrace.data.checkpoint_content import check_can_be_loaded
+from headrace.errors import PickledCheckpointError, StorageFullError
 from headrace.storage.room import free_bytes, is_full
 from headrace.training import checkpoints
 
@@ -29,6 +30,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         keep: Newest checkpoints kept.
         token: Unique to this launch; names temporary files, the same on all ranks.
         before: Called before each; raises when the state must not be kept.
+        plain: Whether they may hold plain values and tensors only.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         keep: int,
         token: str,
         before: Callable[[], None],
+        plain: bool = True,
     ) -> None:
         self._folder = folder
         self._every_steps = every_steps
         self._keep = keep
         self._token = token
         self._before = before
+        self._is_unchecked = plain
         self._saved_step = 0
         self._seen_step = 0
         self.metrics: dict[str, float] = {}
@@ -117,10 +121,22 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
                 raise _no_room(path) from error
             raise
         if trainer.is_global_zero:
+            self._check(trainer, prepared)
             checkpoints.publish(prepared, path)
             checkpoints.prune(self._folder, self._keep)
         self._saved_step = trainer.global_step
         self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+
+    def _check(self, trainer: Trainer, prepared: Path) -> None:
+        """Make sure of the first that it can be loaded: not at the resume, days later."""
+        if not self._is_unchecked:
+            return
+        try:
+            check_can_be_loaded(prepared, trainer._checkpoint_connector.dump_checkpoint)  # noqa: SLF001
+        except PickledCheckpointError:
+            checkpoints.remove(prepared)
+            raise
+        self._is_unchecked = False
 
 
 def _no_room(path: Path) -> StorageFullError:

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
+from headrace.data.checkpoint_content import refusing
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.reading import reading_of
 from headrace.data.seeding import seed_at
@@ -72,7 +73,13 @@ class RankTraining:
         trainer = self._trainer(data, guard, saving, progress)
         meet(trainer.strategy, self._spec)
         try:
-            trainer.fit(model, datamodule=data, ckpt_path=self._spec.resume, weights_only=False)
+            with refusing(self._spec.resume):
+                trainer.fit(
+                    model,
+                    datamodule=data,
+                    ckpt_path=self._spec.resume,
+                    weights_only=self._site.pickled_checkpoints == "refuse",
+                )
         finally:
             self._tell_streamed()
         self._finish(trainer, saving, progress.data_wait)
@@ -125,6 +132,7 @@ class RankTraining:
             keep=trainer.keep_checkpoints,
             token=self._spec.token,
             before=guard.check,
+            plain=self._site.pickled_checkpoints == "refuse",
         )
 
     def _trainer(

@@ -93,7 +93,7 @@ def trained(folder: Path) -> dict[tuple[str, int], list[int]]:
 
 def accuracy(checkpoint: Path, samples: ShardedDataset) -> float:
     """Share of right answers of the model of `blob_models`."""
-    weights = torch.load(checkpoint, weights_only=False)["state_dict"]
+    weights = torch.load(checkpoint, weights_only=True)["state_dict"]
     everything = np.arange(len(samples))
     array = torch.from_numpy(samples.gather("array", everything))
     hidden = (array @ weights["first.weight"].T + weights["first.bias"]).relu()

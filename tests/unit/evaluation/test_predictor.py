@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule
 from headrace.data.reading import Reading
 from headrace.errors import (
     MemoryExhaustedError,
+    PickledCheckpointError,
     RecipeError,
     StepError,
     TargetError,
@@ -205,10 +206,13 @@ def test_recipe_without_model(tmp_path, code, site):
         load_model(made, site, tmp_path / "a.ckpt")
 
 
-def test_checkpoint_with_python_objects_is_read(tmp_path):
+def test_python_objects_in_a_checkpoint_are_read_only_where_that_is_allowed(tmp_path):
     content = {"state_dict": {}, "when": datetime.date(2020, 1, 1)}
     torch.save(content, tmp_path / "a.ckpt")
-    assert read_checkpoint(tmp_path / "a.ckpt") == content
+    with pytest.raises(PickledCheckpointError, match=r"a\.ckpt holds 'datetime\.date'") as error:
+        read_checkpoint(tmp_path / "a.ckpt")
+    assert "pickled_checkpoints: allow" in error.value.hint
+    assert read_checkpoint(tmp_path / "a.ckpt", pickled=True) == content
 
 
 def test_bad_checkpoints_are_told_apart(tmp_path):

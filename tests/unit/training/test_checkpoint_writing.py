@@ -28,7 +28,7 @@ def test_what_a_full_disk_holds_of_a_checkpoint_is_removed_and_told(tmp_path: Pa
     """Its room is what the step's own records need to tell how it ended; the last one stays."""
     with small_disk(tmp_path / "disk", "64k") as disk:
         writer = StepCheckpoints(
-            disk, every_steps=5, keep=1, token="t", before=lambda: None
+            disk, every_steps=5, keep=1, token="t", before=lambda: None, plain=False
         )  # fmt: skip
         writer.save(_writing(20_000))
         with pytest.raises(StorageFullError, match=r"final\.ckpt could not be written") as caught:

@@ -1,0 +1,117 @@
+"""Checkpoints are loaded as plain values and tensors: a pickle in one may run any code.
+
+Pickled objects of other classes are loaded only where the site says so (`pickled_checkpoints`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import io
+import pathlib
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric.utilities.data import AttributeDict
+
+from headrace.errors import PickledCheckpointError
+
+_REFUSED = re.compile(
+    r"(?:Trying to load unsupported )?GLOBAL ([\w.]+)|((?:Trying to|Can only) [^\n]{,120})"
+)
+_ALLOW = "set `pickled_checkpoints: allow` in the site, which loads any pickle."
+
+
+@contextmanager
+def refusing(path: Path | str | None) -> Iterator[None]:
+    """Tell by name what PyTorch refused to load from a checkpoint.
+
+    Args:
+        path: The checkpoint; None when there is none.
+
+    Raises:
+        PickledCheckpointError: Something in it is neither a plain value nor a tensor.
+    """
+    torch.serialization.add_safe_globals(_harmless())
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        if path is None or not _REFUSED.search(str(error)):
+            raise
+        raise PickledCheckpointError(
+            f"The checkpoint {path} holds {_refused(error)}, which is not loaded: unpickling may "
+            "run any code",
+            "Train anew, or set `pickled_checkpoints: allow` in the site if all who can write "
+            "that file are trusted.",
+        ) from error
+
+
+def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) -> None:
+    """Make sure that a checkpoint which was just written can be loaded as plain values.
+
+    Args:
+        path: The checkpoint.
+        trained: Gives what was written; called when it cannot.
+
+    Raises:
+        PickledCheckpointError: It cannot; names the key and the class.
+    """
+    if path.is_dir():
+        raise PickledCheckpointError(
+            "The strategy writes checkpoints as folders, whose index is a pickle that a resume "
+            "would have to load",
+            f"Let the strategy write one file (state_dict_type: full), or {_ALLOW}",
+        )
+    torch.serialization.add_safe_globals(_harmless())
+    try:
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        place = ".".join(_culprit(trained()))
+        raise PickledCheckpointError(
+            f"The state that training keeps in checkpoints holds {_refused(error)}"
+            f"{f' at {place}' if place else ''}: no resume and no evaluation could load it",
+            "Keep numbers, text, lists, dicts and tensors in `state_dict`, hyperparameters and "
+            f"`on_save_checkpoint` (of that callback or model), or {_ALLOW}",
+        ) from error
+
+
+def _culprit(content: object) -> list[str]:
+    """Keys that lead to what cannot be loaded."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            if not _loads(value):
+                return [str(key), *_culprit(value)]
+    return []
+
+
+def _loads(value: object) -> bool:
+    room = io.BytesIO()
+    try:
+        torch.save(value, room)
+        room.seek(0)
+        torch.load(room, weights_only=True)
+    except Exception:  # noqa: BLE001  whatever a user's object raises: it is the one
+        return False
+    return True
+
+
+def _refused(error: pickle.UnpicklingError) -> str:
+    found = _REFUSED.search(str(error))
+    if found is None:
+        return str(error).splitlines()[0]
+    return f"'{found[1]}'" if found[1] else f"what PyTorch refuses ({found[2]})"
+
+
+def _harmless() -> list[Any]:
+    """Classes that only hold values: NumPy's, and what hyperparameters are often kept in."""
+    array, number = np.empty(0), np.float64(0)
+    dtypes = [kind for kind in vars(np.dtypes).values() if isinstance(kind, type)]
+    containers = [argparse.Namespace, AttributeDict, collections.Counter, pathlib.PosixPath]
+    makers = [np.ndarray, np.dtype, array.__reduce__()[0], number.__reduce__()[0]]
+    return [*makers, *dtypes, *containers]
