@@ -45,8 +45,11 @@ CHECKED_HASH = PycInvalidationMode.CHECKED_HASH
 
 _HEADS = ("---", "+++")
 
-LIMIT_S = 400.0
-"""Tests that take longer hang, and so have noticed the change."""
+TEST_LIMIT_S = 120
+"""A test that takes longer hangs, and so has noticed the change."""
+
+LIMIT_S = 1800.0
+"""Tests that have not ended after this time hang where no test's own limit reaches them."""
 
 
 class Outcome(NamedTuple):
@@ -123,7 +126,8 @@ def run_tests(tests: list[str], log: Path) -> None:
     with log.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+    options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_LIMIT_S}"]
+    sys.exit(pytest.main([*options, *tests]))
 
 
 def noticed(tests: list[str]) -> tuple[str, str]:
@@ -140,7 +144,8 @@ def noticed(tests: list[str]) -> tuple[str, str]:
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
     if not child.exitcode:
         return "survived", ""
-    return "killed", failed[1] if failed else f"pytest ended with code {child.exitcode}"
+    word = "timeout" if re.search(r"^E +Failed: Timeout", said, re.MULTILINE) else "killed"
+    return word, failed[1] if failed else f"pytest ended with code {child.exitcode}"
 
 
 def result(tests: list[str]) -> tuple[str, str]:
