@@ -8,11 +8,12 @@ waiting task is heard by the trigger; what no trigger hears, the teardown tasks 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from headrace.control import leases
+from headrace.control.blame import why_not_the_nodes
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.runs import Run, open_run
 from headrace.control.steps import Ticket, cancel_step, collect, conclude, start_step
@@ -136,6 +137,8 @@ class AcquireLeaseOperator(_StepTask):
             kwargs = {"lease_id": lease_id}
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
         if seen.state is not LeaseState.READY:
+            if mistake := why_not_the_nodes(run, lease_id):
+                seen = replace(seen, why=mistake, is_refused=True)
             context["ti"].xcom_push(MACHINES_KEY, seen.why)
             raise lease_failure_of(lease_id, seen)
         with told_to_airflow():

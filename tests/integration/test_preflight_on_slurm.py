@@ -77,7 +77,7 @@ def test_nodes_of_a_pool_run_in_the_container(
 
 
 def _container(folder: Path) -> dict[str, Any]:
-    image = container_image.make_image(folder / "image")
+    image = container_image.make_image(folder / "image", folder, folder / "cache")
     if reason := container_image.starts(image):
         pytest.skip(reason)
     return container_image.container(image)

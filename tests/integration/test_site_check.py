@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.cli.app import build
+from headrace.control.site_check import check as looks
+from headrace.leases.batch.commands import Answer, LocalCommands
 from headrace.recipe.load import BUILT_IN
 from support.login_node import LoginNode
-from support.site_checks import check
+from support.site_checks import check, graded
 from support.slurm_dev import DevSlurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -71,6 +74,33 @@ def test_what_is_wrong_with_a_site_is_told(
     assert code == 1
     failed = {name: seen for part, name, grade, seen in found if grade == "fail"}
     assert told in failed[wrong]
+
+
+def test_a_configuration_that_is_not_there_is_found_by_one_bounded_question(
+    headrace_home: Path, slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch
+):
+    """Each of Slurm's commands looks for it for a minute."""
+    asked = []
+    run = LocalCommands.run
+
+    def counted(self: LocalCommands, command: Sequence[str], text: str = "") -> Answer:
+        asked.append(command)
+        return run(self, command, text)
+
+    monkeypatch.setattr(LocalCommands, "run", counted)
+    monkeypatch.setattr(looks, "_PROBE_S", 2.0)
+    wrong = {"config": "/nope/slurm.conf"}
+    file = _site(headrace_home, batch=wrong)
+    site = yaml.safe_load(file.read_text())
+    site["roles"]["other"] = site["roles"]["gpu"]
+    file.write_text(yaml.safe_dump(site))
+    code, found = check(file, "--role", "gpu", "--role", "other")
+    assert code == 1
+    for role in ("gpu", "other"):
+        told = graded(found, role, "fail")["commands"]
+        assert "cannot stat file /nope/slurm.conf" in told
+        assert "`batch.config` of the role" in told
+    assert len(asked) == 1
 
 
 def test_slurm_is_asked_through_a_login_node(

@@ -26,13 +26,14 @@ def why_not() -> str:
     return ""
 
 
-def make_image(folder: Path) -> Path:
+def make_image(folder: Path, *shown: Path) -> Path:
     """Make the root folder.
 
     Args:
         folder: Where, new.
+        shown: Folders of this machine, wherever they lie, that can be seen inside.
     """
-    for name in (*_POINTS, *(bind[1:] for bind in binds())):
+    for name in (*_POINTS, *(bind[1:] for bind in binds()), *(str(each)[1:] for each in shown)):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name in _LINKS:
         (folder / name).symlink_to(f"usr/{name}")

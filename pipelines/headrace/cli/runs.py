@@ -21,7 +21,14 @@ from headrace.cli.watching import REFRESH_S, Watching
 from headrace.control.books import ledger
 from headrace.control.execute import execute
 from headrace.control.flow import steps_of
-from headrace.control.overview import RunView, newest_run_id, overview, step_folders, why_failed
+from headrace.control.overview import (
+    RunView,
+    newest_run_id,
+    overview,
+    step_folders,
+    why_failed,
+    why_no_lease,
+)
 from headrace.control.owners import owner_is_gone, process_owner
 from headrace.control.runs import Run, RunRequest, create_run, open_run, take_over_run
 from headrace.control.steps import cancel_step
@@ -226,6 +233,8 @@ def _result(row: RunRecord) -> str:
     if failed is not None:
         first_line = (failed.message or failed.state.value).splitlines()[0]
         return f"{failed.step}: {first_line}"
+    if why := why_no_lease(row):
+        return why.splitlines()[0]
     evaluated = row.outputs.get("evaluate")
     metrics = evaluated.get("metrics") if isinstance(evaluated, dict) else None
     accuracy = metrics.get("accuracy") if isinstance(metrics, dict) else None

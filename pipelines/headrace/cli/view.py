@@ -153,6 +153,8 @@ def closing(view: RunView) -> RenderableType:
 def print_failures(view: RunView, console: Console) -> None:
     """Say why each step that did not succeed failed, once, and what can be done."""
     failed = [step for step in view.steps if _has_failed(step)]
+    if view.why:
+        _print_plain(f"It got no lease: {view.why}", console)
     for step in failed:
         state = step.state.value if step.state else ""
         why = f" ({step.failure_class.value})" if step.failure_class else ""

@@ -6,15 +6,18 @@ import logging
 import time
 from collections.abc import Sequence
 
+from headrace.control.blame import bad_nodes
 from headrace.control.books import ledger
+from headrace.control.flow import steps_of
 from headrace.control.owners import owner_process
 from headrace.control.room import why_no_room
 from headrace.control.runs import Run
 from headrace.control.settling import lost_nodes_of, settle, settle_ended
 from headrace.control.walltime.choice import shown
 from headrace.control.walltime.chosen import for_run
-from headrace.errors import CapacityError
+from headrace.errors import BatchError, CapacityError, JobRefusedError
 from headrace.leases import client
+from headrace.leases.backends import backend
 from headrace.leases.records import LeaseSpec, Walltime
 from headrace.leases.second_look import sure_state
 from headrace.ledger.records import LeaseRecord, LostNode
@@ -24,9 +27,6 @@ from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
-
-_MOST_BAD_NODES = 8
-"""A cluster that fails on more nodes than these is not healed by leaving some out."""
 
 RELEASED = "Its lease was closed"
 """How the reason begins that is given to a step which still runs when its lease is released."""
@@ -40,6 +40,8 @@ def acquire(run: Run, role_name: str) -> str:
 
     Raises:
         CapacityError: The site's `limits.max_leases` are open.
+        JobRefusedError: The batch system refuses the lease's job or, before any work is done, would
+            refuse that of a later step.
     """
     record = ledger().latest_lease(_key(run, role_name))
     if record is not None and record.state.is_active:
@@ -49,7 +51,11 @@ def acquire(run: Run, role_name: str) -> str:
         settle(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
-    _enter(run, recorded(run, role_name, lease_id))
+    record = recorded(run, role_name, lease_id)
+    is_first = not ledger().leases(run_id=run.run_id, limit=1)
+    _enter(run, record)
+    if is_first:
+        _ask_queues(run, record)
     _start(run, role_name, lease_id)
     return lease_id
 
@@ -67,6 +73,34 @@ def _enter(run: Run, record: LeaseRecord) -> None:
         ledger().add_lease(record, max_active=most)
     except CapacityError as error:
         raise CapacityError(why_no_room(run) or error.what) from None
+
+
+def _ask_queues(run: Run, record: LeaseRecord) -> None:
+    """Find out whether the queues take the jobs of all roles, before the first one does any work.
+
+    A queue that cannot be asked now is asked again when its job is submitted.
+    """
+    for role_name in dict.fromkeys(step.role for step in steps_of(run.recipe, run.request.kind)):
+        try:
+            why = _refusal(run, role_name)
+        except BatchError as error:
+            logger.info("Role %s was not asked for beforehand: %s", role_name, error.what)
+            continue
+        if why:
+            refused = JobRefusedError(
+                f"The jobs of role {role_name} can never start. {why}",
+                f"Correct the role in site {run.site.name}; `headrace site check` looks at it.",
+            )
+            ledger().set_lease_state(
+                record.lease_id, LeaseState.FAILED, ended_at=time.time(), why_ended=str(refused)
+            )
+            raise refused
+
+
+def _refusal(run: Run, role_name: str) -> str:
+    lease_id = f"{run.run_id}-{role_name}-1"
+    spec = _spec(run, role_name, lease_id, for_run(run, role_name))
+    return backend(spec.role.backend).refusal(run.lease_folder(lease_id), spec)
 
 
 def current(run: Run, role_name: str) -> str | None:
@@ -117,22 +151,6 @@ def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[LostNode, ...]
         for node in record.lost_nodes or lost_nodes_of(run.lease_folder(record.lease_id))
     ]
     return tuple(sorted(found, key=lambda each: each.at))
-
-
-def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
-    """Nodes that leases of this run have failed on, the newest last; not more than a few.
-
-    Args:
-        run: The run.
-        records: Its leases, the newest first.
-    """
-    found: dict[str, None] = {}
-    for record in reversed(records):
-        seen = client.bad_nodes(run.lease_folder(record.lease_id))
-        for node in seen.nodes if seen is not None else ():
-            found.pop(node, None)
-            found[node] = None
-    return tuple(found)[-_MOST_BAD_NODES:]
 
 
 def _cancel_steps(folder: LeaseFolder, reason: str) -> None:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from headrace.control.blame import bad_nodes
 from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.leases import bad_nodes, lost_nodes
+from headrace.control.leases import lost_nodes
 from headrace.control.owners import owner_is_gone, owner_process
 from headrace.control.room import why_no_room
 from headrace.control.runs import Run, open_run
 from headrace.leases import client
 from headrace.ledger.records import AttemptRecord, LeaseRecord, LostNode, RunRecord
-from headrace.states import FailureClass, StepState
+from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepStatus
 from headrace.storage.layout import LeaseFolder, StepFolder
@@ -72,6 +73,8 @@ class RunView(BaseModel):
     """Nodes that its leases, or jobs of them, failed on, and that further jobs do without."""
     suspects: tuple[str, ...] = ()
     """Such nodes where its batch system cannot leave any out."""
+    why: str = ""
+    """Why it failed where none of its steps tells: it got no lease."""
     lost_nodes: tuple[LostNode, ...] = ()
     """Jobs of its pools that came to an early end, and why, the newest last."""
     steps: tuple[StepView, ...]
@@ -113,6 +116,7 @@ def overview(run_id: str) -> RunView:
         has_lease=bool(open_leases) and not no_room,
         without=bad if leaves_out else (),
         suspects=() if leaves_out else bad,
+        why=why_no_lease(record),
         lost_nodes=lost_nodes(run, leases),
         steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
     )
@@ -196,6 +200,15 @@ def why_failed(record: RunRecord) -> AttemptRecord | None:
     rows = ledger().attempts(record.run_id)
     last = rows[-1] if rows else None
     return None if last is None or last.state is StepState.SUCCEEDED else last
+
+
+def why_no_lease(record: RunRecord) -> str:
+    """Why a run failed that got no lease for its next step; empty when a step tells why."""
+    has_failed = record.state.is_final and record.state is not StepState.SUCCEEDED
+    if not has_failed or why_failed(record) is not None:
+        return ""
+    newest = ledger().leases(run_id=record.run_id, limit=1)
+    return newest[0].why_ended if newest and newest[0].state is LeaseState.FAILED else ""
 
 
 def newest_run_id() -> str | None:

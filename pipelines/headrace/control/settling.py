@@ -31,7 +31,7 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     """
     folder = run.lease_folder(record.lease_id)
     state = client.state(folder, run.site.limits.lost_after)
-    if state is LeaseState.LOST:
+    if state is LeaseState.LOST or client.ended_by_itself(folder):
         with suppress(BatchError):  # nobody is the wiser then, and it ends all the same
             client.cause(folder)
     client.end(folder, reason=reason)

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.control import leases
+from headrace.control.blame import why_not_the_nodes
 from headrace.control.books import ledger
 from headrace.control.flow import Outputs, PlannedStep, step_of
 from headrace.control.retrying import KEPT, TOTAL, Decision, decide
@@ -122,6 +123,8 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
 def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:
     """The outcome of a step that left none: its lease has ended, or only its driver."""
     lease, folder = LeaseFolder(Path(ticket.lease_folder)), StepFolder(Path(ticket.step_folder))
+    if lease.job.exists() and mailbox.was_killed(folder):
+        client.await_end(lease, 2 * run.site.limits.heartbeat)  # the job's end may be on its way
     is_alive = sure_state(lease, run.site.limits.lost_after).is_active
     if is_alive and result is not None and not lease.close.exists():
         return result
@@ -131,9 +134,15 @@ def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResul
     client.end(lease)
     look_afresh(folder.path)
     result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
-    if cause is None or result.state is not StepState.LOST:
+    if result.state is not StepState.LOST:
         return result
-    return mailbox.blamed(result, cause.why, cause.failure_class)
+    plain = result.model_copy(update={"failure": None})
+    if mistake := why_not_the_nodes(run, ticket.lease_id):
+        return mailbox.blamed(plain, mistake, FailureClass.USER_ERROR)
+    if cause is None:
+        return result
+    known = plain if mailbox.was_killed(folder) else result  # the queue says more than a signal
+    return mailbox.blamed(known, cause.why, cause.failure_class)
 
 
 def cancel_step(run: Run, name: str, reason: str) -> bool:

@@ -62,6 +62,13 @@ class Backend(Protocol):
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """What `launch` would submit, as text; empty where there is no queue."""
 
+    def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """Why the batch system would never take the lease's jobs, asked without submitting any.
+
+        Returns:
+            Its words; empty where it would take them, cannot be asked so, or there is no queue.
+        """
+
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
         """Open the cluster; called inside the host process.
 

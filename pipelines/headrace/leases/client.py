@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from filelock import FileLock
 
 from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
 from headrace.leases.backends import backend
-from headrace.leases.heartbeat import silence_s
+from headrace.leases.lifetime import BY_SIGNAL
 from headrace.leases.records import (
     BadNodes,
     Ending,
@@ -21,7 +20,8 @@ from headrace.leases.records import (
     PoolRecord,
     Waiting,
 )
-from headrace.states import FailureClass, LeaseState
+from headrace.leases.sight import decide, host_alive, sight
+from headrace.states import LeaseState
 from headrace.storage.atomic import leave_word, read_record, write_if_room, write_record
 from headrace.storage.layout import LeaseFolder
 from headrace.storage.private import make_private
@@ -30,52 +30,7 @@ GAVE_UP = "the gang did not come together"
 """Asks members to end; the host itself tells why, when it has closed what there was."""
 
 _POLL_S = 0.05
-_WELL_S = 5.0
-_WAITING_S = 300.0
 _NEVER_STARTED = "The lease was never started, or its folder has gone"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sight:
-    """What the files of a lease, and a look at its host process, tell."""
-
-    ending: Ending | None
-    """How it ended; None while nobody wrote that down."""
-    host_alive: bool | None
-    """Whether the host runs; None when it is not known: not started, or on another machine."""
-    silent_s: float
-    """Seconds since the last sign of life: heartbeat, the host's report, or else the request."""
-    is_ready: bool
-    """Whether the machines were there."""
-    has_host: bool = True
-    """Whether a host has ever reported."""
-    job: JobView | None = None
-    """What the batch system says; None when there is none, or the host is well."""
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether it tells more of an end than silence does."""
-        has_ended = self.ending is not None or (self.job is not None and self.job.is_ended)
-        return has_ended or self.host_alive is False
-
-
-def decide(sight: Sight, lost_after_s: float) -> LeaseState:
-    """State of a lease; a pure function.
-
-    Args:
-        sight: What is seen.
-        lost_after_s: Silence that counts as loss, seconds.
-    """
-    if sight.ending is not None:
-        return sight.ending.state
-    if sight.job is not None and sight.job.is_ended:
-        refused = sight.job.failure_class is FailureClass.USER_ERROR
-        return LeaseState.FAILED if refused else LeaseState.LOST
-    if sight.job is not None and not sight.has_host:
-        return LeaseState.STARTING
-    if sight.host_alive is False or sight.silent_s > lost_after_s:
-        return LeaseState.LOST
-    return LeaseState.READY if sight.is_ready else LeaseState.STARTING
 
 
 def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
@@ -155,6 +110,11 @@ def request_close(folder: LeaseFolder, reason: str) -> None:
         leave_word(folder.close, reason)
 
 
+def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
+    """Wait a moment for a lease that may be about to end; gives whether it is."""
+    return _wait(lambda: folder.close.exists() or folder.closed.exists(), timeout_s)
+
+
 def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
     """End the lease and leave nothing of it running.
 
@@ -171,7 +131,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     why = why_ended(folder) or reason
     request_close(folder, why)
     if before is not LeaseState.LOST and folder.host.exists():
-        _wait(lambda: folder.closed.exists() and not _host_alive(folder), grace_s)
+        _wait(lambda: folder.closed.exists() and not host_alive(folder), grace_s)
     backend(asked.role.backend).kill_leftovers(folder)
     if not folder.closed.exists():
         final = LeaseState.CLOSED if before.is_active else before
@@ -208,7 +168,7 @@ def why_ended(folder: LeaseFolder) -> str:
     """Why the lease ended, in words for the user; empty while it lives."""
     seen = sight(folder)
     if seen.ending is not None:
-        return seen.ending.reason
+        return _told(folder, seen.ending)
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:
         return _NEVER_STARTED
@@ -223,6 +183,20 @@ def why_ended(folder: LeaseFolder) -> str:
     if seen.host_alive is False:
         return f"The lease's host ({name}) died; see {folder.log}"
     return f"The lease's host ({name}) gave no heartbeat for {seen.silent_s:.0f} s"
+
+
+def ended_by_itself(folder: LeaseFolder) -> bool:
+    """Whether the lease has ended without anybody of headrace asking, so that there is a cause."""
+    ending = read_record(folder.closed, Ending)
+    return ending is not None and (
+        ending.state is LeaseState.LOST or ending.reason.startswith(BY_SIGNAL)
+    )
+
+
+def _told(folder: LeaseFolder, ending: Ending) -> str:
+    """Why a lease has ended: the cause of the batch system, where it knows one."""
+    known = read_record(folder.cause, JobView) if ended_by_itself(folder) else None
+    return ending.reason if known is None or ending.reason.startswith(known.why) else known.why
 
 
 def is_refused(folder: LeaseFolder) -> bool:
@@ -249,45 +223,6 @@ def lacks(folder: LeaseFolder) -> str:
     """The same, also for a pool that has some nodes and work for more."""
     pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
     return waiting_for(folder) if pool is None else pool.waits_for
-
-
-def sight(folder: LeaseFolder) -> Sight:
-    """What is seen of a lease now."""
-    # before `closed`, which the host writes as its last act
-    host_alive = _host_alive(folder)
-    has_host = folder.host.exists()
-    silent_s = silence_s(folder, host_is_here=host_alive is True)
-    is_well = has_host and host_alive is not False and silent_s < _WELL_S
-    return Sight(
-        job=None if is_well or folder.closed.exists() else _job(folder),
-        ending=read_record(folder.closed, Ending),
-        host_alive=host_alive,
-        silent_s=silent_s,
-        is_ready=folder.info.exists(),
-        has_host=has_host,
-    )
-
-
-def _job(folder: LeaseFolder) -> JobView | None:
-    asked = read_record(folder.spec, LeaseSpec)
-    if asked is None:
-        return None
-    return backend(asked.role.backend).job(folder, asked) or _unsubmitted(folder)
-
-
-def _unsubmitted(folder: LeaseFolder) -> JobView | None:
-    """What a lease waits for that has no job yet; None when nobody asks for it any more."""
-    waiting = read_record(folder.waiting, Waiting)
-    if waiting is None or time.time() - waiting.at > _WAITING_S:
-        return None
-    return JobView(is_ended=False, why=waiting.reason)
-
-
-def _host_alive(folder: LeaseFolder) -> bool | None:
-    host = read_record(folder.host, HostRecord)
-    if host is None or not host.process.is_here:
-        return None
-    return host.process.is_alive
 
 
 def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:

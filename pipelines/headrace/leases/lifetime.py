@@ -7,6 +7,9 @@ from dataclasses import dataclass
 JOB_STARTED = "HEADRACE_JOB_STARTED"
 """Environment variable of a batch system's job: when its script began, seconds since the epoch."""
 
+BY_SIGNAL = "the host was ended by"
+"""How the reason begins of a lease whose host got a signal; who sent it, the queue may know."""
+
 TELLING_S = 3.0
 """Steps end so long before their lease does, to tell how far they came."""
 
@@ -66,7 +69,7 @@ def why_close(life: Life) -> str | None:
     if life.is_removed:
         return "its folder was removed"
     if life.signal_name is not None:
-        return f"the host was ended by {life.signal_name}"
+        return f"{BY_SIGNAL} {life.signal_name}"
     if life.lost_owner is not None:
         return f"its owner, {life.lost_owner}, has gone"
     if life.now_s >= life.ends_s:

@@ -35,6 +35,10 @@ class LocalBackend:
         """Empty: nothing is submitted."""
         return ""
 
+    def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """Empty: there is no queue."""
+        return ""
+
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
         """Open the cluster; called inside the host process.
 

@@ -15,10 +15,8 @@ from headrace.leases.batch.board import final_sight, look, sight
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.job_log import end_of, with_log
 from headrace.leases.batch.jobs import (
-    JobSight,
     JobSpec,
     JobState,
-    overdue_view,
     put_back,
     put_back_view,
     view_of,
@@ -26,10 +24,12 @@ from headrace.leases.batch.jobs import (
 from headrace.leases.batch.submitting import JobRecord, intent_of, recovered
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.batch.systems import system_of
+from headrace.leases.job_end import overdue, with_books
 from headrace.leases.local import start_host
 from headrace.leases.marks import end_marked, mark
 from headrace.leases.pool_jobs import NodeRequest, PoolJobs, end_jobs, host_job, node_job
 from headrace.leases.records import JobView, LeaseSpec, PoolRecord
+from headrace.leases.symptoms import symptom_of
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
 
@@ -69,12 +69,14 @@ class BatchBackend:
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """The scripts of the lease's job and of a pool's nodes; nothing is asked of the queue."""
-        jobs = [] if _has_host_here(spec) else [_job(folder, spec)]
-        if spec.role.kind == "pool":
-            life_s = spec.role.node_lifetime or spec.role.lifetime_s
-            first = NodeRequest(number=0, time_limit_s=life_s, exclude=spec.exclude)
-            jobs.append(_node_job(folder, spec, 1, first))
-        return "\n".join(system_of(spec.role).render(job) for job in jobs)
+        system = system_of(spec.role)
+        return "\n".join(system.render(job) for job in _all_jobs(folder, spec))
+
+    def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """Why the batch system would never take the lease's jobs; see `Backend.refusal`."""
+        system = system_of(spec.role)
+        told = (system.refusal(job) for job in _all_jobs(folder, spec))
+        return next((f"{system.name} refuses them: {each}" for each in told if each), "")
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
         """Open the cluster; called inside the host process, the first task of a gang's job.
@@ -102,7 +104,7 @@ class BatchBackend:
             return None
         system = system_of(spec.role)
         seen = sight(system, folder.path.parent, record, spec.role.batch.poll)
-        return _overdue(seen, folder, spec, system.name) or view_of(seen, system.name)
+        return overdue(seen, folder, spec, system.name) or view_of(seen, system.name)
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
         """How the lease's job ended, if that says more than the lease's own files.
@@ -117,22 +119,24 @@ class BatchBackend:
         if record is None:
             return None
         system = system_of(spec.role)
-        overdue = _overdue(
-            sight(system, folder.path.parent, record, 0.0), folder, spec, system.name
-        )
-        if overdue is not None:
-            return overdue
-        seen = _with_books(system, look(system, record))
+        late = overdue(sight(system, folder.path.parent, record, 0.0), folder, spec, system.name)
+        if late is not None:
+            return late
+        seen = with_books(system, look(system, record))
         if put_back(seen, has_started=folder.host.exists()):
             return put_back_view(seen, system.name)
         if not seen.state.is_final:
             ended = final_sight(system, record, _ENDING_S, or_never=True)
             if ended is None:
                 return None
-            seen = _with_books(system, ended)
+            seen = with_books(system, ended)
         if seen.state in (JobState.COMPLETED, JobState.UNKNOWN):
             return None
-        return view_of(with_log(seen, end_of(folder.log, _LOG_BYTES)), system.name)
+        view = view_of(with_log(seen, end_of(folder.log, _LOG_BYTES)), system.name)
+        symptom = symptom_of(folder)
+        if symptom is None or seen.state is not JobState.FAILED:
+            return view
+        return view.model_copy(update={"why": f"{view.why}: {symptom.words}"})
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """The lease's job, also one that was submitted and never recorded.
@@ -206,33 +210,19 @@ def job_spec(
     )
 
 
-def _overdue(seen: JobSight, folder: LeaseFolder, spec: LeaseSpec, system: str) -> JobView | None:
-    """A job that runs, and whose host should have reported long ago."""
-    timeout_s = spec.role.start_timeout + spec.lost_after_s
-    since = seen.running_since
-    if folder.host.exists() or since is None or seen.seen_at - since < timeout_s:
-        return None
-    return overdue_view(seen, system, timeout_s)
-
-
-def _with_books(system: BatchSystem, seen: JobSight) -> JobSight:
-    """Add what only the books tell, where there are any."""
-    if seen.is_from_books:
-        return seen
-    try:
-        told = system.accounting([seen.job_id]).get(seen.job_id)
-    except BatchError as error:
-        logger.info("%s", error.what)
-        return seen
-    if told is None:
-        return seen
-    failed = told.failed_nodes or seen.failed_nodes
-    return seen.model_copy(update={"failed_nodes": failed, "earlier": told.earlier})
-
-
 def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
     gang = job_spec(folder, spec, _python_path())
     return host_job(gang, spec.role) if spec.role.kind == "pool" else gang
+
+
+def _all_jobs(folder: LeaseFolder, spec: LeaseSpec) -> list[JobSpec]:
+    """The lease's job, and that of a pool's first node."""
+    jobs = [] if _has_host_here(spec) else [_job(folder, spec)]
+    if spec.role.kind == "pool":
+        life_s = spec.role.node_lifetime or spec.role.lifetime_s
+        first = NodeRequest(number=0, time_limit_s=life_s, exclude=spec.exclude)
+        jobs.append(_node_job(folder, spec, 1, first))
+    return jobs
 
 
 def _node_job(folder: LeaseFolder, spec: LeaseSpec, serial: int, request: NodeRequest) -> JobSpec:

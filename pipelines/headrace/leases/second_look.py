@@ -10,8 +10,8 @@ import os
 import time
 from collections.abc import Mapping
 
-from headrace.leases import client
 from headrace.leases.records import LeaseSpec
+from headrace.leases.sight import decide, sight
 from headrace.states import LeaseState
 from headrace.storage.atomic import look_afresh, read_record, read_text
 from headrace.storage.layout import LeaseFolder
@@ -40,8 +40,8 @@ def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseS
     Args:
         leases: For each lease, the seconds without a heartbeat after which it counts as lost.
     """
-    sights = {folder: client.sight(folder) for folder in leases}
-    states = {each: client.decide(sights[each], leases[each]) for each in leases}
+    sights = {folder: sight(folder) for folder in leases}
+    states = {each: decide(sights[each], leases[each]) for each in leases}
     silent = {
         each: read_text(each.heartbeat)
         for each, state in states.items()
@@ -55,7 +55,7 @@ def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseS
         if not silent:
             break
         _wait(pause_s)
-    return states | {each: client.state(each, leases[each]) for each in silent}
+    return states | {each: decide(sight(each), leases[each]) for each in silent}
 
 
 def _gives_a_sign(folder: LeaseFolder, lost_after_s: float, known_beat: str | None) -> bool:
@@ -63,7 +63,7 @@ def _gives_a_sign(folder: LeaseFolder, lost_after_s: float, known_beat: str | No
     beat = read_text(folder.heartbeat)
     if beat is not None and beat != known_beat:  # by whatever clock
         return True
-    return client.state(folder, lost_after_s).is_active or _is_being_started(folder)
+    return decide(sight(folder), lost_after_s).is_active or _is_being_started(folder)
 
 
 def _is_being_started(folder: LeaseFolder) -> bool:

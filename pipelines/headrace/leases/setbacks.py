@@ -6,18 +6,21 @@ import logging
 import time
 from collections.abc import Iterable
 
-from headrace.errors import HeadraceError, JobRefusedError
+from headrace.errors import HeadraceError, JobRefusedError, LeaseError
 from headrace.leases.avoidance import AVOIDED_S, Avoidance
 from headrace.leases.batch.jobs import JobState
 from headrace.leases.pool_members import Member
 from headrace.leases.records import EndedJob, JobView
 from headrace.leases.scaling import Faults, given_up
+from headrace.leases.symptoms import most_common, telling_lines
 from headrace.states import FailureClass
 
 logger = logging.getLogger(__name__)
 
 _MOST_ENDED = 20
 _STUCK_S = 10.0
+_PLACES = 2
+_MEND = "Correct `batch` (container, python, modules, prologue) or the tiers of the role."
 
 
 class Setbacks:
@@ -37,6 +40,8 @@ class Setbacks:
         """How the last such job ended, with the last words of its log."""
         self.ended: tuple[EndedJob, ...] = ()
         """The last such jobs, the newest last."""
+        self._symptoms: dict[str, set[str]] = {}
+        self._have_joined = False
         self._stuck_since_s: float | None = None
         self._failure: tuple[HeadraceError, FailureClass] | None = None
 
@@ -63,17 +68,36 @@ class Setbacks:
         """
         now_s = time.monotonic()
         self.last_end = f"{why}\n{words}" if words else why
+        is_common = self._is_common(member, words)
         if member.sight.state is not JobState.PREEMPTED:  # its turn comes again in the queue
             self.faults = self.faults.struck(member.asked_s, now_s)
         ended = EndedJob(
             node=member.name, job_id=member.job.record.job_id, host=member.host, why=why
         )
         self.ended = (*self.ended, ended)[-_MOST_ENDED:]
+        if is_common:
+            return
         known = self.avoidance.blamed
         if member.speaks_against_node(now_s):
             self.avoidance = self.avoidance.after(member.host, why, now_s)
         if set(self.avoidance.blamed) - set(known):
             self._blame(member.host, why)
+
+    def _is_common(self, member: Member, words: str) -> bool:
+        """Whether a job failed as one did on another node: no node is at fault, and none will do.
+
+        Where nodes have come, those that do not are bad all the same.
+        """
+        symptom = most_common(telling_lines(words))
+        if symptom is None or self._have_joined:
+            return False
+        places = self._symptoms.setdefault(symptom.words, set())
+        places.add(member.host or member.job.record.job_id)
+        if len(places) < _PLACES:
+            return False
+        what = f"{symptom.words}\n  It was the same on {len(places)} nodes; none is at fault"
+        self.refuse(LeaseError(what, _MEND))
+        return True
 
     def _blame(self, node: str, why: str) -> None:
         if self.avoidance.lifted:
@@ -85,6 +109,7 @@ class Setbacks:
     def see(self, member: Member, now_s: float) -> None:
         """Take up that a node is there: after a while that ends the doubts."""
         if member.joined_s is not None:
+            self._have_joined = True
             self.faults = self.faults.seen(member.asked_s, member.joined_s, now_s)
 
     def waste(self) -> None:

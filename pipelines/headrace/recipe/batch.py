@@ -75,7 +75,7 @@ class Batch(Part):
     exclude: tuple[str, ...] = ()
     """Nodes that the job must not get."""
     options: tuple[str, ...] = ()
-    """Further options of the submit command, such as `--mail-type=FAIL`."""
+    """Further options of the submit command, such as `--comment=two words`."""
     srun_options: tuple[str, ...] = ()
     """Further options of Slurm's `srun`, which starts one task a node, such as `--mpi=none`."""
     modules: tuple[str, ...] = ()

@@ -118,14 +118,20 @@ def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResul
 
     Args:
         lost: Its result so far.
-        why: The cause, for the user.
+        why: The cause, for the user; it goes in front of what was known, unless that begins so.
         failure_class: What the cause means for another attempt.
     """
     known = lost.failure.message if lost.failure is not None else ""
-    message = f"{why}; {known}" if known and known != why else why
+    message = known if known.startswith(why) else "; ".join(filter(None, (why, known)))
     failure = Failure(failure_class=failure_class, error="", message=message)
     state = _STATES.get(failure_class, StepState.LOST)
     return lost.model_copy(update={"state": state, "failure": failure})
+
+
+def was_killed(folder: StepFolder) -> bool:
+    """Whether the step's driver was ended by a signal, as by the end of its lease's job."""
+    ended = read_record(folder.exit, DriverExit)
+    return ended is not None and ended.code < 0
 
 
 def _without_result(folder: StepFolder, ended: DriverExit) -> StepResult:

@@ -10,9 +10,9 @@ import pytest
 from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.leases import client
 from headrace.leases.backends import backend
-from headrace.leases.client import Sight, decide
 from headrace.leases.heartbeat import beat
 from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec
+from headrace.leases.sight import Sight, decide
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState

@@ -37,6 +37,34 @@ def test_a_bad_node_costs_a_pool_no_hope_but_many_do():
     assert [each.host for each in setbacks.ended] == ["a", "a", "b", "b", "c"]
 
 
+_MISSING = "slurmstepd-{0}: error: execve(): /nope/python: No such file or directory"
+
+
+def test_what_is_missing_on_a_second_node_is_no_nodes_fault():
+    """pains 20, 38: a container or interpreter that is not there; nothing else is tried."""
+    setbacks = Setbacks(())
+    setbacks.strike(_ended("a"), "failed", _MISSING.format("a"))
+    setbacks.strike(_ended("a"), "failed", _MISSING.format("a"))
+    assert setbacks.failure is None
+    setbacks.strike(_ended("b"), "failed", _MISSING.format("b"))
+    assert setbacks.view is not None
+    assert setbacks.view.failure_class is FailureClass.USER_ERROR
+    assert setbacks.view.why.startswith("execve(): /nope/python: No such file or directory\n")
+    assert "on 2 nodes; none is at fault" in setbacks.view.why
+    assert "b" not in setbacks.avoidance.blamed
+
+
+def test_what_is_missing_on_some_nodes_only_is_their_fault():
+    setbacks = Setbacks(())
+    here = _ended("c", JobState.RUNNING)
+    here.joined_s = time.monotonic()
+    setbacks.see(here, time.monotonic())
+    for node in ("a", "a", "b"):
+        setbacks.strike(_ended(node), "failed", _MISSING.format(node))
+    assert setbacks.failure is None
+    assert setbacks.avoidance.nodes == ("a",)
+
+
 def test_where_nodes_cannot_be_left_out_the_bad_one_is_named(caplog: pytest.LogCaptureFixture):
     """And nothing is forgiven: the next job may get it, too."""
     setbacks = Setbacks((), "PBS cannot leave nodes out")

@@ -15,6 +15,7 @@ from headrace.leases.batch.findings import Finding, Grade, fail
 from headrace.leases.batch.systems import commands_of
 from headrace.leases.queued import job_spec
 from headrace.leases.records import LeaseSpec, Record
+from headrace.recipe.batch import Login
 from headrace.recipe.site import Site
 from headrace.storage.layout import SiteFolder
 
@@ -25,6 +26,16 @@ _QUEUES: Mapping[str, QueueCheck] = {
     "lsf": lsf_check.CHECK,
 }
 """Who looks at a batch system, by backend."""
+
+
+_Queue = tuple[str, str | None, Login | None]
+"""Which queue a role uses."""
+
+_SILENT = ("commands", Grade.FAIL)
+"""Subject and grade of a queue that is not asked again for another role."""
+
+_PROBE_S = 15.0
+"""A command that a batch system does not answer for so long is not waited for."""
 
 
 class Section(Record):
@@ -65,7 +76,8 @@ def check(
         if name not in site.roles:
             raise SiteError(f"Site {site.name} has no role '{name}'", nearest(name, site.roles))
     names = [name for name in role_names or site.roles if site.roles[name].backend != "local"]
-    roles = [_role(site, name, submit_wait_s, tell) for name in names]
+    silent: dict[_Queue, Finding] = {}
+    roles = [_role(site, name, submit_wait_s, tell, silent) for name in names]
     is_proved = submit_wait_s is not None and not any(each.has_failed for each in roles)
     of_site = (
         *storage.shared_folder(site, is_proved=is_proved and bool(roles)),
@@ -75,10 +87,18 @@ def check(
 
 
 def _role(
-    site: Site, name: str, submit_wait_s: float | None, tell: Callable[[str], None]
+    site: Site,
+    name: str,
+    submit_wait_s: float | None,
+    tell: Callable[[str], None],
+    silent: dict[_Queue, Finding],
 ) -> Section:
     role = site.roles[name]
-    found = list(_queue(site, name))
+    queue = (role.backend, role.batch.config, role.batch.login)
+    found = [silent[queue]] if queue in silent else list(_queue(site, name))
+    for each in found:
+        if (each.subject, each.grade) == _SILENT:
+            silent[queue] = each
     tried: list[Finding] = []
     if submit_wait_s is not None and not any(each.grade is Grade.FAIL for each in found):
         tried = list(trial.try_role(site, name, submit_wait_s, tell))
@@ -104,7 +124,7 @@ def _queue(site: Site, name: str) -> Iterator[Finding]:
         if role.batch.hosts:
             yield from elsewhere.hosts(role, root, spec)
             return
-        commands = commands_of(role)
+        commands = commands_of(role, _PROBE_S)
         if role.batch.login is not None:
             yield from elsewhere.login_node(commands, role.batch.login, root)
         yield from _QUEUES[role.backend].findings(commands, spec)

@@ -10,6 +10,11 @@ from headrace.leases.batch.commands import Commands
 from headrace.leases.batch.findings import Finding, Grade, fail, ok
 from headrace.leases.batch.jobs import JobSpec
 
+_NO_ANSWER = (
+    "Is it up? `batch.config` of the role, or the environment, must name the configuration of this "
+    "cluster."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueueCheck:
@@ -79,6 +84,9 @@ def programs(
         except BatchError as error:
             failed.append(fail("commands", error.what, error.hint or advice))
             continue
+        if answer.code is None:  # the others would be waited for as long
+            yield fail("commands", said(answer.error), _NO_ANSWER)
+            return
         if answer.code != 0:
             failed.append(fail("commands", f"{name}: {said(answer.error)}", advice))
         version = version or f"{answer.output}\n{answer.error}".strip().partition("\n")[0].strip()

@@ -74,12 +74,17 @@ class LocalCommands:
                 timeout=self._timeout_s,
                 check=False,
             )
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as late:
             waited = f"{command[0]} gave no answer within {self._timeout_s:g} s"
-            return Answer(None, "", waited)
+            return Answer(None, "", f"{waited}\n{_text(late.stderr)}".strip())
         except OSError as error:
             raise BatchError(
                 f"{command[0]} cannot be run: {error.strerror or error}",
                 "Run headrace where the commands of the batch system are, and have them on PATH.",
             ) from error
         return Answer(ended.returncode, ended.stdout, ended.stderr)
+
+
+def _text(said: bytes | str | None) -> str:
+    """What a command that was given up had said by then."""
+    return said.decode(errors="replace") if isinstance(said, bytes) else said or ""

@@ -157,6 +157,10 @@ class SshHosts:
             "It needs Linux with sh, bash, setsid and timeout, and a home folder to write to.",
         )
 
+    def refusal(self, spec: JobSpec) -> str:
+        """Empty: it has no such question; see `BatchSystem.refusal`."""
+        return ""
+
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand; see `BatchSystem.poll`.
 

@@ -24,6 +24,7 @@ from headrace.leases.batch.scripts import (
     script,
     slots_of,
     told,
+    with_quotes,
 )
 from headrace.recipe.batch import Batch
 
@@ -116,6 +117,10 @@ class Lsf:
         if answer.code == 0 and submitted:
             return submitted[1]
         raise _REFUSALS.error(spec.name, answer, told(answer))
+
+    def refusal(self, spec: JobSpec) -> str:
+        """Empty: it has no such question; see `BatchSystem.refusal`."""
+        return ""
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand; see `BatchSystem.poll`.
@@ -268,7 +273,7 @@ def _options(spec: JobSpec) -> list[str]:
         f"-o {shlex.quote(queue_log(spec.log))}",
         "-rn",  # the control side decides whether work is tried again
     ]
-    return [*options, *spec.options]
+    return [*options, *map(with_quotes, spec.options)]
 
 
 def _is_about_nothing(answer: Answer) -> bool:

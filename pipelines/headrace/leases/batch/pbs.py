@@ -22,7 +22,15 @@ from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, ended_on
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.pbs_queues import longest_job_s
 from headrace.leases.batch.refusals import Refusals
-from headrace.leases.batch.scripts import INDEX, clock, first_words, mebibytes, script, told
+from headrace.leases.batch.scripts import (
+    INDEX,
+    clock,
+    first_words,
+    mebibytes,
+    script,
+    told,
+    with_quotes,
+)
 from headrace.recipe.batch import Batch
 
 _STATES = {
@@ -103,6 +111,10 @@ class Pbs:
         if answer.code == 0 and submitted:
             return submitted[0]
         raise _REFUSALS.error(spec.name, answer, told(answer))
+
+    def refusal(self, spec: JobSpec) -> str:
+        """Empty: it has no such question; see `BatchSystem.refusal`."""
+        return ""
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand; see `BatchSystem.poll`.
@@ -234,7 +246,7 @@ def _options(spec: JobSpec) -> list[str]:
         "-r n",  # the control side decides whether work is tried again
         "-S /bin/bash",
     ]
-    return [*options, *spec.options]
+    return [*options, *map(with_quotes, spec.options)]
 
 
 def _time(value: object) -> float | None:

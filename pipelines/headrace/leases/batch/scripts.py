@@ -16,6 +16,9 @@ INDEX = "HEADRACE_NODE_INDEX"
 
 _PATIENCE_S = 30
 _END = "END_OF_NODE_SCRIPT"
+_OPTION = re.compile(r"(--[A-Za-z][\w-]*[= ]|-(?!pe )[A-Za-z]+ )(.*)")
+"""Name and value; Grid Engine's `-pe` has two values."""
+
 _PROGRAM = re.compile(r"^(q(sub|stat|del|select|acct)|b(sub|jobs|kill|acct)): ")
 
 
@@ -88,6 +91,18 @@ def load(modules: Sequence[str]) -> list[str]:
     # jobs are no login shells, where sites define the function
     defined = "command -v module > /dev/null || . /etc/profile || true"
     return [defined, f"module load {shlex.join(modules)}"]
+
+
+def with_quotes(option: str) -> str:
+    """An option as a site says it, in the words of a script's directive.
+
+    A value with spaces is quoted. What is quoted already stays as it is, and so does what may be
+    several options, or several values of one.
+    """
+    parts = _OPTION.fullmatch(option)
+    if parts is None or not re.search(r"\s", parts[2]) or re.search(r"['\"\\]|\s-", parts[2]):
+        return option
+    return f"{parts[1]}{shlex.quote(parts[2])}"
 
 
 def slots_of(spec: JobSpec) -> int:

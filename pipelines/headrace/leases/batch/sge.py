@@ -25,6 +25,7 @@ from headrace.leases.batch.scripts import (
     script,
     slots_of,
     told,
+    with_quotes,
 )
 from headrace.leases.batch.sge_queues import longest_job_s
 from headrace.recipe.batch import Batch
@@ -89,6 +90,10 @@ class Sge:
         if answer.code == 0 and words and words[-1].isdigit():
             return words[-1]
         raise _REFUSALS.error(spec.name, answer, told(answer))
+
+    def refusal(self, spec: JobSpec) -> str:
+        """Empty: it has no such question; see `BatchSystem.refusal`."""
+        return ""
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand that wait or run; see `BatchSystem.poll`.
@@ -269,7 +274,7 @@ def _options(spec: JobSpec) -> list[str]:
         "-r n",  # the control side decides whether work is tried again
         "-w e",  # a job that cannot run even on the empty cluster is refused, not kept waiting
     ]
-    return [*options, *spec.options]
+    return [*options, *map(with_quotes, spec.options)]
 
 
 def _is_about_forgotten(answer: Answer) -> bool:

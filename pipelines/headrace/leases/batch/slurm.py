@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 from headrace.errors import BatchError
-from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.commands import Commands
 from headrace.leases.batch.jobs import STARTED, JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.nodelist import node_names
-from headrace.leases.batch.refusals import Refusals
-from headrace.leases.batch.scripts import load
+from headrace.leases.batch.scripts import load, with_quotes
 from headrace.leases.batch.slurm_limits import longest_job_s, told_limits
+from headrace.leases.batch.slurm_refusals import REFUSALS, is_lasting, told
 from headrace.leases.batch.slurm_states import state_of
 from headrace.recipe.batch import Batch
 
@@ -33,26 +33,15 @@ _NEVER = re.compile(
 _OUT = re.compile(r"ReqNodeNotAvail|Nodes required for job are DOWN")
 """Reasons of a job whose nodes are down, drained or reserved."""
 
-_REFUSALS = Refusals(
-    system="Slurm",
-    command="sbatch",
-    unclear=re.compile(
-        r"timed out|unable to contact|connection refused|connection reset"
-        r"|zero bytes were transmitted|resource temporarily unavailable"
-        r"|communication connection failure|unexpected message",
-        re.IGNORECASE,
-    ),
-    full=re.compile(r"(Assoc|QOS)(Max|Grp)Submit\w*"),
-    hint="`sinfo` lists partitions and nodes.",
-)
-"""How sbatch says no. Source of the reasons of a full queue: squeue.html, as above."""
-
 _SUBMITTED = re.compile(r"^(\d+)(?:;.*)?\s*\Z", re.MULTILINE)
 _SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
 _SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 _BROKEN = re.compile(r"down|fail|no_respond|.*\*$")
 """States of nodes that have failed. Source: sinfo.html, "node state codes"."""
+
+_IN_USE = {"idle", "mixed", "allocated", "completing"}
+"""States of nodes that work."""
 
 _NO_REASON = ("", "None", "(null)")
 
@@ -94,8 +83,19 @@ class Slurm:
         submitted = _SUBMITTED.search(answer.output)
         if answer.code == 0 and submitted:
             return submitted[1]
-        reached = _REFUSALS.full.search(answer.error)
-        raise _REFUSALS.error(spec.name, answer, reached[0] if reached else _told(answer))
+        reached = REFUSALS.full.search(answer.error)
+        raise REFUSALS.error(spec.name, answer, reached[0] if reached else told(answer))
+
+    def refusal(self, spec: JobSpec) -> str:
+        """What `sbatch --test-only` says against a job; see `BatchSystem.refusal`.
+
+        Raises:
+            BatchError: There is no `sbatch`.
+        """
+        asked = spec.model_copy(update={"folder": "/"})  # the lease's own is not made yet
+        answer = self._commands.run(("sbatch", "--test-only"), render(asked))
+        is_refused = is_lasting(answer, lambda: self._has_nodes_out(spec.partition))
+        return told(answer) if is_refused else ""
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand; see `BatchSystem.poll`.
@@ -175,6 +175,12 @@ class Slurm:
         """Nodes of the job that this is a task of; see `BatchSystem.job_nodes`."""
         return tuple(node_names(environment.get("SLURM_JOB_NODELIST", "")))
 
+    def _has_nodes_out(self, partition: str | None) -> bool:
+        """Whether nodes are down, drained and the like, which may come back."""
+        of = () if partition is None else (f"--partition={partition}",)
+        states = self._ask(("sinfo", "--noheader", "--Node", "--format=%T", *of)).split()
+        return not set(states) <= _IN_USE
+
     def _squeue(self, *options: str) -> tuple[JobSight, ...]:
         command = ("squeue", "--noheader", "--states=all", "--me",
                    f"--format={_SQUEUE_FORMAT}", *options)  # fmt: skip
@@ -185,7 +191,7 @@ class Slurm:
     def _ask(self, command: Sequence[str]) -> str:
         answer = self._commands.run(command)
         if answer.code != 0:
-            raise BatchError(f"Slurm does not answer {command[0]}: {_told(answer)}")
+            raise BatchError(f"Slurm does not answer {command[0]}: {told(answer)}")
         return answer.output
 
 
@@ -259,7 +265,7 @@ def _options(spec: JobSpec) -> list[str]:
     options = [f"{name}={shlex.quote(value)}" for name, value in given.items() if value is not None]
     # the control side decides whether work is tried again; two layers would double it
     exclusive = ["--exclusive"] if spec.exclusive else []
-    return [*options, *exclusive, "--no-requeue", *spec.options]
+    return [*options, *exclusive, "--no-requeue", *map(with_quotes, spec.options)]
 
 
 def _gpus(spec: JobSpec) -> str | None:
@@ -287,9 +293,3 @@ def _time(text: str) -> float | None:
         return time.mktime(time.strptime(text, _TIME_FORMAT))
     except ValueError:  # "N/A"
         return None
-
-
-def _told(answer: Answer) -> str:
-    """Slurm's own words; the last line of its errors is the general one."""
-    lines = [line.partition("error: ")[2] or line for line in answer.error.splitlines() if line]
-    return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.code}"

@@ -48,6 +48,16 @@ class BatchSystem(Protocol):
             AmbiguousSubmitError: There was no clear answer; the job may be there.
         """
 
+    def refusal(self, spec: JobSpec) -> str:
+        """Why the system would never take a job, where it can be asked without submitting it.
+
+        Returns:
+            Its words; empty where it would take the job, now or later, or cannot be asked.
+
+        Raises:
+            BatchError: It cannot be asked.
+        """
+
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
         """How jobs stand, in one query however many they are.
 

@@ -47,8 +47,13 @@ def system_of(role: Role) -> BatchSystem:
     return _SYSTEMS[role.backend](commands_of(role), queue)
 
 
-def commands_of(role: Role) -> Commands:
-    """What runs the commands of the batch system that a role names; see `system_of`."""
+def commands_of(role: Role, timeout_s: float = 60.0) -> Commands:
+    """What runs the commands of the batch system that a role names; see `system_of`.
+
+    Args:
+        role: The role.
+        timeout_s: A command without an answer is given up after this time.
+    """
     system, config, login = _SYSTEMS[role.backend], role.batch.config, role.batch.login
     environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
     if login is None or system.job_variable in os.environ:
@@ -58,8 +63,8 @@ def commands_of(role: Role) -> Commands:
         programs = os.environ.get(system.programs_variable)
         if programs:  # a job's PATH need not have it
             environment["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), programs))
-        return LocalCommands(environment, without=own)
-    return SshCommands(login, environment)
+        return LocalCommands(environment, timeout_s, without=own)
+    return SshCommands(login, environment, timeout_s)
 
 
 def commands_of_hosts(role: Role) -> dict[str, Commands]:

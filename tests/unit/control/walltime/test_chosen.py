@@ -19,6 +19,7 @@ from headrace.control.runs import Run
 from headrace.control.steps import conclude
 from headrace.control.walltime.chosen import for_run
 from headrace.control.walltime.history import start_s
+from headrace.leases.queued import BatchBackend
 from headrace.leases.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
@@ -197,6 +198,7 @@ def test_a_lease_keeps_its_choice_and_its_reason(
 ) -> None:
     run = make_run(site="chosen")
     monkeypatch.setattr(leases.client, "start", lambda folder, spec: write_spec(folder, spec))
+    monkeypatch.setattr(BatchBackend, "refusal", lambda *_: "")  # there is no Slurm
 
     def write_spec(folder: Any, spec: LeaseSpec) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from headrace.leases.batch.jobs import (
     put_back_view,
     view_of,
 )
+from headrace.leases.batch.scripts import with_quotes
 from headrace.leases.batch.slurm import Slurm, parse_sacct, parse_squeue, render
 from headrace.leases.queued import job_name, job_spec
 from headrace.leases.records import LeaseSpec
@@ -298,3 +299,21 @@ def _job(**changes: Any) -> JobSpec:
         name="headrace-x", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=59.0,
         folder="/shared", log="/shared/log", **changes,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("--comment=two words", "--comment='two words'"),
+        ("--comment two words", "--comment 'two words'"),
+        ("--comment='two words'", "--comment='two words'"),
+        ('--comment="two words"', '--comment="two words"'),
+        ("--comment=one", "--comment=one"),
+        ("-A my account", "-A 'my account'"),
+        ("-l select=1 -q long", "-l select=1 -q long"),
+        ("-pe smp 4", "-pe smp 4"),
+        ("--exclusive", "--exclusive"),
+    ],
+)
+def test_values_of_options_that_have_spaces_are_quoted(option: str, line: str) -> None:
+    assert with_quotes(option) == line

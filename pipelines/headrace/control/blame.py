@@ -1,0 +1,68 @@
+"""Which nodes a run's failed leases speak against, and when it is not the nodes at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.control.books import ledger
+from headrace.control.runs import Run
+from headrace.leases import client
+from headrace.leases.symptoms import symptom_of
+from headrace.ledger.records import LeaseRecord
+
+_MOST_BAD_NODES = 8
+"""A cluster that fails on more nodes than these is not healed by leaving some out."""
+
+
+def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
+    """Nodes that leases of this run have failed on, the newest last; not more than a few.
+
+    Args:
+        run: The run.
+        records: Its leases, the newest first.
+    """
+    found: dict[str, None] = {}
+    for record in reversed(records):
+        seen = client.bad_nodes(run.lease_folder(record.lease_id))
+        if seen is None or not_the_nodes(run, record, records):
+            continue
+        for node in seen.nodes:
+            found.pop(node, None)
+            found[node] = None
+    return tuple(found)[-_MOST_BAD_NODES:]
+
+
+def why_not_the_nodes(run: Run, lease_id: str) -> str:
+    """Why asking for other nodes is vain, after a lease whose nodes did not come.
+
+    Returns:
+        What is missing and where to put it right; empty where other nodes may do better.
+    """
+    records = ledger().leases(run_id=run.run_id)
+    record = next((each for each in records if each.lease_id == lease_id), None)
+    return "" if record is None else not_the_nodes(run, record, records)
+
+
+def not_the_nodes(run: Run, record: LeaseRecord, records: Sequence[LeaseRecord]) -> str:
+    """The same, of leases that are known.
+
+    Args:
+        run: The run.
+        record: The lease.
+        records: All leases of the run.
+    """
+    folder = run.lease_folder(record.lease_id)
+    symptom = symptom_of(folder)
+    if symptom is None:
+        return ""
+    others = [each for each in records if each.key == record.key and each != record]
+    seen = [symptom_of(run.lease_folder(each.lease_id)) for each in others]
+    again = sum(1 for each in seen if each is not None and each.words == symptom.words)
+    if symptom.num_nodes + again < 2:
+        return ""
+    num_times = symptom.num_nodes + again
+    return (
+        f"{symptom.words}\n  It was the same {num_times} times, so that no node is at fault: "
+        "correct `batch` (container, python, modules, prologue) or the tiers of role "
+        f"{record.role} in site {run.site.name}. See {folder.log}"
+    )

@@ -1,0 +1,99 @@
+"""What is seen of a lease, and what follows from it: from its files, its host and its job."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from headrace.leases.backends import backend
+from headrace.leases.heartbeat import silence_s
+from headrace.leases.records import Ending, HostRecord, JobView, LeaseSpec, Waiting
+from headrace.states import FailureClass, LeaseState
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder
+
+_WELL_S = 5.0
+_WAITING_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What the files of a lease, and a look at its host process, tell."""
+
+    ending: Ending | None
+    """How it ended; None while nobody wrote that down."""
+    host_alive: bool | None
+    """Whether the host runs; None when it is not known: not started, or on another machine."""
+    silent_s: float
+    """Seconds since the last sign of life: heartbeat, the host's report, or else the request."""
+    is_ready: bool
+    """Whether the machines were there."""
+    has_host: bool = True
+    """Whether a host has ever reported."""
+    job: JobView | None = None
+    """What the batch system says; None when there is none, or the host is well."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it tells more of an end than silence does."""
+        has_ended = self.ending is not None or (self.job is not None and self.job.is_ended)
+        return has_ended or self.host_alive is False
+
+
+def decide(sight: Sight, lost_after_s: float) -> LeaseState:
+    """State of a lease; a pure function.
+
+    Args:
+        sight: What is seen.
+        lost_after_s: Silence that counts as loss, seconds.
+    """
+    if sight.ending is not None:
+        return sight.ending.state
+    if sight.job is not None and sight.job.is_ended:
+        refused = sight.job.failure_class is FailureClass.USER_ERROR
+        return LeaseState.FAILED if refused else LeaseState.LOST
+    if sight.job is not None and not sight.has_host:
+        return LeaseState.STARTING
+    if sight.host_alive is False or sight.silent_s > lost_after_s:
+        return LeaseState.LOST
+    return LeaseState.READY if sight.is_ready else LeaseState.STARTING
+
+
+def sight(folder: LeaseFolder) -> Sight:
+    """What is seen of a lease now."""
+    # before `closed`, which the host writes as its last act
+    is_alive = host_alive(folder)
+    has_host = folder.host.exists()
+    silent_s = silence_s(folder, host_is_here=is_alive is True)
+    is_well = has_host and is_alive is not False and silent_s < _WELL_S
+    return Sight(
+        job=None if is_well or folder.closed.exists() else _job(folder),
+        ending=read_record(folder.closed, Ending),
+        host_alive=is_alive,
+        silent_s=silent_s,
+        is_ready=folder.info.exists(),
+        has_host=has_host,
+    )
+
+
+def _job(folder: LeaseFolder) -> JobView | None:
+    asked = read_record(folder.spec, LeaseSpec)
+    if asked is None:
+        return None
+    return backend(asked.role.backend).job(folder, asked) or _unsubmitted(folder)
+
+
+def _unsubmitted(folder: LeaseFolder) -> JobView | None:
+    """What a lease waits for that has no job yet; None when nobody asks for it any more."""
+    waiting = read_record(folder.waiting, Waiting)
+    if waiting is None or time.time() - waiting.at > _WAITING_S:
+        return None
+    return JobView(is_ended=False, why=waiting.reason)
+
+
+def host_alive(folder: LeaseFolder) -> bool | None:
+    """Whether the host of a lease runs; None where that is not known."""
+    host = read_record(folder.host, HostRecord)
+    if host is None or not host.process.is_here:
+        return None
+    return host.process.is_alive

@@ -1,0 +1,154 @@
+"""Mistakes in a site with a real Slurm: told in the words of whoever knows, and nothing waits.
+
+pains 20, 31, 34, 38.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from headrace.cli.app import build
+from headrace.control.blame import bad_nodes
+from headrace.control.books import ledger
+from headrace.control.execute import execute
+from headrace.control.overview import overview
+from headrace.control.owners import process_owner
+from headrace.control.runs import Run, RunRequest, create_run
+from headrace.errors import JobRefusedError
+from headrace.leases import client
+from headrace.leases.backends import backend
+from headrace.ledger.records import AttemptRecord
+from headrace.recipe.load import BUILT_IN
+from headrace.recipe.site import Role
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.storage.layout import SiteFolder
+from support.container_image import why_not
+from support.leases import lease_spec, opened, wait_for_state
+from support.slurm_dev import LEAVING_S, DevSlurm
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+_GANG: dict[str, Any] = {"backend": "slurm", "kind": "gang", "lifetime": 600}
+_BATCH: dict[str, Any] = {"interface": "lo", "poll": 0.2}
+
+
+@pytest.fixture
+def home(headrace_home: Path, slurm: DevSlurm, digits_folder: Path) -> Iterator[Path]:
+    """A home with recipe `digits` of little data, which packs on a gang like it trains."""
+    recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
+    recipe["dataset"]["source"] = str(digits_folder)
+    _write(headrace_home / "recipes" / "small.yaml", recipe | {"name": "small"})
+    yield headrace_home
+    slurm.heal()
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(content))
+
+
+def run_on(home: Path, role: str, **batch: Any) -> Run:
+    """A run on a site whose role has such a `batch`.
+
+    Args:
+        home: The site's folder.
+        role: The role.
+        batch: What is wrong with it.
+    """
+    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
+    for each in site["roles"].values():
+        each["batch"] = {key: value for key, value in each["batch"].items() if key != "config"}
+        each["batch"]["poll"] = 0.3
+    site["roles"]["cpu"] |= {"kind": "gang", "nodes": 1}
+    site["roles"][role]["batch"] |= batch
+    _write(home / "sites" / "wrong.yaml", site | {"name": "wrong", "folder": str(home)})
+    request = RunRequest(recipe="small", site="wrong", key=f"test:{home}", owner=process_owner())
+    return create_run(request)
+
+
+def failed_attempts(run: Run) -> tuple[AttemptRecord, ...]:
+    assert execute(run, lambda: None) is not None
+    return ledger().attempts(run.run_id)
+
+
+def assert_no_node_is_blamed(run: Run) -> None:
+    assert bad_nodes(run, ledger().leases(run_id=run.run_id)) == ()
+
+
+def test_a_python_that_is_not_there_is_told_after_two_jobs(home: Path):
+    run = run_on(home, "cpu", python="/nope/python")
+    first, second = failed_attempts(run)
+    missing = "execve(): /nope/python: No such file or directory"
+    assert missing in first.message
+    assert second.failure_class is FailureClass.USER_ERROR
+    assert second.message.startswith(missing)
+    assert "no node is at fault" in second.message
+    assert overview(run.run_id).state is StepState.FAILED
+    assert_no_node_is_blamed(run)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_an_image_that_is_not_there_is_told_after_two_jobs(home: Path):
+    container = {"runtime": "charliecloud", "image": "/nope/image", "python": "/usr/bin/python3"}
+    run = run_on(home, "cpu", container=container)
+    first, second = failed_attempts(run)
+    assert first.failure_class is not FailureClass.USER_ERROR  # it may have been that node
+    assert second.failure_class is FailureClass.USER_ERROR
+    assert "can't stat: /nope/image: No such file or directory" in second.message
+    assert_no_node_is_blamed(run)
+
+
+def test_a_role_of_a_later_step_that_is_refused_is_told_before_anything_is_packed(home: Path):
+    run = run_on(home, "gpu", partition="nope")
+    with pytest.raises(JobRefusedError, match=r"role gpu can never start.*nope"):
+        execute(run, lambda: None)
+    (lease,) = ledger().leases(run_id=run.run_id)
+    assert lease.state is LeaseState.FAILED
+    assert "invalid partition specified: nope" in lease.why_ended
+    assert ledger().attempts(run.run_id) == ()
+    assert "invalid partition specified: nope" in overview(run.run_id).why
+    for command in (["status", run.run_id], ["runs"]):
+        shown = CliRunner(env={"COLUMNS": "400"}).invoke(build(), command).output
+        assert "The jobs of role gpu can never start" in shown, command
+
+
+def test_more_memory_than_any_node_has_is_told_before_anything_is_packed(home: Path):
+    run = run_on(home, "gpu", memory_per_node="900TiB")
+    with pytest.raises(JobRefusedError, match="role gpu can never start"):
+        execute(run, lambda: None)
+
+
+def test_nodes_that_are_down_for_now_are_no_refusal(home: Path, slurm: DevSlurm):
+    run = run_on(home, "gpu")
+    spec = lease_spec(SiteFolder(home).lease("asked-1"), run.site.roles["gpu"])
+    for node in slurm.shape.node_names:
+        slurm.set_node(node, "drain")
+    assert backend("slurm").refusal(SiteFolder(home).lease("asked-1"), spec) == ""
+
+
+def test_an_option_with_spaces_reaches_slurm_whole(tmp_path: Path, slurm: DevSlurm):
+    role = Role(**_GANG, batch={**_BATCH, "options": ("--comment=two words",)})
+    folder = SiteFolder(tmp_path).lease("spaced-1")
+    client.start(folder, lease_spec(folder, role))
+    job_id = client.find_job(folder).split()[-1]
+    told = slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--Format=comment:50")
+    assert told.strip() == "two words"
+    client.end(folder)
+
+
+def test_who_cancelled_a_job_is_told_in_place_of_the_signal(tmp_path: Path, slurm: DevSlurm):
+    folder = opened(tmp_path, Role(**_GANG, batch=_BATCH), lease_id="cancelled-1")
+    slurm.run("scancel", client.find_job(folder).split()[-1])
+    wait_for_state(folder, LeaseState.CLOSED, LEAVING_S)
+    cause = wait_until(lambda: client.cause(folder), LEAVING_S, "the cause", poll_s=0.5)
+    assert "ended: cancelled" in cause.why
+    assert client.why_ended(folder) == cause.why
+    assert "SIGTERM" not in client.why_ended(folder)
+    client.end(folder)
