@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.readiness import check_dataset
 from headrace.control.walltime.chosen import for_plan
 from headrace.leases.backends import backend
 from headrace.leases.lifetime import leaving_s
@@ -56,6 +57,7 @@ def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
     """
     check_packing(recipe, site)
     check_training(recipe, site)
+    check_dataset(recipe, site, recipe.dataset.path)
     steps: dict[str, list[PlannedStep]] = {}
     for step in steps_of(recipe, "train"):
         steps.setdefault(step.role, []).append(step)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from headrace.control.books import ledger
 from headrace.control.owners import owner_process
 from headrace.control.provenance import provenance
+from headrace.control.readiness import check_dataset
 from headrace.errors import SiteError, StepError
 from headrace.ledger.records import RunRecord
 from headrace.recipe.fit import check_packing, check_training
@@ -85,6 +86,7 @@ def create_run(request: RunRequest) -> Run:
     check_packing(recipe, site)
     if request.kind == "train":
         check_training(recipe, site)
+        check_dataset(recipe, site, recipe.dataset.path)
     run = _new_run(request, recipe, site)
     if _entered(run):
         return run

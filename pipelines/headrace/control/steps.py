@@ -12,6 +12,7 @@ from headrace.control import leases
 from headrace.control.blame import why_not_the_nodes
 from headrace.control.books import ledger
 from headrace.control.flow import Outputs, PlannedStep, step_of
+from headrace.control.readiness import judged
 from headrace.control.retrying import KEPT, TOTAL, Decision, decide
 from headrace.control.runs import Run
 from headrace.control.walltime.chosen import can_grow
@@ -66,6 +67,8 @@ def start_step(run: Run, name: str) -> Ticket | StepResult:
 def collect(run: Run, ticket: Ticket) -> StepResult:
     """Write the outcome of an attempt to the ledger and return it.
 
+    Packing fails here when it gave a dataset that the rest of the run cannot be done with.
+
     Raises:
         StepNotEndedError: The attempt has not ended. It happens to one whose lease was taken for
             lost, when heartbeats come again.
@@ -74,8 +77,11 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
     result = mailbox.outcome(folder)
     if result is None or result.state is StepState.LOST:
         result = _explained(run, ticket, result)
+    kind = _kind_of(run, ticket.step)
+    if kind == "pack" and run.request.kind == "train" and result.state is StepState.SUCCEEDED:
+        result = judged(run.recipe, run.site, result)
     if result.state is not StepState.SUCCEEDED:
-        kept = _kept(run, _kind_of(run, ticket.step), folder)
+        kept = _kept(run, kind, folder)
         result = result.model_copy(update={"outputs": {**result.outputs, **kept}})
         if result.failure is not None and result.failure.error == LeaseEndsError.__name__:
             # the next attempt must not get what is left of it

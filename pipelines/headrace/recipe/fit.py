@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.errors import SiteError, UserError, nearest
+from headrace.errors import RecipeError, SiteError, UserError, nearest
 from headrace.recipe.arguments import check_arguments, check_reader
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.targets import check_targets
+
+_ROWS = ("hdf5", "parquet", "huggingface", "function")
+"""Forms of sources of which a field may be named `label`."""
 
 
 def check_packing(recipe: Recipe, site: Site) -> None:
@@ -28,11 +31,13 @@ def check_training(recipe: Recipe, site: Site) -> None:
         SiteError: The site lacks the role.
         TargetError: The site does not allow a target or code of the recipe, or a target cannot be
             made from its arguments.
+        RecipeError: It evaluates, and its dataset will have no labels.
         UserError: The ranks cannot share the global batch equally.
     """
     role = _role(recipe, site, "train.role", recipe.train.role)
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
+    _check_labels(recipe)
     if recipe.train.script is None:
         num_nodes, ranks_per_node = gang_size(recipe, role)
         check_global_batch(recipe.data.global_batch_size, num_nodes * ranks_per_node)
@@ -60,6 +65,20 @@ def check_global_batch(global_batch_size: int, world_size: int) -> None:
         "cannot share equally",
         f"Nearest valid: {valid}.",
     )
+
+
+def _check_labels(recipe: Recipe) -> None:
+    """Refuse an evaluation where the recipe alone tells that there are no labels."""
+    dataset = recipe.dataset
+    if recipe.evaluate is None or dataset.source is None or "label" in dataset.fields:
+        return
+    may_bring_one = dataset.reader is not None or dataset.format in _ROWS
+    if dataset.labels == "none" and (dataset.fields or not may_bring_one):
+        raise RecipeError(
+            "evaluate compares predictions with labels, but dataset.labels is 'none'",
+            "Say where labels come from (dataset.labels: folders, index or field), "
+            "or set evaluate: null.",
+        )
 
 
 def _role(recipe: Recipe, site: Site, key: str, name: str) -> Role:

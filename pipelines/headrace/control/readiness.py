@@ -1,0 +1,50 @@
+"""Whether a packed dataset can be trained and judged on, told before machines are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.errors import DataError, UserError
+from headrace.evaluation.plan import plan as plan_evaluation
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.states import StepState
+from headrace.steps.records import StepResult
+from headrace.steps.run import failure_of
+from headrace.storage.manifest import FILE_NAME, read_manifest
+from headrace.training.plan import plan_training
+
+
+def check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
+    """Refuse a dataset that has too few samples, no labels or not the splits that a recipe needs.
+
+    Only a manifest that is seen from here tells: not one in S3, nor one on the nodes' own disks.
+
+    Args:
+        recipe: The resolved recipe; it trains.
+        site: The resolved site.
+        dataset: Folder or URL of the packed dataset; None where it is still to be packed.
+
+    Raises:
+        UserError: Ranks, batches or metrics do not fit it.
+        DataError: It lacks a split or its labels, or its manifest is damaged.
+    """
+    folder = Path(dataset or "").expanduser()
+    if dataset is None or recipe.model is None or not (folder / FILE_NAME).is_file():
+        return
+    manifest = read_manifest(folder)
+    plan_training(recipe, site.roles[recipe.train.role], manifest)
+    if recipe.evaluate is not None:
+        plan_evaluation(manifest.with_fold(recipe.data.fold), recipe.evaluate)
+
+
+def judged(recipe: Recipe, site: Site, packed: StepResult) -> StepResult:
+    """The result of packing: a failure where the rest of the run cannot come to an end with it."""
+    dataset = packed.outputs.get("dataset")
+    try:
+        check_dataset(recipe, site, dataset if isinstance(dataset, str) else None)
+    except (UserError, DataError) as error:
+        kind = type(error)
+        told = kind(f"{dataset} is packed, but the run cannot go on: {error.what}", error.hint)
+        return packed.model_copy(update={"state": StepState.FAILED, "failure": failure_of(told)})
+    return packed

@@ -1,0 +1,100 @@
+"""A dataset that a run cannot come to its end with is told before machines are asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.control.books import ledger
+from headrace.control.preview import previews
+from headrace.control.steps import collect, start_step
+from headrace.errors import DataError, HeadraceError, UserError
+from headrace.processes import ProcessIdentity
+from headrace.recipe.load import load_recipe, load_site
+from headrace.states import FailureClass, StepState
+from headrace.steps.records import StepResult
+from headrace.storage.atomic import write_record
+from headrace.storage.layout import StepFolder
+from support.runs import lease_on_disk, make_run
+from support.shards import write_dataset
+
+RAW = ("dataset.source=null", "dataset.labels=auto", "data.transforms=[]")
+
+
+def dataset(folder: Path, *fields: str, **splits: int) -> Path:
+    total = sum(splits.values())
+    content = {"array": np.zeros((total, 4), np.float32), "label": np.zeros(total, np.int64)}
+    write_dataset(folder, {name: content[name] for name in fields}, splits=splits, classes=("a",))
+    return folder
+
+
+def asked(folder: Path, *overrides: str) -> tuple[str, ...]:
+    return (*RAW, f"dataset.path={folder}", *overrides)
+
+
+CASES = [
+    (("array",), {"train": 64, "test": 9}, (), DataError, "has no labels"),
+    (("array", "label"), {"train": 63, "test": 9}, (), UserError, "has 63 samples, too few"),
+    (
+        ("array", "label"),
+        {"train": 1, "test": 9},
+        ("data.drop_last=false", "data.global_batch_size=2"),
+        UserError,
+        "has 1 samples",
+    ),
+    (("array", "label"), {"train": 64, "val": 1, "test": 9}, (), UserError, "fewer than 2 ranks"),
+    (("array", "label"), {"train": 64, "val": 9}, (), HeadraceError, "'test'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "splits", "overrides", "error", "words"), CASES)
+def test_a_packed_dataset_is_looked_at_by_plan_and_run(
+    tmp_path: Path, fields, splits, overrides, error, words
+) -> None:
+    folder = dataset(tmp_path / "d", *fields, **splits)
+    recipe = load_recipe("digits", asked(folder, *overrides))
+    with pytest.raises(error, match=words):
+        previews(recipe, load_site("laptop"))
+    with pytest.raises(error, match=words):
+        make_run(overrides=asked(folder, *overrides))
+    assert ledger().runs() == ()
+
+
+@pytest.mark.parametrize("overrides", [(), ("evaluate=null",)])
+def test_what_fits_is_planned(tmp_path: Path, overrides) -> None:
+    fields = ("array",) if overrides else ("array", "label")
+    folder = dataset(tmp_path / "d", *fields, train=64, test=9)
+    assert previews(load_recipe("digits", asked(folder, *overrides)), load_site("laptop"))
+
+
+def test_a_dataset_that_is_not_seen_from_here_is_left_to_the_nodes(tmp_path: Path) -> None:
+    for place in (tmp_path / "on-the-nodes", "s3://bucket/d"):
+        assert previews(load_recipe("digits", asked(place)), load_site("laptop"))
+
+
+@pytest.mark.parametrize("kind", ["train", "pack"])
+def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path, kind) -> None:
+    """The dataset stays: a run of another recipe, or one that only packs, can use it."""
+    run = make_run(kind=kind)
+    lease_on_disk(run, host=ProcessIdentity.of())
+    ticket = start_step(run, "pack")
+    folder = dataset(tmp_path / "d", "array", train=64, test=9)
+    done = StepResult(
+        state=StepState.SUCCEEDED, outputs={"dataset": str(folder)}, started_at=1, finished_at=2
+    )
+    write_record(StepFolder(Path(ticket.step_folder)).result, done)
+    result = collect(run, ticket)
+    (row,) = ledger().attempts(run.run_id)
+    assert row.state is result.state
+    assert json.loads((folder / "manifest.json").read_text())
+    if kind == "pack":
+        assert result == done
+        return
+    assert (row.state, row.failure_class) == (StepState.FAILED, FailureClass.DATA_ERROR)
+    assert row.message is not None
+    assert row.message.startswith(f"{folder} is packed, but the run cannot go on: Dataset ")
+    assert "set `evaluate: null`" in row.message
+    assert row.outputs["dataset"] == str(folder)
