@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.errors import DataError, UserError
-from headrace.evaluation.plan import plan as plan_evaluation
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.states import StepState
 from headrace.steps.records import StepResult
 from headrace.steps.run import failure_of
-from headrace.storage.manifest import FILE_NAME, read_manifest
-from headrace.training.plan import plan_training
 
 
 def check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
@@ -29,8 +26,15 @@ def check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
         UserError: Ranks, batches or metrics do not fit it.
         DataError: It lacks a split or its labels, or its manifest is damaged.
     """
-    folder = Path(dataset or "").expanduser()
-    if dataset is None or recipe.model is None or not (folder / FILE_NAME).is_file():
+    if dataset is None or recipe.model is None:
+        return
+    # they bring numpy and xxhash, and Airflow parses this module
+    from headrace.evaluation.plan import plan as plan_evaluation
+    from headrace.storage.manifest import FILE_NAME, read_manifest
+    from headrace.training.plan import plan_training
+
+    folder = Path(dataset).expanduser()
+    if not (folder / FILE_NAME).is_file():
         return
     manifest = read_manifest(folder)
     plan_training(recipe, site.roles[recipe.train.role], manifest)

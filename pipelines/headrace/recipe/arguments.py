@@ -20,9 +20,10 @@ from headrace.recipe.kinds import (
     wrong_kind,
 )
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.signatures import signature
+from headrace.recipe.signatures import Signature, signature
 from headrace.recipe.site import Role
 from headrace.recipe.targets import no_attribute, not_allowed
+from headrace.recipe.values import does_not_fit, is_list_of_numbers
 
 
 def check_reader(recipe: Recipe, role: Role) -> None:
@@ -55,6 +56,21 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
     whole = {key: one for key, one in targets.items() if key not in more}
     _check(whole, recipe, role, listed, is_whole=True)
     _check(more, recipe, role, listed, is_whole=False)
+    _check_extra(recipe, role)
+
+
+def trainer_arguments() -> tuple[str, ...]:
+    """Names of the arguments of Lightning's Trainer; empty where it is not installed."""
+    folders = _installed()
+    found = definition("lightning.pytorch.Trainer", folders)
+    takes = None if found is None else signature(found, folders)
+    return () if takes is None else takes.names
+
+
+def _check_extra(recipe: Recipe, role: Role) -> None:
+    trainer = recipe.trainer
+    use = Use(key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False)
+    _check_given(use, _folders(recipe, role))
 
 
 def _check(
@@ -65,9 +81,8 @@ def _check(
     *,
     is_whole: bool,
 ) -> None:
-    is_as_here = _is_as_here(role)
-    code = [Path(folder).expanduser().resolve() for folder in recipe.code]
-    folders = [*code, *(_installed() if is_as_here else ())]
+    as_here = is_as_here(role)
+    folders = _folders(recipe, role)
     for key, target in targets.items():
         for use in uses(key, target.as_config(), is_whole=is_whole):
             try:
@@ -75,8 +90,14 @@ def _check(
                     _check_kind(use, folders, listed)
                 _check_given(use, folders)
             except SyntaxError as error:
-                if is_as_here:  # another Python may know more
+                if as_here:  # another Python may know more
                     raise _not_python(use, error) from None
+
+
+def _folders(recipe: Recipe, role: Role) -> list[Path]:
+    """Where the modules of a recipe are looked for."""
+    code = [Path(folder).expanduser().resolve() for folder in recipe.code]
+    return [*code, *(_installed() if is_as_here(role) else ())]
 
 
 def _not_python(use: Use, error: SyntaxError) -> TargetError:
@@ -91,7 +112,7 @@ def _installed() -> list[Path]:
     return [path for path in map(Path, sys.path) if path.is_dir()]
 
 
-def _is_as_here(role: Role) -> bool:
+def is_as_here(role: Role) -> bool:
     """Whether the nodes import the very packages that this process would."""
     batch = role.batch
     is_contained = batch.container is not None and batch.container.runtime != "none"
@@ -139,4 +160,19 @@ def _check_given(use: Use, folders: Sequence[Path]) -> None:
         raise TargetError(
             f"{use.key}: {use.name} needs {names}, not given in the recipe",
             f"Set {use.key}.{missing[0]}. It takes: {', '.join(takes.names)}.",
+        )
+    for name in use.given:
+        _check_value(use, name, use.config[name], takes)
+
+
+def _check_value(use: Use, name: str, value: object, takes: Signature) -> None:
+    types, are_many = takes.types.get(name, frozenset()), is_list_of_numbers(value)
+    is_text_for_number = name in takes.numbers and isinstance(value, str) and are_many
+    if does_not_fit(value, types) or is_text_for_number:
+        wanted = " or ".join(sorted(types)) or "number"
+        raise TargetError(
+            f"{use.key}.{name} is {value!r}, but {use.name} takes one {wanted} there",
+            "A run has one value for each argument: ask for a run with each of them."
+            if are_many
+            else f"Write it as {wanted}.",
         )

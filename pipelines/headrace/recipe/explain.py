@@ -9,8 +9,10 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from headrace.errors import nearest
+from headrace.recipe.arguments import trainer_arguments
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.recipe.training import OF_LIGHTNING, TrainerSpec
 
 _MODELS: dict[str, type[BaseModel]] = {"recipe": Recipe, "site": Site}
 _MOST_PLACES = 3
@@ -39,7 +41,9 @@ def _one(item: dict[str, Any], kind: type[BaseModel]) -> tuple[str, str]:
         parent = _model_at(kind, location[:-1])
         choices = valid_keys(parent) if parent else []
         hint = nearest(str(location[-1]), choices)
-        return f"unknown key '{key}'", _with_places(hint, str(location[-1]), kind)
+        return f"unknown key '{key}'", _of_lightning(key, kind) or _with_places(
+            hint, str(location[-1]), kind
+        )
     if item["type"] == "missing":
         return f"the key '{key}' is missing", ""
     message = str(item["msg"]).removeprefix("Value error, ")
@@ -48,6 +52,19 @@ def _one(item: dict[str, Any], kind: type[BaseModel]) -> tuple[str, str]:
     value = item.get("input")
     shown = f" (got {value!r})" if isinstance(value, (str, int, float, bool)) else ""
     return f"{key}: {message}{shown}", ""
+
+
+def _of_lightning(key: str, kind: type[BaseModel]) -> str:
+    """Where an argument of Lightning's Trainer belongs; empty for another key, or a right one."""
+    name = key.rpartition(".")[2]
+    if kind is not Recipe or name in TrainerSpec.model_fields:
+        return ""
+    if name in OF_LIGHTNING:
+        return f"'{name}' of Lightning's Trainer is set by headrace: {OF_LIGHTNING[name]}."
+    meant = difflib.get_close_matches(name, trainer_arguments(), n=1, cutoff=0.85)
+    if not meant or meant[0] in TrainerSpec.model_fields:
+        return ""
+    return f"'{meant[0]}' is an argument of Lightning's Trainer: write trainer.extra.{meant[0]}."
 
 
 def _with_places(hint: str, key: str, kind: type[BaseModel]) -> str:

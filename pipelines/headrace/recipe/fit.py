@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
 from headrace.recipe.arguments import check_arguments, check_reader
+from headrace.recipe.loggers import check_loggers
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.targets import check_targets
@@ -30,13 +31,14 @@ def check_training(recipe: Recipe, site: Site) -> None:
     Raises:
         SiteError: The site lacks the role.
         TargetError: The site does not allow a target or code of the recipe, or a target cannot be
-            made from its arguments.
+            made from its arguments, or a logger lacks its package.
         RecipeError: It evaluates, and its dataset will have no labels.
         UserError: The ranks cannot share the global batch equally.
     """
     role = _role(recipe, site, "train.role", recipe.train.role)
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
+    check_loggers(recipe, role)
     _check_labels(recipe)
     if recipe.train.script is None:
         num_nodes, ranks_per_node = gang_size(recipe, role)

@@ -8,8 +8,22 @@ from pydantic import Field, field_validator
 
 from headrace.recipe.base import Name, Part, Seconds, Target
 
-_OURS = ("devices", "num_nodes", "callbacks", "logger", "use_distributed_sampler", "max_epochs")
-"""Arguments of the Trainer that headrace sets and `trainer.extra` may not."""
+_SAME = (
+    "max_epochs", "max_steps", "precision", "accelerator", "gradient_clip_val",
+    "accumulate_grad_batches", "deterministic",
+)  # fmt: skip
+
+OF_LIGHTNING = {
+    **{name: f"write trainer.{name}" for name in _SAME},
+    "check_val_every_n_epoch": "write trainer.val_every_epochs",
+    "devices": "write train.ranks_per_node",
+    "num_nodes": "write train.nodes",
+    "callbacks": "write trainer.callbacks",
+    "logger": "write trainer.loggers",
+    "use_distributed_sampler": "leave it out: headrace shares the samples out itself",
+}
+"""Arguments of Lightning's Trainer that headrace sets, and what to do in their place; those that
+are not here go into `trainer.extra`."""
 
 
 class TrainerSpec(Part):
@@ -44,17 +58,15 @@ class TrainerSpec(Part):
     loggers: tuple[Target, ...] = ()
     """Lightning loggers; `save_dir` defaults to the run's folder."""
     extra: dict[str, object] = {}
-    """Further keyword arguments for the Trainer, passed as they are."""
+    """Further arguments of the Trainer, passed as they are: `limit_train_batches`, `profiler`, …"""
 
     @field_validator("extra")
     @classmethod
     def _leaves_ours(cls, extra: dict[str, object]) -> dict[str, object]:
-        taken = sorted(set(extra) & set(_OURS))
+        taken = sorted(set(extra) & OF_LIGHTNING.keys())
         if taken:
-            raise ValueError(
-                f"it sets {', '.join(taken)}, which headrace sets itself; "
-                "use the keys of 'trainer', 'train' and the site's role instead"
-            )
+            instead = "; ".join(f"{name}: {OF_LIGHTNING[name]}" for name in taken)
+            raise ValueError(f"it sets {', '.join(taken)}, which headrace sets itself ({instead})")
         return extra
 
 

@@ -29,6 +29,19 @@ class Model(LightningModule):
     def __init__(self, num_classes, hidden_sizes=(8,), *, dropout=0.1, optimizer=None):
         super().__init__()
 
+class Typed(LightningModule):
+    def __init__(
+        self,
+        lr: float = 0.1,
+        width: int | None = 8,
+        title: "str" = "x",
+        flag: typing.Optional[bool] = None,
+        either: Union[int, str] = 1,
+        sizes: list[int] = (),
+        rate=0.5,
+        part: torch.nn.Module | None = None,
+    ): ...
+
 class Anything(LightningModule):
     def __init__(self, width, **kwargs): ...
 
@@ -153,6 +166,33 @@ STOP = "lightning.pytorch.callbacks.EarlyStopping"
             "Did you mean 'monitor'?",
         ),
         (
+            model("mine.Typed", lr="1,2"),
+            "model.lr is '1,2', but mine.Typed takes one float there",
+            "A run has one value for each argument",
+        ),
+        (model("mine.Typed", lr=[0.1, 1e-3]), "model.lr is [0.1, 0.001]", "A run has one value"),
+        (model("mine.Typed", rate="0.1, 1e-2"), "takes one number there", "A run has one value"),
+        (model("mine.Typed", lr="fast"), "takes one float there", "Write it as float."),
+        (model("mine.Typed", width=8.5), "takes one int there", "Write it as int."),
+        (model("mine.Typed", width="8"), "model.width is '8'", "Write it as int."),
+        (model("mine.Typed", title=["a"]), "takes one str there", "Write it as str."),
+        (model("mine.Typed", flag="yes"), "takes one bool there", "Write it as bool."),
+        (
+            model("mine.Typed", either={"a": 1}),
+            "takes one int or str there",
+            "Write it as int or str.",
+        ),
+        (
+            {"trainer": {"extra": {"limit_train_batchs": 3}}},
+            "trainer.extra: lightning.pytorch.Trainer has no argument 'limit_train_batchs'",
+            "Did you mean 'limit_train_batches'?",
+        ),
+        (
+            {"trainer": {"extra": {"limit_train_batches": "few"}}},
+            "trainer.extra.limit_train_batches is 'few'",
+            "Write it as float or int.",
+        ),
+        (
             {"trainer": {"_target_": "mine.Trainr"}},
             "'mine.Trainr' does not exist",
             "They are in",
@@ -174,6 +214,10 @@ def test_a_target_that_cannot_be_made_is_told(code, changes, what, hint):
         model("mine.Model", _args_=[3]),
         model("mine.Model", _partial_=True),
         model("mine.Anything", width=1, whatever=2),
+        model("mine.Typed", lr=1, width=None, title=3, flag=0, either="1,2", sizes="1,2"),
+        model("mine.Typed", lr=True, title="1,2", rate="auto", part={"_target_": "mine.Plain"}),
+        model("mine.Typed", rate=[0.1, 0.2], part="1,2"),
+        {"trainer": {"extra": {"limit_train_batches": 0.5, "profiler": "simple"}}},
         model("mine.Plain", unknown=1),
         model("mine.Mixed", unknown=1),
         model("mine.Decorated", unknown=1),

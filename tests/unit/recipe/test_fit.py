@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import RecipeError
+from headrace.errors import RecipeError, TargetError
+from headrace.recipe import loggers
 from headrace.recipe.fit import check_training
 from headrace.recipe.load import load_recipe, load_site, parse
+from headrace.recipe.loggers import check_loggers
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role
 
 
 def recipe_of(dataset: dict[str, Any], **changes: Any) -> Recipe:
@@ -52,3 +55,46 @@ def test_what_may_bring_labels_is_not_refused(
     dataset: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     check_training(recipe_of(dataset, **changes), load_site("laptop"))
+
+
+def with_logger(kind: str) -> Recipe:
+    target = {"_target_": f"lightning.pytorch.loggers.{kind}"}
+    return recipe_of({}, trainer={"loggers": [{"_target_": "my.Logger"}, target]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "installed"),
+    [
+        ("TensorBoardLogger", "tensorboard or tensorboardX", "tensorboardX"),
+        ("WandbLogger", "wandb", "wandb"),
+        ("CometLogger", "comet-ml", "comet_ml"),
+    ],
+)
+def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
+    monkeypatch: pytest.MonkeyPatch, kind: str, package: str, installed: str
+) -> None:
+    there: set[str] = set()
+    monkeypatch.setattr(loggers, "find_spec", lambda name: name in there or None)
+    with pytest.raises(TargetError) as caught:
+        check_loggers(with_logger(kind), Role())
+    assert f"trainer.loggers[1]: {kind} needs {package}, which is not" in caught.value.what
+    assert "on the machine that trains" in caught.value.what
+    assert "pip install" in caught.value.hint
+    other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
+    check_loggers(with_logger(kind), Role.model_validate(other))
+    there.add(installed)
+    check_loggers(with_logger(kind), Role())
+
+
+def test_loggers_that_need_no_package_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loggers, "find_spec", lambda _: None)
+    check_loggers(with_logger("CSVLogger"), Role())
+
+
+def test_a_missing_logger_is_refused_with_the_rest_of_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loggers, "find_spec", lambda _: None)
+    logger = {"loggers": [{"_target_": "lightning.pytorch.loggers.TensorBoardLogger"}]}
+    with pytest.raises(TargetError, match="TensorBoardLogger needs tensorboard"):
+        check_training(recipe_of({}, trainer=logger), load_site("laptop"))

@@ -200,8 +200,36 @@ def test_two_tiers_of_one_name_are_refused(tmp_path):
 
 
 def test_arguments_of_the_trainer_that_headrace_sets_are_refused_at_once():
-    with pytest.raises(RecipeError, match=r"trainer.extra: it sets devices, which headrace sets"):
+    with pytest.raises(
+        RecipeError, match=r"sets devices, .*\(devices: write train.ranks_per_node\)"
+    ):
         load_recipe("digits", ["trainer.extra.devices=2"])
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("limit_train_batches=3", "write trainer.extra.limit_train_batches."),
+        ("train.limit_train_batches=3", "write trainer.extra.limit_train_batches."),
+        ("trainer.limit_train_batches=3", "write trainer.extra.limit_train_batches."),
+        ("trainer.limit_train_batchs=3", "write trainer.extra.limit_train_batches."),
+        ("data.profiler=simple", "write trainer.extra.profiler."),
+        ("trainer.devices=2", "set by headrace: write train.ranks_per_node."),
+        ("trainer.num_nodes=2", "set by headrace: write train.nodes."),
+        ("data.check_val_every_n_epoch=2", "set by headrace: write trainer.val_every_epochs."),
+        ("trainer.use_distributed_sampler=true", "headrace shares the samples out itself."),
+    ],
+)
+def test_arguments_of_lightnings_trainer_are_told_where_they_belong(override, hint):
+    with pytest.raises(RecipeError, match="unknown key") as caught:
+        load_recipe("digits", [override])
+    assert caught.value.hint.endswith(hint)
+
+
+def test_what_only_lightning_knows_goes_into_extra():
+    assert load_recipe("digits", ["trainer.extra.limit_train_batches=3"]).trainer.extra
+    with pytest.raises(RecipeError, match=r"precision: write trainer\.precision"):
+        load_recipe("digits", ["trainer.extra.precision=16-mixed"])
 
 
 @pytest.mark.parametrize(
