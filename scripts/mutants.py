@@ -141,7 +141,7 @@ def noticed(tests: list[str]) -> tuple[str, str]:
         child.join()
         return "timeout", ""
     said = log.read_text(errors="replace")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
     if not child.exitcode:
         return "survived", ""
     word = "timeout" if re.search(r"^E +Failed: Timeout", said, re.MULTILINE) else "killed"
