@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError
-from headrace.shards.format import FORMAT_ATTRIBUTE, is_of_numbers
+from headrace.shards.format import FORMAT_ATTRIBUTE, is_of_numbers, most_bytes
 
 Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
 
 _GAP_ROWS = 16
 _GAP_BYTES = 2**16
 _RUN_BYTES = 2**24
+_ROW_BYTES = 2**26  # of a row, or of a chunk, that may be made of fill values
+_DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
+"""What h5py raises for bytes that are no sound HDF5; `MemoryError` for absurd sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +55,10 @@ class ForeignFile:
         self._name = name
         try:
             self._file = h5py.File(source, "r", locking=False)
-        except OSError as error:
+            is_shard = FORMAT_ATTRIBUTE in self._file.attrs
+        except _DAMAGE as error:
             raise self._damaged(error) from error
-        if FORMAT_ATTRIBUTE in self._file.attrs:
+        if is_shard:
             self._file.close()
             raise DataError(
                 f"{name} is a shard that headrace packed",
@@ -73,11 +78,12 @@ class ForeignFile:
         def visit(path: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and item.ndim > 0:
                 self._check_inside(path, item)
+                self._check_claim(path, item)
                 found[path] = _column(item)
 
         try:
             self._file.visititems(visit)
-        except (OSError, RuntimeError, KeyError) as error:
+        except _DAMAGE as error:
             raise self._damaged(error) from error
         return found
 
@@ -112,7 +118,7 @@ class ForeignFile:
                     found[row] = (
                         cell.copy() if isinstance(cell, np.ndarray) and not is_whole else cell
                     )
-        except (OSError, UnicodeDecodeError) as error:
+        except _DAMAGE as error:
             raise self._damaged(error) from error
         return [found[row] for row in rows]
 
@@ -121,6 +127,20 @@ class ForeignFile:
             raise DataError(
                 f"'{path}' of {self._name} keeps its values in other files",
                 "Copy it into one file (h5repack), or pack those files.",
+            )
+
+    def _check_claim(self, path: str, dataset: h5py.Dataset) -> None:
+        """Refuse rows that the file cannot hold, before anything is made for each of them."""
+        num_rows, item_bytes = dataset.shape[0], dataset.dtype.itemsize
+        row_bytes = math.prod(dataset.shape[1:]) * item_bytes
+        at_once = max(row_bytes, math.prod(dataset.chunks or (0,)) * item_bytes)
+        stored = min(dataset.id.get_storage_size(), self._file.id.get_filesize())
+        room = most_bytes(stored)
+        if num_rows > room or at_once > max(room, _ROW_BYTES):
+            raise DataError(
+                f"'{path}' of {self._name} claims {num_rows:,} rows, read {at_once:,} bytes "
+                f"at once, but the file holds {stored:,} bytes of it",
+                "Write it again, or name the datasets that count in dataset.fields.",
             )
 
     def _damaged(self, error: Exception) -> DataError:

@@ -51,6 +51,17 @@ ALIGNMENT_BYTES = 64
 HEADER_BYTES = 16 * 2**10
 """Upper estimate of what a shard holds besides its samples."""
 
+_SMALL_BYTES = 2**16
+_MOST_RATIO = 1032
+
+
+def most_bytes(stored_bytes: int) -> int:
+    """Bytes that so many stored ones may stand for; more is a header that lies, or a bomb.
+
+    The ratio is the highest that deflate reaches.
+    """
+    return _SMALL_BYTES + _MOST_RATIO * stored_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged:

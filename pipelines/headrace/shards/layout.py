@@ -17,6 +17,9 @@ from headrace.errors import ShardError
 from headrace.shards import format as names
 from headrace.shards.format import MEND
 
+_MOST_GROUPS = 4  # in one another
+_DAMAGE = (OSError, LookupError, RuntimeError, TypeError, ValueError, OverflowError, MemoryError)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPlace:
@@ -73,7 +76,7 @@ def read_layout(path: Path) -> ShardLayout:
             layout = _layout(path, file, path.stat().st_size)
     except FileNotFoundError:
         raise ShardError(f"The shard {path} is missing", MEND) from None
-    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:  # HDF5's own have none
             raise ShardError(f"The shard {path} cannot be read: {error.strerror}") from error
         raise ShardError(f"The shard {path} is truncated or damaged: {error}", MEND) from error
@@ -92,6 +95,8 @@ def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
             "Upgrade headrace.",
         )
     arrays = {key: _place(path, key, item) for key, item in _datasets(file)}
+    if arrays[names.SAMPLE_ID].chunk_rows:  # so that there are no more samples than bytes
+        raise ValueError(f"'{names.SAMPLE_ID}' does not lie in one piece")
     return ShardLayout(
         split=str(file.attrs[names.SPLIT_ATTRIBUTE]),
         num_samples=arrays[names.SAMPLE_ID].shape[0],
@@ -101,8 +106,13 @@ def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
 
 
 def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, item in group.items():
+    for key in group:
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise TypeError(f"'{prefix}{key}' is a link to elsewhere")
+        item = group[key]
         if isinstance(item, h5py.Group):
+            if prefix.count("/") >= _MOST_GROUPS:
+                raise ValueError(f"'{prefix}{key}' lies too deep")
             yield from _datasets(item, f"{prefix}{key}/")
         else:
             yield prefix + key, item

@@ -21,6 +21,7 @@ from headrace.packing.sources.containers import (
 from headrace.packing.sources.place import Place
 from headrace.packing.sources.row_batches import read_in_batches
 from headrace.recipe.dataset import DatasetSpec
+from headrace.shards.format import most_bytes
 from headrace.storage.store import StoredFile
 
 _LABEL = "label"
@@ -132,6 +133,7 @@ class RowSource(ABC):
                     self._start(file, rows)
                     types = dict(rows.types)
                 self._check_same(file, rows.types, types)
+                self._check_claim(file, rows)
                 refs.extend(self._refs(file, rows))
             if check is not None:
                 check()
@@ -202,6 +204,13 @@ class RowSource(ABC):
                     f"{found.get(column, 'missing')}, in others it is {types[column]}",
                     "Make the files equal, or name the columns that count in dataset.fields.",
                 )
+
+    def _check_claim(self, file: StoredFile, rows: Rows) -> None:
+        """Refuse more rows than the file can hold, before anything is made for each of them."""
+        num_rows = sum(rows.parts.values())
+        if num_rows > most_bytes(file.num_bytes):
+            name, size = f"{self._place.name}/{file.path}", file.num_bytes
+            raise DataError(f"{name} claims {num_rows:,} rows in {size:,} bytes", "Write it again.")
 
     def _refs(self, file: StoredFile, rows: Rows) -> Iterator[SampleRef]:
         name = f"{self._place.name}/{file.path}"
