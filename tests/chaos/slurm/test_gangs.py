@@ -209,9 +209,9 @@ def test_preempted_out_of_memory_and_out_of_time(
     resumed = paced.records.events(whole, "launch")[0]["resume"]
     assert checkpoints.step_of(Path(resumed)) == out_of_time.outputs["kept"]
     assert out_of_memory.outputs["kept"] == 20
-    # on a crowded machine a minute may be over before the first step
-    if "stopped after step" in out_of_time.message:
-        assert out_of_time.outputs["kept"] > 20
+    # on a crowded machine a minute may be over before the first step; then nothing is lost at least
+    has_begun = "stopped after step" in out_of_time.message
+    assert out_of_time.outputs["kept"] >= (21 if has_begun else 20)
 
 
 def _third_is_short(spec: Callable[..., LeaseSpec]) -> Callable[..., LeaseSpec]:
