@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -96,11 +96,21 @@ def remarks(view: RunView) -> Iterator[str]:
         nodes = "1 node" if count == 1 else f"{count} nodes"
         where, why = f" (on {last.host})" if last.host else "", last.why.partition("\n")[0]
         yield f"{nodes} of its pools came to an early end, the last: {why}{where}"
+    for step in view.steps:
+        if step.restarts:
+            yield f"{step.name}: {_restarted(step.restarts)}"
     if view.suspects:
         yield (
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "
             "nodes out: headrace lease show LEASE tells why"
         )
+
+
+def _restarted(causes: Sequence[str]) -> str:
+    last = causes[-1].splitlines()[0]
+    if len(causes) == 1:
+        return f"started again once: {last}"
+    return f"started again {len(causes)} times, the last: {last}"
 
 
 def _row(step: StepView) -> Iterator[RenderableType]:
@@ -236,6 +246,9 @@ def _trained(outputs: Mapping[str, object]) -> str:
     for key, place in (("peer_bytes", "other nodes"), ("source_bytes", "the source")):
         num_bytes = sum(node.get(key, 0) for node in nodes)
         told += [f"{amount(num_bytes)}B from {place}"] if num_bytes else []
+    causes = outputs.get("restart_causes")
+    if isinstance(causes, list) and causes:
+        told.append(_restarted([str(cause) for cause in causes]))
     return ", ".join(told)
 
 

@@ -44,6 +44,8 @@ class StepView(BaseModel):
     folder: str = ""
     """The step's folder; empty before it is submitted."""
     outputs: dict[str, JsonValue] = {}
+    restarts: tuple[str, ...] = ()
+    """Why its processes were started again within the newest attempt, each time."""
 
 
 class RunView(BaseModel):
@@ -164,6 +166,7 @@ def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
         trace=failure.trace if failure else "",
         folder=str(folder.path) if folder else "",
         outputs=dict(attempt.outputs or (result.outputs if result else {})),
+        restarts=status.restarts if status else (),
     )
 
 

@@ -31,7 +31,7 @@ class StageSpec(Part):
     """How shards get to the nodes' own storage."""
 
     verify: bool = True
-    """Compare the checksum of every shard while it is copied."""
+    """Compare the checksum of every shard while it is copied, and again while it is used."""
     splits: tuple[Name, ...] | None = None
     """Splits to stage; null stages all."""
     partial: bool = False

@@ -51,6 +51,7 @@ class StepContext:
     started_s: float = field(default_factory=time.monotonic)
     current: Progress = field(default_factory=Progress)
     metrics: dict[str, float] = field(default_factory=dict)
+    restarts: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -102,6 +103,13 @@ class StepContext:
         """Add figures to the status."""
         with self._lock:
             self.metrics.update(metrics)
+
+    def restarted(self, why: str) -> None:
+        """Tell, in status and events, that the step's processes are started again, and why."""
+        with self._lock:
+            self.restarts.append(why)
+            number = len(self.restarts)
+        self.event("restart", number=number, why=why)
 
     def event(self, name: str, **fields: object) -> None:
         """Append a structured event to `events.jsonl`."""

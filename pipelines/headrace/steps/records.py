@@ -71,6 +71,8 @@ class StepStatus(Figures):
     """Seconds since the driver started."""
     metrics: dict[str, float] = {}
     """Newest figures: loss, data_wait, samples_per_s, …"""
+    restarts: tuple[str, ...] = ()
+    """Why the step's processes were started again within this attempt, each time."""
     updated_at: float = Field(default_factory=time.time)
     """When this was written, seconds since the epoch."""
 

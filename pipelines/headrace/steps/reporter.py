@@ -80,6 +80,7 @@ class Reporter:
             eta_s=left / rate if left is not None and rate else None,
             elapsed_s=self._context.elapsed_s,
             metrics=dict(self._context.metrics),
+            restarts=tuple(self._context.restarts),
         )
         write_if_room(self._context.folder.status, status)
 

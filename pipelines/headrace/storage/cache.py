@@ -11,7 +11,7 @@ from typing import Literal
 
 from headrace.errors import ManifestError
 from headrace.recipe.site import Tier
-from headrace.storage.checksums import file_xxh3_128
+from headrace.storage import soundness
 from headrace.storage.manifest import Manifest, Record, read_manifest
 from headrace.storage.staged_folder import StagedFolder
 from headrace.storage.tiers import bytes_in, folder_of, keep_s
@@ -142,16 +142,10 @@ def verify(copy: CachedCopy, tick: Callable[[int], None] | None = None) -> tuple
     complete = StagedFolder(copy.path, copy.tier).complete()
     if complete is None:
         return ()
-    manifest = read_manifest(copy.path)
-    damaged = []
-    for shard in manifest.shards:
-        path = copy.path / shard.file
-        if shard.file not in complete.files:
-            continue
-        if not path.exists() or file_xxh3_128(path, tick) != shard.xxh3_128:
-            path.unlink(missing_ok=True)
-            damaged.append(shard.file)
-    return tuple(damaged)
+    shards = [shard for shard in read_manifest(copy.path).shards if shard.file in complete.files]
+    damaged = soundness.wrong_shards(copy.path, shards, tick=tick)
+    soundness.drop(copy.path, damaged)
+    return damaged
 
 
 def _look_at(folder: StagedFolder) -> CachedCopy:

@@ -51,18 +51,26 @@ class Fetch:
 
 @dataclass(frozen=True, kw_only=True)
 class Brought:
-    """Bytes that were brought."""
+    """What was brought, in bytes."""
 
     source_bytes: int = 0
     """From where the dataset lies."""
     peer_bytes: int = 0
     """From other nodes."""
+    mended: frozenset[str] = frozenset()
+    """Files of shards that had been there before, and were damaged or had gone."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in all."""
+        return self.source_bytes + self.peer_bytes
 
     def __add__(self, other: Brought) -> Brought:
         """Both."""
         return Brought(
             source_bytes=self.source_bytes + other.source_bytes,
             peer_bytes=self.peer_bytes + other.peer_bytes,
+            mended=self.mended | other.mended,
         )
 
 

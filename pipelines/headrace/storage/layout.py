@@ -211,6 +211,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def soundness(self) -> Path:
+        """Folder of what is known of the data that training has read."""
+        return self.path / "soundness"
+
+    @property
     def report(self) -> Path:
         """Folder of the evaluation report."""
         return self.path / "report"

@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.recipe.site import Tier
+from headrace.storage import soundness
 from headrace.storage import tiers as tiers_module
 from headrace.storage.cache import sweep
 from headrace.storage.fetching import Brought, Tick
@@ -85,28 +86,14 @@ def staged(
         peers = using.enter_context(sharing(options.group, manifest.shards))
         job = _Job(str(dataset), wanted, verify, tick, options, peers)
         found, brought = _find_or_stage(job, places, using)
-        seconds = time.perf_counter() - started
-        relayed = None
+        copy = _copy_of(job, found, brought, time.perf_counter() - started)
         if peers is not None and options.serves_readers:
             store = open_store(job.dataset, options.s3)
             relayed = using.enter_context(relaying(store, found.path, manifest, peers.shelf))
+            copy = replace(copy, relayed=relayed)
         if peers is not None:
             _serve(job, peers, found)
-        shards = shards_in(manifest, wanted.splits)
-        missing = {shard.file for shard in found.missing(manifest, wanted.splits)}
-        left_out = [shard for shard in shards if shard.file in missing]
-        yield StagedCopy(
-            folder=found.path,
-            tier=found.tier,
-            reused=brought == Brought(),
-            num_bytes=sum(shard.num_bytes for shard in shards),
-            source_bytes=brought.source_bytes,
-            peer_bytes=brought.peer_bytes,
-            left_out_bytes=sum(shard.num_bytes for shard in left_out),
-            left_out=frozenset(shard.file for shard in left_out),
-            seconds=seconds,
-            relayed=relayed,
-        )
+        yield copy
 
 
 @dataclass(frozen=True)
@@ -117,6 +104,14 @@ class _Job:
     tick: Tick | None
     options: StagingOptions
     peers: Peers | None
+    dropped: set[str] = field(default_factory=set)
+    """Damaged shards that were found in copies and taken out of them."""
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether what is there is read before it is used."""
+        shards = shards_in(self.wanted.manifest, self.wanted.splits)
+        return self.verify and sum(shard.num_bytes for shard in shards) <= soundness.SMALL_BYTES
 
 
 def _wanted(
@@ -148,17 +143,39 @@ def _place(tier: Tier, manifest: Manifest) -> Place:
     return Place(tier, StagedFolder(root / "datasets" / manifest.fingerprint, tier.name), problem)
 
 
+def _copy_of(job: _Job, found: StagedFolder, brought: Brought, seconds: float) -> StagedCopy:
+    manifest, splits = job.wanted.manifest, job.wanted.splits
+    shards = shards_in(manifest, splits)
+    missing = {shard.file for shard in found.missing(manifest, splits)}
+    left_out = [shard for shard in shards if shard.file in missing]
+    num_bytes = sum(shard.num_bytes for shard in shards)
+    left_out_bytes = sum(shard.num_bytes for shard in left_out)
+    return StagedCopy(
+        folder=found.path,
+        tier=found.tier,
+        reused=brought == Brought(),
+        is_fresh=job.looks_again or brought.num_bytes == num_bytes - left_out_bytes,
+        mended=brought.mended | job.dropped,
+        num_bytes=num_bytes,
+        source_bytes=brought.source_bytes,
+        peer_bytes=brought.peer_bytes,
+        left_out_bytes=left_out_bytes,
+        left_out=frozenset(shard.file for shard in left_out),
+        seconds=seconds,
+    )
+
+
 def _find_or_stage(
     job: _Job, places: Sequence[Place], using: ExitStack
 ) -> tuple[StagedFolder, Brought]:
     """A copy that is there, or one that is made; in use until `using` is closed."""
     folders = [place.folder for place in places if not place.problem]
-    found = _claim(folders, job.wanted, using)
+    found = _claim(folders, job, using)
     if found is not None:
         _sweep(places)
         return found, Brought()
     with exclusive(folder.lock_file for folder in folders):
-        found = _claim(folders, job.wanted, using)
+        found = _claim(folders, job, using)
         if found is not None:
             return found, Brought()
         _sweep(places)
@@ -192,18 +209,28 @@ def _serve(job: _Job, peers: Peers, found: StagedFolder) -> None:
         peers.close()
 
 
-def _claim(
-    folders: Sequence[StagedFolder], wanted: Wanted, using: ExitStack
-) -> StagedFolder | None:
+def _claim(folders: Sequence[StagedFolder], job: _Job, using: ExitStack) -> StagedFolder | None:
+    wanted = job.wanted
     for folder in folders:
         if not folder.holds(wanted.manifest, wanted.splits):
             continue
         with ExitStack() as trying:
             trying.enter_context(in_use(folder.use_file))
-            if folder.holds(wanted.manifest, wanted.splits):  # not evicted meanwhile
+            if folder.holds(wanted.manifest, wanted.splits) and _is_sound(folder, job):
                 using.push(trying.pop_all())
                 return folder
     return None
+
+
+def _is_sound(folder: StagedFolder, job: _Job) -> bool:
+    """Whether a copy, which was not evicted, is what was staged; takes out what is not."""
+    if not job.looks_again:
+        return True
+    shards = shards_in(job.wanted.manifest, job.wanted.splits)
+    wrong = soundness.wrong_shards(folder.path, shards, soundness.all_threads())
+    soundness.drop(folder.path, wrong)
+    job.dropped.update(wrong)
+    return not wrong
 
 
 def _stage(job: _Job, places: Sequence[Place]) -> tuple[StagedFolder, Brought]:
@@ -229,6 +256,7 @@ def _stage_once(
             manifest=wanted.manifest,
             splits=wanted.splits,
             verify=job.verify,
+            look_again=job.looks_again,
             left_out=left_out | _later(job, folder),
             arrival=job.options.arrival,
             peers=job.peers,

@@ -53,6 +53,11 @@ class StagedCopy:
     """Files of these shards."""
     seconds: float
     """Time that this call took, waiting for others included."""
+    is_fresh: bool = False
+    """Whether this call has compared the checksum of every byte there."""
+    mended: frozenset[str] = frozenset()
+    """Files of shards that had been there before, and were found damaged or gone: what was read
+    of them since they were last looked at may have been wrong."""
     relayed: Traffic | None = None
     """What is fetched for other nodes while the copy is used; null when nothing is."""
 

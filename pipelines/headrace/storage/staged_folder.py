@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.errors import HeadraceError, ManifestError, StepError
@@ -17,16 +17,17 @@ from headrace.storage.arriving import Arrival, fetch_meanwhile
 from headrace.storage.atomic import read_bytes, read_record, write_record, write_text
 from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.fetching import Brought, Fetch, Tick, fetch_shards
+from headrace.storage.locks import exclusive
 from headrace.storage.manifest import (
     FILE_NAME,
     Manifest,
-    Record,
     ShardInfo,
     read_manifest,
     sealed_manifest,
     write_manifest,
 )
 from headrace.storage.peers import Peers
+from headrace.storage.published import Complete, stat_of
 from headrace.storage.room import is_full
 from headrace.storage.store_protocol import Store
 
@@ -41,24 +42,6 @@ class TierFullError(HeadraceError):
         self.tier = tier
 
 
-class StagedFile(Record):
-    """A file as it was when it was published."""
-
-    num_bytes: int
-    """Size."""
-    mtime_ns: int
-    """Time of its last change, nanoseconds since the epoch."""
-
-
-class Complete(Record):
-    """`.complete.json`: what was published."""
-
-    splits: tuple[str, ...]
-    """Splits of the copy's manifest."""
-    files: dict[str, StagedFile]
-    """All files by path relative to the folder; shards that are absent were left at the source."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Filling:
     """What is to be put into a copy."""
@@ -71,6 +54,8 @@ class Filling:
     """Splits to add to those that are there."""
     verify: bool = True
     """Compare checksums of shards that are copied or were left by an interrupted copy."""
+    look_again: bool = False
+    """Also compare checksums of published shards that look unchanged."""
     left_out: frozenset[str] = frozenset()
     """Files of the shards that stay at the source, for want of room or for later."""
     arrival: Arrival | None = None
@@ -140,7 +125,7 @@ class StagedFolder:
             tick: Called with bytes done and bytes in all, about twice a second.
 
         Returns:
-            Bytes brought.
+            What was brought.
 
         Raises:
             ShardError: A shard is missing or is not what the manifest says.
@@ -154,12 +139,22 @@ class StagedFolder:
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             self._remove_leftovers(shards)
+            wanted = [shard for shard in shards if shard.file not in filling.left_out]
+            here = {shard.file for shard in wanted if published and shard.file in published.files}
+            mended = {file for file in here if not (self.path / file).exists()}
+
+            def is_intact(shard: ShardInfo) -> bool:
+                intact = self._is_intact(shard, published, filling)
+                if not intact and shard.file in here:
+                    mended.add(shard.file)
+                return intact
+
             fetch = Fetch(
                 store=filling.store,
                 folder=self.path,
-                shards=[shard for shard in shards if shard.file not in filling.left_out],
+                shards=wanted,
                 verify=filling.verify,
-                is_intact=lambda shard: self._is_intact(shard, published, filling.verify),
+                is_intact=is_intact,
                 peers=filling.peers,
             )
             if filling.arrival is None:
@@ -173,7 +168,17 @@ class StagedFolder:
                 raise
             self._undo(added, everything=published is None)
             raise TierFullError(error, self.tier) from error
-        return brought
+        return replace(brought, mended=frozenset(mended))
+
+    def take_out(self, files: Iterable[str]) -> None:
+        """Remove shards as if they had never been published; the next stage brings them anew."""
+        with exclusive([self.lock_file]):
+            complete, gone = self.complete(), set(files)
+            if complete is not None:
+                left = {name: file for name, file in complete.files.items() if name not in gone}
+                write_record(self._complete_file, complete.model_copy(update={"files": left}))
+            for file in gone:
+                (self.path / file).unlink(missing_ok=True)
 
     @contextmanager
     def reserving(self, num_bytes: int) -> Iterator[None]:
@@ -242,14 +247,14 @@ class StagedFolder:
         file = stat_of(self.path / shard.file)
         return file is not None and file.num_bytes == shard.num_bytes
 
-    def _is_intact(self, shard: ShardInfo, complete: Complete | None, verify: bool) -> bool:
+    def _is_intact(self, shard: ShardInfo, complete: Complete | None, filling: Filling) -> bool:
         if not self._has_size(shard):
             return False
         path = self.path / shard.file
-        if complete is not None and complete.files.get(shard.file) == stat_of(path):
+        published = complete.files.get(shard.file) if complete is not None else None
+        if published == stat_of(path) and not filling.look_again:
             return True
-        unpublished = complete is None or shard.file not in complete.files
-        if unpublished and not verify:
+        if published is None and not filling.verify:
             return True
         return file_xxh3_128(path) == shard.xxh3_128
 
@@ -272,12 +277,3 @@ def restrict(manifest: Manifest, splits: Collection[str]) -> Manifest:
 def shards_in(manifest: Manifest, splits: Collection[str]) -> tuple[ShardInfo, ...]:
     """Shards of splits."""
     return tuple(shard for shard in manifest.shards if shard.split in splits)
-
-
-def stat_of(path: Path) -> StagedFile | None:
-    """A file as it is now; None when there is none."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return StagedFile(num_bytes=status.st_size, mtime_ns=status.st_mtime_ns)

@@ -27,7 +27,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
     Args:
         folder: Where checkpoints lie.
         every_steps: Optimizer steps between two.
-        keep: Newest checkpoints kept.
+        prune: Called after each; removes those that are too old.
         token: Unique to this launch; names temporary files, the same on all ranks.
         before: Called before each; raises when the state must not be kept.
         plain: Whether they may hold plain values and tensors only.
@@ -38,14 +38,14 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         folder: Path,
         *,
         every_steps: int,
-        keep: int,
+        prune: Callable[[], None],
         token: str,
         before: Callable[[], None],
         plain: bool = True,
     ) -> None:
         self._folder = folder
         self._every_steps = every_steps
-        self._keep = keep
+        self._prune = prune
         self._token = token
         self._before = before
         self._is_unchecked = plain
@@ -123,7 +123,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         if trainer.is_global_zero:
             self._check(trainer, prepared)
             checkpoints.publish(prepared, path)
-            checkpoints.prune(self._folder, self._keep)
+            self._prune()
         self._saved_step = trainer.global_step
         self.longest_s = max(self.longest_s, time.monotonic() - began_s)
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from headrace.storage.atomic import fsync_folder
@@ -97,15 +97,27 @@ def publish(prepared: Path, final: Path) -> None:
     fsync_folder(final.parent)
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune(folder: Path, keep: int, spared_steps: Iterable[int] = ()) -> None:
     """Remove all but the newest checkpoints.
 
     Args:
         folder: Folder of checkpoints.
         keep: How many stay.
+        spared_steps: For each, the newest one that is no further stays, too.
     """
-    for path in newest_first(folder)[keep:]:
-        remove(path)
+    found = [(path, step) for step, path in sorted(_numbered(folder), reverse=True)]
+    spared = {next((path for path, step in found if step <= most), None) for most in spared_steps}
+    for path, _ in found[keep:]:
+        if path not in spared:
+            remove(path)
+
+
+def remove_after(folder: Path, step: int) -> None:
+    """Remove the checkpoints that are further than a step, and the final one."""
+    for path in newest_first(folder):
+        if (step_of(path) or 0) > step:
+            remove(path)
+    remove(folder / FINAL)
 
 
 def remove_partial(folder: Path) -> None:

@@ -36,6 +36,14 @@ class DataOnNode(Protocol):
     def relayed(self) -> Streamed:
         """What was read for other nodes so far."""
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether every byte there has just been compared with its checksum."""
+
+    @property
+    def mended(self) -> frozenset[str]:
+        """Files of shards that were found damaged or gone, as far as that is known yet."""
+
     def keep_on(self) -> bool:
         """Whether nothing has gone wrong."""
 
@@ -84,6 +92,8 @@ def data_on_node(
 class _StagedBefore:
     def __init__(self, copy: StagedCopy) -> None:
         self.folder = copy.folder
+        self.is_fresh = copy.is_fresh
+        self.mended = copy.mended
         self._relayed = copy.relayed
 
     @property
@@ -107,6 +117,10 @@ class StagedMeanwhile:
         recipe: The resolved recipe.
         site: The resolved site.
         manifest: Manifest of the dataset.
+
+    Attributes:
+        is_fresh: False: shards are compared as they come.
+        mended: As for `DataOnNode`.
     """
 
     def __init__(self, launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest) -> None:
@@ -116,6 +130,8 @@ class StagedMeanwhile:
         self._options = StagingOptions(
             skipped=frozenset(launch.skipped), s3=site.s3, arrival=arrival
         )
+        self.is_fresh = False
+        self.mended: frozenset[str] = frozenset()
         self._folder: Path | None = None
         self._error: BaseException | None = None
         self._readable = threading.Event()
@@ -182,6 +198,7 @@ class StagedMeanwhile:
                 self._stop_at_end,
                 self._options,
             ) as copy:
+                self.mended = copy.mended
                 self._tell(copy, time.perf_counter() - started)
                 self._begun(copy.folder)
                 self._ending.wait()

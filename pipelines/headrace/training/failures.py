@@ -168,7 +168,7 @@ def _kind(error: BaseException) -> FailureKind:
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         return FailureKind.NO_SPACE
     if isinstance(error, OSError) and error.errno in _MACHINE:
-        return FailureKind.PEER_LOST
+        return FailureKind.STORAGE
     if isinstance(error, MemoryError) or _is_memory(error, text):
         return FailureKind.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and _contains(text, _PORT_WORDS):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from headrace.data.streaming import in_turn
-from headrace.errors import HeadraceError, LeaseEndsError, WorkerLostError
+from headrace.errors import DataError, HeadraceError, LeaseEndsError, WorkerLostError
 from headrace.leases.fleet import Node
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import read_record, write_text
@@ -24,8 +24,10 @@ from headrace.training.records import (
     NodeStaged,
     Paused,
     Streamed,
+    TrainingOutcome,
     TrainingProgress,
 )
+from headrace.training.rounds import Rounds
 
 Result = TypeVar("Result")
 
@@ -66,6 +68,7 @@ class Gang:
         skipped: Files of damaged shards that are left out.
 
     Attributes:
+        trained: What training gave; None for a script, and before it is done.
         staged: What nodes have staged while ranks trained.
         streamed: What nodes have fetched during the last launch, by name.
     """
@@ -86,38 +89,75 @@ class Gang:
         self._follow = follow
         self._skipped = tuple(sorted(skipped))
         self._number = 0
+        self._rounds = Rounds(context.run_folder)
+        self.trained: TrainingOutcome | None = None
         self.staged: list[NodeStaged] = []
         self.streamed: dict[str, Streamed] = {}
 
-    def run(self) -> int:
+    def run(self) -> list[str]:
         """Run all ranks to their end; launch them again when one died, not when user code failed.
 
         Returns:
-            How often they were launched again.
+            Why they were launched again, each time.
 
         Raises:
             HeadraceError: Training cannot go on, or ranks died too often.
         """
-        restarts = clashes = 0
+        left = self._damage()  # found for an earlier driver
+        if isinstance(left, DataError):
+            raise left
+        causes: list[str] = []
+        clashes = 0
         while (error := self._attempt()) is not None:
             if isinstance(error, PortTakenError) and clashes < _MAX_PORT_CLASHES:
                 clashes += 1
                 continue
             if not isinstance(error, WorkerLostError):
                 raise error
-            if restarts >= self._context.recipe.train.max_restarts:
+            if len(causes) >= self._context.recipe.train.max_restarts:
                 raise WorkerLostError(
-                    f"{error.what} (after {restarts} restarts of all ranks)", error.hint
+                    f"{error.what} (after {len(causes)} restarts of all ranks)", error.hint
                 ) from error
-            restarts += 1
-            self._context.event("restart", number=restarts, why=error.what)
-        return restarts
+            causes.append(error.what)
+            self._context.restarted(error.what)
+        return causes
 
     def _attempt(self) -> HeadraceError | None:
         try:
-            return verdict(self._launch())
-        except WorkerLostError as error:
-            return error
+            error = verdict(self._launch())
+        except WorkerLostError as lost:
+            error = lost
+        return self._damage(error) or error
+
+    def _damage(self, error: HeadraceError | None = None) -> HeadraceError | None:
+        """Goes back to the newest checkpoint from sound data, if nodes have found damage.
+
+        Args:
+            error: How the launch has ended, in which they found it.
+
+        Returns:
+            What to tell of it; None without damage.
+        """
+        is_script = self._context.recipe.train.script is not None
+        found = self._rounds.settle(goes_back=not is_script)
+        step = self._rounds.sound_step
+        for each in found:
+            self._context.event("damaged_data", **each.model_dump(), sound_step=step)
+        if not found:
+            return None
+        shards = "; ".join(f"{each.node}: {', '.join(each.files)}" for each in found)
+        what = f"Staged shards changed after they were verified ({shards})"
+        what = f"{what}; {error.what}" if error is not None else what
+        if is_script:
+            return DataError(
+                f"{what}. The script may have trained on them",
+                "They are staged anew. Remove those of its checkpoints that may be newer than the "
+                f"damage, in {self._context.run_folder.checkpoints}, and resume the run.",
+            )
+        where = f"step {step}" if step else "the start"
+        return WorkerLostError(
+            f"{what}; training goes back to {where}", "They are staged anew; look at the node."
+        )
 
     def _launch(self) -> list[NodeOutcome]:
         role = self._context.site.roles[self._context.recipe.train.role]
@@ -125,6 +165,8 @@ class Gang:
         nodes = self._fleet.nodes(self._num_nodes, role.start_timeout, check=self._context.check)
         folder = self._next_folder()
         resume = self._resume()
+        if self._context.recipe.stage.verify:
+            self._rounds.begin(folder, self._num_nodes, resume)
         launches = self._launches(nodes, resume, self._groups(nodes, folder))
         self._context.event(
             "launch", number=self._number, nodes=[node.name for node in nodes], resume=resume
@@ -132,6 +174,7 @@ class Gang:
 
         def check() -> None:
             self._note_staged(folder)
+            self._rounds.look()
             self._follow(read_record(folder.progress, TrainingProgress))
 
         try:
@@ -151,6 +194,7 @@ class Gang:
         if any(outcome.stopped for outcome in outcomes):
             self._context.check()  # nodes may have seen a cancel before this process did
         self._note_streamed(outcomes)
+        self.trained = read_record(folder.trained, TrainingOutcome)
         return outcomes
 
     def _note_staged(self, folder: LaunchFolder) -> None:

@@ -65,6 +65,20 @@ class LaunchFolder:
         return self.path / "meeting"
 
     @property
+    def trained(self) -> Path:
+        """What training gave, by rank 0; it counts once the data it came from is known as sound."""
+        return self.path / "trained.json"
+
+    @property
+    def round(self) -> Path:
+        """The newest round in which all nodes look at their data again, by the driver."""
+        return self.path / "round.json"
+
+    def sound(self, node_index: int) -> Path:
+        """The newest round that a node's data has passed."""
+        return self.path / f"sound-{node_index}.json"
+
+    @property
     def launched(self) -> Path:
         """Its presence says that the launcher of all ranks has ended."""
         return self.path / "launched"

@@ -19,6 +19,7 @@ from headrace.storage.manifest import Manifest
 from headrace.storage.memory import available_memory_bytes
 from headrace.storage.packed import read_manifest_at
 from headrace.training.data import data_on_node
+from headrace.training.data_watch import DataWatch
 from headrace.training.launch import interface_of, rank_children, rank_spec
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
 from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady, Streamed
@@ -48,11 +49,13 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         node = NodeReady(launch=launch, dataset=str(data.folder), interface=_interface(launch.host))
         role = site.roles[recipe.train.role]
         run_ranks = _run_own_ranks if role.launcher is None else _run_all_together
-        outcome = run_ranks(node, recipe, role, data.keep_on)
-        data.check()
+        with DataWatch(launch, data, manifest, enabled=recipe.stage.verify) as watch:
+            outcome = run_ranks(node, recipe, role, lambda: data.keep_on() and watch.keep_on())
+            data.check()
+            if outcome.failures:
+                tell_failure(launch, outcome)
+            watch.conclude(outcome)
         streamed = sum(_streamed(launch), start=data.relayed)
-    if outcome.failures:
-        tell_failure(launch, outcome)
     return outcome.model_copy(update={"streamed": streamed})
 
 

@@ -42,6 +42,7 @@ from headrace.training.launch_folder import LaunchFolder
 from headrace.training.meeting import meet
 from headrace.training.pausing import StopInTime, TrainingPausedError
 from headrace.training.records import RankSpec, Streamed, TrainingOutcome
+from headrace.training.rounds import spared_steps
 from headrace.training.trainer import TrainerParts, build_loggers, build_trainer
 from headrace.training.weights import weights_hash
 
@@ -129,11 +130,15 @@ class RankTraining:
         return StepCheckpoints(
             self._run.checkpoints,
             every_steps=trainer.checkpoint_every_steps,
-            keep=trainer.keep_checkpoints,
+            prune=self._prune,
             token=self._spec.token,
             before=guard.check,
             plain=self._site.pickled_checkpoints == "refuse",
         )
+
+    def _prune(self) -> None:
+        keep = self._recipe.trainer.keep_checkpoints
+        checkpoints.prune(self._run.checkpoints, keep, spared_steps(self._run))
 
     def _trainer(
         self,
@@ -174,7 +179,7 @@ class RankTraining:
             metrics=shared,
             weights_xxh3=weights_hash(weights),
         )
-        write_record(self._run.checkpoints / checkpoints.OUTCOME, outcome)
+        write_record(self._launch.trained, outcome)
 
 
 def _mean_over_ranks(values: dict[str, float]) -> dict[str, float]:

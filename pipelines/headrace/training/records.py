@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -180,6 +181,7 @@ class FailureKind(str, Enum):
     NO_SPACE = "no_space"
     INTERNAL = "internal"
     PORT_TAKEN = "port_taken"
+    STORAGE = "storage"
     KILLED = "killed"
     HUNG = "hung"
     SCRIPT_FAILED = "script_failed"
@@ -241,7 +243,12 @@ class TrainingOutcome(Figures):
     data_wait: float = 0.0
     """Share of the last launch's time that ranks have waited for batches."""
 
-    def outputs(self, restarts: int) -> dict[str, JsonValue]:
-        """Outputs of the train step."""
+    def outputs(self, restart_causes: Sequence[str]) -> dict[str, JsonValue]:
+        """Outputs of the train step.
+
+        Args:
+            restart_causes: Why all ranks were started again, each time.
+        """
         values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"fingerprint"})
-        return {**values, "restarts": restarts}
+        causes = list(restart_causes)
+        return {**values, "restarts": len(causes), "restart_causes": [*causes]}

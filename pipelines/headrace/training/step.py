@@ -31,9 +31,10 @@ def run(context: StepContext) -> dict[str, Any]:
 
     Returns:
         `checkpoint`, `epochs`, `steps`, `world_size`, `metrics`, `weights_xxh3`, `data_wait`, and
-        how often all ranks were restarted, `restarts`; with `stage.overlap` also what nodes staged
-        meanwhile, `staged_meanwhile`; with `stage.partial` what nodes fetched from the source and
-        from other nodes in the last launch, `streamed`; for damaged shards that were left out
+        how often all ranks were restarted and why, `restarts` and `restart_causes`; with
+        `stage.overlap` also what nodes staged meanwhile, `staged_meanwhile`; with `stage.partial`
+        what nodes fetched from the source and from other nodes in the last launch, `streamed`; for
+        damaged shards that were left out
         `skipped_shards` and `skipped_samples`.
 
     Raises:
@@ -45,7 +46,7 @@ def run(context: StepContext) -> dict[str, Any]:
     done = completed(context, manifest)
     if done is not None:
         context.event("collected", checkpoint=done.checkpoint)
-        return done.outputs(restarts=0) | _told(skipped_shards(context, dataset, manifest))
+        return done.outputs(()) | _told(skipped_shards(context, dataset, manifest))
     with Fleet.open(context.lease_folder) as fleet:
         return train(context, fleet, dataset, manifest)
 
@@ -68,9 +69,13 @@ def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) 
     skipped = skipped_shards(context, dataset, manifest)
     follow, size = _follower(context, manifest.without(skipped.files))
     gang = Gang(context, fleet, size, dataset, follow, skipped.files)
-    restarts = gang.run()
+    causes = gang.run()
     if context.recipe.train.script is not None:
         _complete_script(context, manifest, size[0] * size[1])
+    elif gang.trained is not None:
+        folder = context.run_folder.checkpoints
+        write_record(folder / checkpoints.OUTCOME, gang.trained)
+        checkpoints.prune(folder, context.recipe.trainer.keep_checkpoints)
     outcome = completed(context, manifest)
     if outcome is None:
         raise StepError(
@@ -83,7 +88,7 @@ def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) 
         meanwhile["streamed"] = {
             node: streamed.model_dump() for node, streamed in gang.streamed.items()
         }
-    return outcome.outputs(restarts) | meanwhile | _told(skipped)
+    return outcome.outputs(causes) | meanwhile | _told(skipped)
 
 
 def _told(skipped: Skipped) -> dict[str, Any]:

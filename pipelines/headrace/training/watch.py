@@ -189,9 +189,13 @@ def tell_failure(launch: NodeLaunch, outcome: NodeOutcome) -> None:
 
 def is_over(launch: NodeLaunch) -> bool:
     """Whether the ranks of a launch are to end: one has failed, or nobody waits for them."""
+    return launch.folder.stop.exists() or is_unwanted(launch)
+
+
+def is_unwanted(launch: NodeLaunch) -> bool:
+    """Whether nobody waits for a launch any more: its step was cancelled, or has ended."""
     step = StepFolder(Path(launch.step_folder))
-    marks = (launch.folder.stop, step.cancel, step.exit, step.result)
-    return any(mark.exists() for mark in marks) or not wanted()
+    return any(mark.exists() for mark in (step.cancel, step.exit, step.result)) or not wanted()
 
 
 def _kind(end: ChildEnd, out_of_memory: bool) -> FailureKind:

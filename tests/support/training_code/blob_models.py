@@ -26,10 +26,22 @@ class BlobModel(LightningModule):
         hangs_at: Step in which rank 1 sleeps for ever.
         nan_at: Step whose loss is NaN.
         pause_s: Sleep in each step.
+        holds: Steps in which each rank waits for a file `go-<step>` beside its notes.
     """
 
-    def __init__(self, notes, dies=(), raises_at=0, hangs_at=0, nan_at=0, pause_s=0.0, exits_at=0):
+    def __init__(
+        self,
+        notes,
+        dies=(),
+        raises_at=0,
+        hangs_at=0,
+        nan_at=0,
+        pause_s=0.0,
+        exits_at=0,
+        holds=(),
+    ):
         super().__init__()
+        self.holds = tuple(holds)
         self.notes = Path(notes)
         self.dies = [tuple(each) for each in dies]
         self.raises_at, self.hangs_at, self.nan_at = raises_at, hangs_at, nan_at
@@ -88,4 +100,8 @@ class BlobModel(LightningModule):
             sys.exit(0)
         if self.global_rank == 1 and step == self.hangs_at:
             time.sleep(3600)
+        if step in self.holds:
+            (self.notes / f"held-{step}").touch()
+            while not (self.notes / f"go-{step}").exists():
+                time.sleep(0.02)
         time.sleep(self.pause_s)

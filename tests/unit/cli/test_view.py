@@ -194,3 +194,22 @@ def test_durations(seconds, shown):
 )  # fmt: skip
 def test_amounts(value, shown):
     assert amount(value) == shown
+
+
+def test_restarts_within_an_attempt_are_told_with_their_cause():
+    """While it runs, and when it has ended well: the number of attempts does not show them."""
+    causes = ("Rank 0 on node-0: ended by signal SIGKILL", "Rank 1: ended by signal SIGBUS\n  x")
+    status = StepStatus(state=StepState.RUNNING, restarts=causes)
+    running = StepView(
+        name="train", state=StepState.RUNNING, attempt=1, status=status, restarts=causes
+    )
+    (remark,) = remarks(view(running, state=StepState.RUNNING))
+    assert remark == "train: started again 2 times, the last: Rank 1: ended by signal SIGBUS"
+    ended = StepView(
+        name="train",
+        state=StepState.SUCCEEDED,
+        attempt=1,
+        outputs={"steps": 40, "restarts": 1, "restart_causes": [causes[0]]},
+    )
+    told = result_line(ended)
+    assert told == "40 steps, started again once: Rank 0 on node-0: ended by signal SIGKILL"

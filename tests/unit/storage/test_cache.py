@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StorageFullError
-from headrace.storage import cache
+from headrace.storage import cache, soundness
 from headrace.storage.staged import ensure_staged, staged
 from headrace.storage.staged_copy import StagingOptions
 from headrace.storage.staged_folder import StagedFolder
@@ -137,7 +137,8 @@ def test_half_copies_go_first_and_after_a_day(tmp_path, sources):
     assert not half.exists()
 
 
-def test_a_damaged_shard_is_found_and_staged_anew(tmp_path, sources):
+def test_a_damaged_shard_is_found_and_staged_anew(tmp_path, sources, monkeypatch):
+    monkeypatch.setattr(soundness, "SMALL_BYTES", 0)
     manifest = make_dataset(tmp_path / "ddd", name="ddd")
     copy = ensure_staged(tmp_path / "ddd", sources)
     shard = copy.folder / manifest.shards[1].file

@@ -40,7 +40,8 @@ def test_stages_all_and_reuses(tmp_path):
     assert (again.num_bytes, again.bytes_per_s) == (manifest.num_bytes, 0)
 
 
-def test_reuse_reads_no_shard(tmp_path, monkeypatch):
+def test_reuse_of_a_large_copy_reads_no_shard(tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.storage.soundness.SMALL_BYTES", 0)
     make_dataset(tmp_path / "source")
     ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
     shutil.rmtree(tmp_path / "source/shards")
@@ -48,7 +49,8 @@ def test_reuse_reads_no_shard(tmp_path, monkeypatch):
     def refuse(*_: object) -> str:
         raise AssertionError("read a shard")
 
-    monkeypatch.setattr("headrace.storage.staged_folder.file_xxh3_128", refuse)
+    for module in ("staged_folder", "soundness"):
+        monkeypatch.setattr(f"headrace.storage.{module}.file_xxh3_128", refuse)
     assert ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")]).reused
 
 

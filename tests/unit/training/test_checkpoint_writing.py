@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from headrace.errors import StorageFullError
+from headrace.training import checkpoints
 from headrace.training.checkpointing import StepCheckpoints
 from support.small_disk import small_disk
 
@@ -28,8 +30,13 @@ def test_what_a_full_disk_holds_of_a_checkpoint_is_removed_and_told(tmp_path: Pa
     """Its room is what the step's own records need to tell how it ended; the last one stays."""
     with small_disk(tmp_path / "disk", "64k") as disk:
         writer = StepCheckpoints(
-            disk, every_steps=5, keep=1, token="t", before=lambda: None, plain=False
-        )  # fmt: skip
+            disk,
+            every_steps=5,
+            prune=partial(checkpoints.prune, disk, 1),
+            token="t",
+            before=lambda: None,
+            plain=False,
+        )
         writer.save(_writing(20_000))
         with pytest.raises(StorageFullError, match=r"final\.ckpt could not be written") as caught:
             writer.on_train_end(_writing(60_000), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +15,15 @@ from headrace.steps.mailbox import request_cancel
 from headrace.storage.layout import StepFolder
 from headrace.training.gang import Gang
 from headrace.training.launch import rank_children
-from headrace.training.node import run_node
-from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
+from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome
 from headrace.training.watch import RankWatch
-from support.training import ThisProcessFleet, make_context, make_recipe, make_site
+from support.scripted_fleet import ScriptedFleet
+from support.training import make_context, make_recipe, make_site
 
 K = FailureKind
 
 
-class ScriptedFleet(ThisProcessFleet):
-    """Launches end as told, without ranks."""
-
-    def __init__(self, *ends: FailureKind | Exception | None) -> None:
-        super().__init__(1)
-        self._ends: Iterator[FailureKind | Exception | None] = iter(ends)
-        self.launches: list[NodeLaunch] = []
-
-    def on_nodes(
-        self,
-        function: Callable[..., Any],
-        arguments: Sequence[tuple[Any, ...]],
-        nodes: Sequence[Any],
-        *,
-        check: Callable[[], None],
-    ) -> list[NodeOutcome]:
-        assert function is run_node
-        assert not arguments[0][0].folder.stop.exists()
-        check()
-        self.launches.append(arguments[0][0])
-        end = next(self._ends)
-        if isinstance(end, Exception):
-            raise end
-        failures = () if end is None else (RankFailure(rank=0, kind=end, what="w", at=0.0),)
-        return [NodeOutcome(node="node-0", stopped=False, failures=failures)]
-
-
-def run_gang(folder: Path, fleet: ScriptedFleet) -> tuple[int, list[str]]:
+def run_gang(folder: Path, fleet: ScriptedFleet) -> tuple[list[str], list[str]]:
     recipe = make_recipe({"model": {"_target_": "a.B"}, "train": {"max_restarts": 2}})
     context = make_context(folder, recipe, make_site(folder))
     seen: list[str] = []
@@ -65,8 +38,8 @@ def run_gang(folder: Path, fleet: ScriptedFleet) -> tuple[int, list[str]]:
 
 def test_dead_ranks_and_workers_are_replaced(tmp_path):
     fleet = ScriptedFleet(K.KILLED, WorkerLostError("Worker node-0 died"), None)
-    restarts, seen = run_gang(tmp_path, fleet)
-    assert restarts == 2
+    causes, seen = run_gang(tmp_path, fleet)
+    assert causes == ["Rank 0: w", "Worker node-0 died"]
     assert [launch.number for launch in fleet.launches] == [1, 2, 3]
     assert seen == ["None"] * 6
 
@@ -95,7 +68,7 @@ def test_nodes_that_see_the_cancel_first_have_not_trained_to_the_end(tmp_path):
 def test_a_port_that_was_taken_costs_no_restart(tmp_path):
     """Pains 33."""
     fleet = ScriptedFleet(K.PORT_TAKEN, K.PORT_TAKEN, K.PORT_TAKEN, K.KILLED, None)
-    assert run_gang(tmp_path, fleet)[0] == 1
+    assert len(run_gang(tmp_path, fleet)[0]) == 1
     assert len(fleet.launches) == 5
 
 

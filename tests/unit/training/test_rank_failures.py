@@ -57,7 +57,7 @@ def raised(error: BaseException) -> BaseException:
             FailureKind.OUT_OF_MEMORY,
         ),
         (OSError(errno.ENOSPC, "No space left on device"), FailureKind.NO_SPACE),
-        (OSError(errno.EIO, "I/O error"), FailureKind.PEER_LOST),
+        (OSError(errno.EIO, "I/O error"), FailureKind.STORAGE),
         (torch.distributed.DistNetworkError("EADDRINUSE"), FailureKind.PORT_TAKEN),
         (torch.distributed.DistBackendError("NCCL error"), FailureKind.PEER_LOST),
     ],
