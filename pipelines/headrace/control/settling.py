@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from headrace.control.books import ledger
 from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, open_run
-from headrace.errors import BatchError, HeadraceError
+from headrace.errors import BatchError, HeadraceError, StepError
 from headrace.leases import client
 from headrace.leases.records import PoolRecord
 from headrace.leases.second_look import sure_states
@@ -17,6 +18,8 @@ from headrace.ledger.records import LeaseRecord, LostNode, RunRecord
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
+
+logger = logging.getLogger(__name__)
 
 _GONE = "its owner has ended before it had machines"
 
@@ -68,7 +71,7 @@ def settle_ended(site_name: str | None = None) -> list[str]:
     begun = {
         run.lease_folder(lease_id): run.site.limits.lost_after
         for lease_id, (record, run, _) in known.items()
-        if _is_begun(run, record)
+        if _is_begun(run, record) and _is_readable(run.lease_folder(lease_id))
     }
     states = sure_states(begun)
     for record, run, row in known.values():
@@ -91,6 +94,16 @@ def _is_begun(run: Run, record: LeaseRecord) -> bool:
     """Whether it was started, or should have been by now; who asked for it may be at it."""
     is_late = time.time() - record.created_at >= run.site.limits.lost_after
     return run.lease_folder(record.lease_id).spec.exists() or is_late
+
+
+def _is_readable(folder: LeaseFolder) -> bool:
+    """Whether its files can be read; one of another release, or a damaged one, is left alone."""
+    try:
+        client.why_ended(folder)
+    except StepError as error:
+        logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
+        return False
+    return True
 
 
 def _why_over(run: Run, record: LeaseRecord, row: RunRecord, state: LeaseState) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from headrace.errors import StepError
 from headrace.leases.records import HostRecord
 from headrace.storage.atomic import read_record, read_text, write_text
 from headrace.storage.layout import LeaseFolder
@@ -51,5 +52,8 @@ def _read(folder: LeaseFolder) -> tuple[float, float] | None:
     text = read_text(folder.heartbeat)
     if text is None:
         return None
-    at, ticked_s = text.split()
-    return float(at), float(ticked_s)
+    try:
+        at, ticked_s = map(float, text.split())
+    except ValueError as error:
+        raise StepError(f"{folder.heartbeat} does not hold a heartbeat: {text[:80]!r}") from error
+    return at, ticked_s

@@ -11,6 +11,7 @@ from headrace.leases import client
 from headrace.leases.marks import marked
 from headrace.leases.records import LeaseSpec
 from headrace.leases.second_look import sure_states
+from headrace.leases.sight import sight
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder
@@ -66,6 +67,7 @@ def _readable(known: Iterable[LeaseFolder]) -> Iterator[tuple[LeaseFolder, Lease
     for folder in known:
         try:
             spec = read_record(folder.spec, LeaseSpec)
+            sight(folder)
         except StepError as error:
             logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
             continue

@@ -143,7 +143,7 @@ def _without_result(folder: StepFolder, ended: DriverExit) -> StepResult:
 
 
 def _cancelled(folder: StepFolder, at: float) -> StepResult:
-    reason = folder.cancel.read_text()
+    reason = folder.cancel.read_text(errors="replace")
     failure = Failure(failure_class=FailureClass.CANCELLED, error="", message=reason)
     return _ended(folder, StepState.CANCELLED, failure, at)
 

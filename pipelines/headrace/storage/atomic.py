@@ -112,9 +112,9 @@ def look_afresh(folder: Path) -> None:
 
 
 def read_text(path: Path) -> str | None:
-    """`read_bytes`, as UTF-8 text."""
+    """`read_bytes`, as UTF-8 text; what is none is replaced."""
     content = read_bytes(path)
-    return None if content is None else content.decode()
+    return None if content is None else content.decode(errors="replace")
 
 
 def write_if_room(path: Path, record: BaseModel) -> bool:

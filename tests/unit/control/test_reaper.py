@@ -133,3 +133,13 @@ def test_a_lease_that_is_silent_at_one_look_only_is_left_alone(monkeypatch):
     assert reap(nobody, nobody) == ()
     assert not lease.close.exists()
     assert state_of(run) == (StepState.RUNNING, [], [LeaseState.STARTING])
+
+
+def test_a_damaged_lease_keeps_no_other_from_being_settled():
+    damaged, lost = make_run(), make_run()
+    folder = damaged.lease_folder(lease_on_disk(damaged, host=ProcessIdentity.of()))
+    folder.host.write_text("[")
+    lease_id = lease_on_disk(lost)
+    (line,) = reap(nobody, nobody)
+    assert line.startswith(f"lease {lease_id}: closed")
+    assert not folder.closed.exists()

@@ -48,6 +48,16 @@ def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_ended(
     assert leftovers(site) == ()
 
 
+@pytest.mark.parametrize("name", ["host", "heartbeat", "closed", "cause"])
+def test_a_damaged_file_of_a_lease_keeps_no_other_from_being_ended(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    lease = _lease(site, "b", heartbeat="1.0 1.0")
+    getattr(lease, name).write_bytes(b"\x80[")
+    assert "c" in [each.folder.lease_id for each in reap(site)]
+    assert site.lease("c").closed.exists()
+
+
 def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_listed(
     site: SiteFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
