@@ -34,7 +34,7 @@ class Campaign:
     """Numbers of the trials."""
     jobs: int = 1
     """Runs at once."""
-    limit_s: float = 300.0
+    limit_s: float = 600.0
     """Time after which a run counts as hung, seconds."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set to end all trials."""

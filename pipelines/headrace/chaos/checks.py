@@ -104,9 +104,9 @@ def _files(home: Path, run_id: str) -> frozenset[str]:
 
 
 def _of_processes(pids: set[int]) -> Iterator[str]:
-    """Shared memory whose name has the id of one of these processes."""
-    for entry in _MEMORY.iterdir():
-        if pids.intersection(map(int, re.findall(r"\d+", entry.name))):
+    """Shared memory of PyTorch whose name has the id of one of these processes."""
+    for entry in _MEMORY.glob("torch_*"):
+        if entry.name.split("_")[1] in map(str, pids):
             yield entry.name
 
 

@@ -36,7 +36,7 @@ def chaos(
         int | None, typer.Option(min=0, help="Only the trial with this number, again.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
-    limit: Annotated[float, typer.Option(help="Seconds after which a run counts as hung.")] = 300.0,
+    limit: Annotated[float, typer.Option(help="Seconds after which a run counts as hung.")] = 600.0,
     folder: Annotated[
         Path | None, typer.Option(help="Folder to work in; default is a temporary one.")
     ] = None,
