@@ -54,6 +54,9 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(yaml.safe_dump(content))
 
 
+_OPEN = {"allowed_sources": ["/"]}
+
+
 def run_on(home: Path, role: str, **batch: Any) -> Run:
     """A run on a site whose role has such a `batch`.
 
@@ -68,7 +71,7 @@ def run_on(home: Path, role: str, **batch: Any) -> Run:
         each["batch"]["poll"] = 0.3
     site["roles"]["cpu"] |= {"kind": "gang", "nodes": 1}
     site["roles"][role]["batch"] |= batch
-    _write(home / "sites" / "wrong.yaml", site | {"name": "wrong", "folder": str(home)})
+    _write(home / "sites" / "wrong.yaml", site | {"name": "wrong", "folder": str(home), **_OPEN})
     request = RunRequest(recipe="small", site="wrong", key=f"test:{home}", owner=process_owner())
     return create_run(request)
 

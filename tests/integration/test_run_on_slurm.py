@@ -67,15 +67,16 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
     site["roles"]["gpu"] |= {"ranks_per_node": 4}
     elsewhere = {"name": "workstation", "folder": str(headrace_home / "workstation")}
     _write(headrace_home / "sites" / "workstation.yaml", site | elsewhere)
+    allowed = f"allowed_code: [{CODE}]\nallowed_outputs: [{headrace_home}/held]"
     slurm_dev = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text()
     slurm_dev = slurm_dev.replace("poll: 2s", "poll: 0.2s").replace(
         "lifetime: 1h", "lifetime: auto"
     )
     (headrace_home / "sites" / "quick.yaml").write_text(
-        slurm_dev.replace("name: slurm-dev", f"name: quick\nallowed_code: [{CODE}]")
+        slurm_dev.replace("name: slurm-dev", f"name: quick\n{allowed}")
     )
     workstation = headrace_home / "sites" / "workstation.yaml"
-    workstation.write_text(workstation.read_text() + f"allowed_code: [{CODE}]\n")
+    workstation.write_text(workstation.read_text() + f"{allowed}\n")
     return headrace_home
 
 

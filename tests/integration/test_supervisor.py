@@ -42,7 +42,7 @@ def home(tmp_path_factory):
     """A headrace home with one small recipe; both tests use it, so its database is made once."""
     home = tmp_path_factory.mktemp("up") / "home"
     (home / "recipes").mkdir(parents=True)
-    images = write_class_folders(home / "images")
+    images = write_class_folders(home / "examples" / "images")
     (home / "recipes" / "small.yaml").write_text(_RECIPE.format(source=images))
     return home
 

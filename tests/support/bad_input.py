@@ -90,6 +90,7 @@ class Place:
             },
             "tiers": [{"name": "disk", "folder": str(self.home / "tier"), "reserve": 0}],
             "allowed_code": [str(CODE)],
+            "allowed_sources": ["/"],
         }
         self._write("sites", name, {**content, **changes})
 

@@ -199,7 +199,8 @@ def _glutton(file: Path) -> str:
 
 
 def _named(site: dict[str, Any], name: str, home: Path, code: Path) -> dict[str, Any]:
-    return site | {"name": name, "folder": str(home), "allowed_code": [str(code)]}
+    allowed = {"allowed_code": [str(code)], "allowed_sources": ["/"]}
+    return site | {"name": name, "folder": str(home)} | allowed
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

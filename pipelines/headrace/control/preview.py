@@ -15,6 +15,7 @@ from headrace.leases.backends import backend
 from headrace.leases.lifetime import leaving_s
 from headrace.leases.records import LeaseSpec, Walltime
 from headrace.recipe.fit import check_packing, check_training
+from headrace.recipe.places import absolute, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.storage.layout import SiteFolder
@@ -55,6 +56,7 @@ def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
         SiteError: The site lacks a role that the recipe needs.
         UserError: The recipe does not fit the site in another way.
     """
+    recipe, site = absolute(recipe), opened(site, is_from_terminal=True)
     check_packing(recipe, site)
     check_training(recipe, site)
     check_dataset(recipe, site, recipe.dataset.path)

@@ -20,6 +20,7 @@ from headrace.errors import SiteError, StepError
 from headrace.ledger.records import RunRecord
 from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.places import absolute, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.states import StepState
@@ -47,6 +48,11 @@ class RunRequest(BaseModel):
     """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
     kind: RunKind = "train"
     """The whole main job, or only its packing."""
+
+    @property
+    def is_from_terminal(self) -> bool:
+        """Whether a user of this account asks, not somebody in Airflow."""
+        return self.owner.startswith("cli:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +87,8 @@ def create_run(request: RunRequest) -> Run:
     existing = ledger().run_by_key(request.key)
     if existing is not None:
         return _reopened(existing, request.owner)
-    recipe = load_recipe(request.recipe, request.overrides)
-    site = load_site(request.site)
+    recipe = absolute(load_recipe(request.recipe, request.overrides))
+    site = opened(load_site(request.site), is_from_terminal=request.is_from_terminal)
     check_packing(recipe, site)
     if request.kind == "train":
         check_training(recipe, site)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.errors import RecipeError, SiteError, UserError, nearest
 from headrace.recipe.arguments import check_arguments, check_reader
 from headrace.recipe.loggers import check_loggers
+from headrace.recipe.places import check_places
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.targets import check_targets
@@ -18,9 +19,11 @@ def check_packing(recipe: Recipe, site: Site) -> None:
 
     Raises:
         SiteError: The site lacks the role.
+        RecipeError: A path of the recipe leads where the site does not let recipes go.
         TargetError: `dataset.reader` is not allowed, does not exist, or takes no such argument.
     """
     role = _role(recipe, site, "pack_role", recipe.pack_role)
+    check_places(recipe, site)
     check_targets(recipe, site, only="dataset.reader")
     check_reader(recipe, role)
 

@@ -204,7 +204,14 @@ class Site(Part):
     """Classes and functions that a recipe's `_target_` may name besides classes of PyTorch,
     TorchMetrics and Lightning that belong where it stands: whole names, and packages of others."""
     allowed_code: tuple[str, ...] = ()
-    """Folders from which a recipe's `code` and `train.script` may be taken."""
+    """Folders from which a recipe's `code` and `train.script` may be taken; in a terminal also this
+    site's folder, the user's home and the current folder."""
+    allowed_sources: tuple[str, ...] = ()
+    """Folders and S3 prefixes that recipes may read, besides the datasets of this site; in a
+    terminal also this site's folder, the user's home, the current folder and `s3://`."""
+    allowed_outputs: tuple[str, ...] = ()
+    """Folders and S3 prefixes that `pack.target` and arguments of the Trainer, its callbacks and
+    loggers may name, besides the datasets of this site; in a terminal as for `allowed_sources`."""
     pickled_checkpoints: Literal["refuse", "allow"] = "refuse"
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()

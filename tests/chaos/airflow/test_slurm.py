@@ -56,6 +56,7 @@ class Site:
         content["roles"]["cpu"]["host"] = "job"  # as where Airflow's workers live for a short time
         content["allowed_code"] = [str(CODE)]
         self._pace = home / "pace"
+        content["allowed_outputs"] = [str(self._pace)]
         self._pace.mkdir(exist_ok=True)
         self.pace(None)
         self._content: dict[str, Any] = content

@@ -24,6 +24,11 @@ from support.shards import write_dataset
 RAW = ("dataset.source=null", "dataset.labels=auto", "data.transforms=[]")
 
 
+@pytest.fixture(autouse=True)
+def _where_paths_may_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def dataset(folder: Path, *fields: str, **splits: int) -> Path:
     total = sum(splits.values())
     content = {"array": np.zeros((total, 4), np.float32), "label": np.zeros(total, np.int64)}

@@ -16,6 +16,7 @@ from headrace.recipe.explain import valid_keys
 from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.overrides import check_from_outside
+from headrace.recipe.places import absolute, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.schema import json_schema
 
@@ -76,9 +77,9 @@ def recipe_file(tmp_path: Path) -> Path:
 def _use(name: str, overrides: tuple[str, ...] = ()) -> None:
     """Go as far as `headrace plan` does; only errors with a name may end it."""
     with contextlib.suppress(HeadraceError):
-        recipe = load_recipe(name, overrides)
+        recipe = absolute(load_recipe(name, overrides))
         assert type(recipe).model_validate_json(recipe.model_dump_json(by_alias=True)) is not None
-        site = load_site("laptop")
+        site = opened(load_site("laptop"), is_from_terminal=False)
         check_packing(recipe, site)
         check_training(recipe, site)
 

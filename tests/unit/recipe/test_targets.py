@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import TargetError
 from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.places import opened
 
 RUN_ANYTHING = {
     "_target_": "lightning.pytorch.cli.instantiate_class",
@@ -51,7 +52,7 @@ def test_a_reader_is_judged_when_only_packing_is_asked_for():
     reader = {"_target_": "os.system"}
     recipe = load_recipe("digits", [f"dataset.reader={json.dumps(reader)}"])
     with pytest.raises(TargetError, match=r"'os\.system' at dataset\.reader"):
-        check_packing(recipe, load_site("laptop"))
+        check_packing(recipe, opened(load_site("laptop"), is_from_terminal=False))
 
 
 def test_nothing_is_imported():

@@ -1,0 +1,161 @@
+"""Paths of a recipe lead only where the site lets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import RecipeError, TargetError
+from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.places import absolute, check_places, opened
+from headrace.recipe.site import Site
+from headrace.recipe.targets import check_targets
+from support.training import make_site
+
+STOP = "lightning.pytorch.callbacks.ModelCheckpoint"
+BASE = ("dataset.source=/data/x", "dataset.labels=auto")
+CSV = "lightning.pytorch.loggers.CSVLogger"
+
+
+@pytest.fixture
+def site(tmp_path: Path, headrace_home: Path) -> Site:
+    """Lists /data for reading, /results and a bucket for writing."""
+    return make_site(
+        headrace_home / "site",
+        allowed_sources=["/data", str(tmp_path / "listed"), "s3://open/raw"],
+        allowed_outputs=["/results", "s3://open/packed/"],
+        allowed_code=["/opt/code"],
+    )
+
+
+def check(site: Site, *overrides: str, is_from_terminal: bool = False) -> None:
+    recipe = absolute(load_recipe("digits", [*BASE, *overrides]))
+    check_places(recipe, opened(site, is_from_terminal=is_from_terminal))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "dataset.source=/data",
+        "dataset.source=/data/a/../b",
+        "dataset.source=s3://open/raw/2025",
+        "dataset.source=file:///data/x",
+        "pack.target=/results/packed",
+        "pack.target=s3://open/packed",
+        "trainer.extra.default_root_dir=/results/me",
+        f"trainer.callbacks=[{{_target_: {STOP}, monitor: val/loss, dirpath: /results/x}}]",
+        f"trainer.loggers=[{{_target_: {CSV}, save_dir: logs}}]",
+        "model.weights=/data/pretrained.pt",
+        "model.sep=/",
+        "dataset.index=tables/index.csv",
+    ],
+)
+def test_what_the_site_lists_is_allowed_from_airflow(site, override):
+    check(site, override)
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "line"),
+    [
+        ("dataset.source=/etc", "dataset.source", 'allowed_sources: ["/etc"]'),
+        ("dataset.source=/data/../etc", "dataset.source", 'allowed_sources: ["/etc"]'),
+        ("dataset.source=//etc", "dataset.source", "allowed_sources"),
+        ("dataset.source=/database", "dataset.source", 'allowed_sources: ["/database"]'),
+        ("dataset.source=file:///etc", "dataset.source", "allowed_sources"),
+        ("dataset.source=~/.ssh", "dataset.source", ".ssh"),
+        ("dataset.source='~nobody_of_that_name/x'", "dataset.source", "allowed_sources"),
+        ("dataset.source=raw", "dataset.source", f"{Path.cwd()}/raw"),
+        ("dataset.source=/results", "dataset.source", "allowed_sources"),
+        ("dataset.source=s3://open/raw2", "dataset.source", 'allowed_sources: ["s3://open/raw2"]'),
+        ("dataset.source=s3://open/raw/../x", "dataset.source", "allowed_sources"),
+        ("dataset.source=http://127.0.0.1/x", "dataset.source", "allowed_sources"),
+        ("pack.target=/data/x", "pack.target", 'allowed_outputs: ["/data/x"]'),
+        ("pack.target=s3://open/raw", "pack.target", "allowed_outputs"),
+        ("trainer.extra.default_root_dir=/tmp", "trainer.extra.default_root_dir", "/tmp"),
+        (
+            f"trainer.callbacks=[{{_target_: {STOP}, dirpath: /root/.ssh}}]",
+            r"trainer.callbacks\[0\].dirpath",
+            'allowed_outputs: ["/root/.ssh"]',
+        ),
+        (
+            f"trainer.callbacks=[{{_target_: {STOP}, filename: a/../../../x}}]",
+            r"trainer.callbacks\[0\].filename",
+            "allowed_outputs",
+        ),
+        (
+            f"trainer.loggers=[{{_target_: {CSV}, save_dir: 'file:/etc'}}]",
+            r"trainer.loggers\[0\].save_dir",
+            "allowed_outputs",
+        ),
+        (
+            f"trainer.loggers=[{{_target_: {CSV}, save_dir: 'simplecache::/etc'}}]",
+            r"trainer.loggers\[0\].save_dir",
+            "allowed_outputs",
+        ),
+        ("model.deep={weights: [/etc/passwd]}", r"model.deep.weights\[0\]", "/etc/passwd"),
+        ("model.weights=../x.pt", "model.weights", "../x.pt"),
+        ("train.args=[--out=/etc/x]", "train.args", "/etc/x"),
+    ],
+)
+def test_other_places_are_refused_with_the_line_to_write(site, override, key, line):
+    with pytest.raises(RecipeError, match=f"{key} leads to") as caught:
+        check(site, override)
+    assert line in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("dataset.index=/etc/passwd.csv", "outside of dataset.source"),
+        ("dataset.index=../../etc/x.csv", "outside of dataset.source"),
+        (f"trainer.loggers=[{{_target_: {CSV}, save_dir: $HOME/x}}]", "no path"),
+        (f"trainer.loggers=[{{_target_: {CSV}, name: /}}]", "no path"),
+    ],
+)
+def test_what_leads_out_of_its_folder_is_refused(site, override, words):
+    with pytest.raises(RecipeError, match=words):
+        check(site, override, is_from_terminal=True)
+
+
+def test_links_are_followed(site, tmp_path):
+    (tmp_path / "listed").mkdir()
+    check(site, f"dataset.source={tmp_path}/listed/x")
+    (tmp_path / "listed" / "x").symlink_to("/etc")
+    (tmp_path / "listed" / "circle").symlink_to("circle")
+    for name in ("x", "circle"):
+        with pytest.raises(RecipeError, match=r"dataset\.source leads to"):
+            check(site, f"dataset.source={tmp_path}/listed/{name}")
+
+
+def test_a_user_in_a_terminal_may_go_where_they_work(site, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for place in ("~/x", str(tmp_path / "work" / "raw"), "raw", f"{site.folder}/runs", "s3://any"):
+        overrides = (f"dataset.source='{place}'", f"pack.target='{place}'")
+        check(site, *overrides, is_from_terminal=True)
+        for override in overrides:
+            with pytest.raises(RecipeError, match="leads to"):
+                check(site, override)
+    with pytest.raises(RecipeError, match="leads to /etc"):
+        check(site, "dataset.source=/etc", is_from_terminal=True)
+
+
+def test_code_and_loggers_that_send_are_open_in_a_terminal_only(site, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wandb = "trainer.loggers=[{_target_: lightning.pytorch.loggers.WandbLogger}]"
+    for override in (f"code=[{tmp_path}/mine]", wandb):
+        recipe = load_recipe("digits", [override])
+        check_targets(recipe, opened(site, is_from_terminal=True))
+    with pytest.raises(TargetError, match="does not allow code"):
+        check_targets(load_recipe("digits", [f"code=[{tmp_path}/mine]"]), site)
+    assert not any("Wandb" in name for name in opened(site, is_from_terminal=False).allowed_targets)
+
+
+def test_the_examples_and_the_datasets_of_the_site_are_open_from_airflow(site, headrace_home):
+    laptop = opened(load_site("laptop"), is_from_terminal=False)
+    check_places(load_recipe("digits"), laptop)
+    check(site, f"dataset.source={headrace_home}/site/datasets/x")
+    with pytest.raises(RecipeError, match="leads to"):
+        check(site, f"dataset.source={headrace_home}/site/leases")
