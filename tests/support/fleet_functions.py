@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -86,12 +87,9 @@ def hold_for_ever(started: str) -> None:
         time.sleep(0.05)
 
 
-def hold_gil_for(seconds: float) -> float:
-    """One C call that lets no other thread run for a good while."""
-    begun = time.monotonic()
-    while time.monotonic() - begun < seconds:
-        pow(3, 400_000)
-    return time.monotonic() - begun
+def hold_gil_for(seconds: int) -> None:
+    """One call of C that keeps the GIL, so that no other thread of the worker runs meanwhile."""
+    ctypes.PyDLL(None).sleep(seconds)
 
 
 def leave_orphan(seconds: float) -> int:

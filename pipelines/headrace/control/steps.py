@@ -55,7 +55,7 @@ def start_step(run: Run, name: str) -> Ticket | StepResult:
     Raises:
         CapacityError: A lease is needed and the site has no room for it.
     """
-    planned = step_of(run.recipe, run.request.kind, name)
+    planned = _planned(run, name)
     latest = ledger().latest_attempt(run.run_id, name)
     if latest is not None:
         attached = _resume(run, latest)
@@ -77,7 +77,7 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
     result = mailbox.outcome(folder)
     if result is None or result.state is StepState.LOST:
         result = _explained(run, ticket, result)
-    kind = _kind_of(run, ticket.step)
+    kind = _planned(run, ticket.step).kind
     if kind == "pack" and run.request.kind == "train" and result.state is StepState.SUCCEEDED:
         result = judged(run.recipe, run.site, result)
     if result.state is not StepState.SUCCEEDED:
@@ -225,7 +225,7 @@ def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
 
 def _resubmit(run: Run, latest: AttemptRecord) -> Ticket | None:
     """An attempt that is in the ledger but in no mailbox: the writer ended in between."""
-    if leases.current(run, _role_of(run, latest.step)) == latest.lease_id:
+    if leases.current(run, _planned(run, latest.step).role) == latest.lease_id:
         return _put(run, latest)
     record_lost(latest)
     return None
@@ -253,7 +253,7 @@ def _submit(run: Run, planned: PlannedStep, attempt: int) -> Ticket:
 
 
 def _put(run: Run, record: AttemptRecord) -> Ticket:
-    planned = step_of(run.recipe, run.request.kind, record.step)
+    planned = _planned(run, record.step)
     spec = StepSpec(
         key=record.key,
         kind=record.kind,
@@ -283,12 +283,8 @@ def _ticket(record: AttemptRecord, lease: LeaseFolder, folder: StepFolder) -> Ti
     )
 
 
-def _role_of(run: Run, step: str) -> str:
-    return step_of(run.recipe, run.request.kind, step).role
-
-
-def _kind_of(run: Run, step: str) -> str:
-    return step_of(run.recipe, run.request.kind, step).kind
+def _planned(run: Run, step: str) -> PlannedStep:
+    return step_of(run.recipe, run.request.kind, step)
 
 
 def _result_of(attempt: AttemptRecord) -> StepResult:

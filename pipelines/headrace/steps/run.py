@@ -38,7 +38,12 @@ def run_step(folder: StepFolder) -> StepResult:
     existing = read_record(folder.result, StepResult)
     if existing is not None:
         return existing
-    context = open_context(folder)
+    try:
+        context = open_context(folder)
+    except HeadraceError as error:
+        if not folder.spec.exists():
+            raise  # no step at all
+        return _unreadable(folder, error)
     context.event("started", kind=context.spec.kind, attempt=context.spec.attempt)
     with Reporter(context) as reporter:
         result = _outcome(context)
@@ -59,6 +64,18 @@ def open_context(folder: StepFolder) -> StepContext:
         raise StepError(f"{folder.path} holds no spec.json", "Give the folder of a step.")
     recipe, site = resolved(RunFolder(Path(spec.run_folder)))
     return StepContext(folder=folder, spec=spec, recipe=recipe, site=site)
+
+
+def _unreadable(folder: StepFolder, error: HeadraceError) -> StepResult:
+    """The result of a step whose own description cannot be read."""
+    failure = failure_of(error)
+    now = time.time()
+    result = StepResult(
+        state=_state(failure.failure_class), failure=failure, started_at=now, finished_at=now
+    )
+    _tell(str(folder.path), failure)
+    write_record(folder.result, result)
+    return result
 
 
 def _outcome(context: StepContext) -> StepResult:

@@ -19,7 +19,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import registry
 from headrace.steps.records import StepResult, StepSpec, StepStatus
 from headrace.steps.reporter import Rate
-from headrace.steps.run import failure_of, run_step
+from headrace.steps.run import failure_of, main, run_step
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
 from support.waiting import wait_until
@@ -213,6 +213,18 @@ def test_a_full_disk_is_told_with_the_file_and_what_is_free(tmp_path):
 def test_folder_without_spec(tmp_path):
     with pytest.raises(StepError, match=r"holds no spec\.json"):
         run_step(StepFolder(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b'{"key": ', b'{"kind": 3}', b"\xff"])
+def test_a_damaged_spec_ends_the_step_with_what_is_wrong(step, content, monkeypatch):
+    step.spec.write_bytes(content)
+    monkeypatch.setattr("headrace.steps.run.die_with_parent", lambda: None)
+    assert main([str(step.path)]) == 0
+    result = read_record(step.result, StepResult)
+    assert result is not None
+    assert result.state is StepState.FAILED
+    assert result.failure is not None
+    assert str(step.spec) in result.failure.message
 
 
 def test_unknown_kind_lists_the_valid_ones():
