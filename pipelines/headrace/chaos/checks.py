@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,6 @@ _STAGED = "tier/"
 """What is staged may be removed once nobody uses it."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}|\.[0-9a-f]{32}")
 """Names of what `storage.atomic` and the mailbox write before it has its final name."""
-_MEMORY = Path("/dev/shm")
 
 
 class Result(BaseModel):
@@ -85,14 +84,23 @@ def differences(found: Result, reference: Result) -> Iterator[str]:
     yield from (f"file {name} is missing" for name in missing if not name.startswith(_STAGED))
 
 
-def left_over(home: Path, run: RunRecord, reference: Result, pids: set[int]) -> Iterator[str]:
-    """What the run left behind that the reference did not, processes apart."""
+def left_over(
+    home: Path, run: RunRecord, reference: Result, memory: Iterable[Path]
+) -> Iterator[str]:
+    """What the run left behind that the reference did not, processes apart.
+
+    Args:
+        home: Home of the run.
+        run: The run.
+        reference: What is there of the run that nobody disturbs.
+        memory: Shared memory that the run had while it was going on.
+    """
     extra = sorted(_files(home, run.run_id) - reference.files)
     yield from (f"file {name}" for name in extra)
     leases = SiteFolder(home).leases
     temporary = (path for path in leases.rglob(".*") if _TEMPORARY.fullmatch(path.name))
     yield from (f"temporary {path.relative_to(home)}" for path in temporary)
-    yield from (f"memory {name}" for name in _of_processes(pids))
+    yield from (f"memory {path}" for path in memory if path.exists())
     yield from (f"open lease {view.lease_id}" for view in views(SiteFolder(home)))
     yield from (f"lease {each.folder.lease_id}: {each.why}" for each in leftovers(SiteFolder(home)))
     yield from _disagreements(home, run.run_id)
@@ -101,13 +109,6 @@ def left_over(home: Path, run: RunRecord, reference: Result, pids: set[int]) -> 
 def _files(home: Path, run_id: str) -> frozenset[str]:
     found = (path for folder in _KEPT for path in (home / folder).rglob("*") if path.is_file())
     return frozenset(str(path.relative_to(home)).replace(run_id, "RUN") for path in found)
-
-
-def _of_processes(pids: set[int]) -> Iterator[str]:
-    """Shared memory of PyTorch whose name has the id of one of these processes."""
-    for entry in _MEMORY.glob("torch_*"):
-        if entry.name.split("_")[1] in map(str, pids):
-            yield entry.name
 
 
 def _disagreements(home: Path, run_id: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from headrace.chaos.phases import phase_of
-from headrace.chaos.processes import Processes, describe
+from headrace.chaos.processes import Processes, describe, shared_memory
 from headrace.chaos.trials import Trial
 
 Spans = Mapping[str, float]
@@ -53,6 +53,9 @@ class Disturbance:
         self._victim: psutil.Process | None = None
         self._goes_on_at: float | None = None
         self.hit: Hit | None = None
+        """What was hit; None before."""
+        self.memory: frozenset[Path] = frozenset()
+        """Shared memory that the run's processes had then."""
 
     @property
     def is_over(self) -> bool:
@@ -86,6 +89,7 @@ class Disturbance:
         candidates = victims or list(living)
         if candidates:
             victim = candidates[int(self._trial.which * len(candidates))]
+            self.memory = shared_memory(living)
             self._strike(victim, living[victim], phase)
 
     def _strike(self, victim: psutil.Process, role: str, phase: str) -> None:

@@ -70,8 +70,8 @@ class DisturbedRun:
     def _judged(self, run: RunRecord | None, seconds: float, left: tuple[str, ...]) -> Outcome:
         faults = tuple(wrong(self._home, run, self._reference))
         if run is not None:
-            pids = self._processes.pids
-            left += tuple(left_over(self._home, run, self._reference, pids))
+            memory = self._disturbance.memory
+            left += tuple(left_over(self._home, run, self._reference, memory))
         return self._outcome(seconds=seconds, wrong=faults, left=left)
 
     def _outcome(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -10,10 +12,12 @@ import psutil
 HOME = "HEADRACE_HOME"
 """Environment variable that all processes of a run inherit; each trial has a home of its own."""
 
+_MEMORY = "/dev/shm"
 _YOUNG_S = 2.0
 """A process as old as that has replaced what it was forked from."""
 
 _PAUSE_S = 0.05
+_TRACKERS_S = 10.0
 
 _BY_NAME = (("rank ", "rank"), ("predictor", "predictor"))
 _BY_COMMAND = (
@@ -53,8 +57,6 @@ class Processes:
     def __init__(self, home: Path) -> None:
         self._home = str(home)
         self._others: set[psutil.Process] = set()
-        self.pids: set[int] = set()
-        """Ids of all that were ever seen."""
 
     def living(self) -> dict[psutil.Process, str]:
         """Those that live now, with their roles, in the order of their ids."""
@@ -70,13 +72,14 @@ class Processes:
                     self._others.add(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-        self.pids.update(process.pid for process in found)
         return found
 
     def kill(self) -> None:
-        """End all of them, those started meanwhile too."""
+        """End all of them, those started meanwhile too; trackers, which tidy up, last."""
+        until = time.monotonic() + _TRACKERS_S
         while found := self.living():
-            for process in found:
+            others = [process for process, role in found.items() if role != "tracker"]
+            for process in others if time.monotonic() < until else found:
                 try:
                     process.kill()
                 except psutil.NoSuchProcess:
@@ -86,6 +89,21 @@ class Processes:
     def _is_mine(self, process: psutil.Process) -> bool:
         is_over = process.status() == psutil.STATUS_ZOMBIE
         return not is_over and process.environ().get(HOME) == self._home
+
+
+def shared_memory(found: Iterable[psutil.Process]) -> frozenset[Path]:
+    """What of the machine's named shared memory these processes have mapped."""
+    mapped = {inode for process in found for inode in _mapped(process)}
+    return frozenset(Path(each) for each in os.scandir(_MEMORY) if each.inode() in mapped)
+
+
+def _mapped(process: psutil.Process) -> Iterator[int]:
+    """Inodes; the name that the kernel shows of a semaphore is one that it had only at first."""
+    try:
+        lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+    except OSError:  # gone meanwhile
+        return
+    yield from (int(line.split()[4]) for line in lines if f" {_MEMORY}/" in line)
 
 
 def describe(found: dict[psutil.Process, str]) -> tuple[str, ...]:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from headrace.chaos.processes import Processes, describe, role_of
+from headrace.chaos.processes import Processes, describe, role_of, shared_memory
 from support.sleepers import sleeper
 from support.waiting import wait_until
 
@@ -41,5 +46,30 @@ def test_processes_of_this_home_alone_are_found_and_ended(tmp_path: Path):
         processes.kill()
         assert mine.wait(30) == -9
         assert other.poll() is None
-        assert processes.pids == {mine.pid}
         assert not processes.living()
+
+
+def test_named_semaphores_are_shared_memory():
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    name = Path("/dev/shm") / f"sem.{semaphore._semlock.name.removeprefix('/')}"
+    assert name.exists()
+    assert name in shared_memory([psutil.Process()])
+
+
+def test_trackers_end_last_so_that_no_semaphore_stays(tmp_path: Path):
+    code = (
+        "import multiprocessing, time; s = multiprocessing.get_context('spawn').Semaphore(); "
+        "print(flush=True); time.sleep(600)"
+    )
+    processes = Processes(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HEADRACE_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        memory = shared_memory(processes.living())
+        assert memory
+        processes.kill()
+    assert [path for path in memory if path.exists()] == []
