@@ -58,7 +58,10 @@ FORBIDDEN = ("os.system", "subprocess.Popen", "headrace.processes.spawn_detached
             for name in FORBIDDEN
         ),
         *(
-            (["blobs", NESTED.format(name)], [f"does not allow the target '{name}'", "Allowed there: "])
+            (
+                ["blobs", NESTED.format(name)],
+                [f"does not allow the target '{name}'", "Allowed there: "],
+            )
             for name in FORBIDDEN
         ),
     ],

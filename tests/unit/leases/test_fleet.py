@@ -247,7 +247,7 @@ def test_an_item_that_does_not_listen_is_killed_with_its_worker(
 
 
 def test_a_worker_that_holds_the_gil_is_kept(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
-    """pains 21: Dask gives up a silent worker after ten heartbeats of half a second at the least."""
+    """pains 21: Dask gives up a silent worker after ten heartbeats of half a second at least."""
     fleet.on_nodes(fleet_functions.hold_gil_for, [(9,), (9,)], nodes)
     assert fleet.nodes(2, 1) == nodes
 
