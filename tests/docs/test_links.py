@@ -55,3 +55,20 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# A *fine* page\n[a](#a-fine-page) [b](#no) [c](none.md) [d](page.md#no)\n")
     assert broken(page) == ["#no", "none.md", "page.md#no"]
+
+
+_TEST = re.compile(r"`((?:tests/[\w/]+\.py)|(?:test_\w+(?:\.py)?))`")
+
+
+def test_tests_that_pages_name_exist() -> None:
+    files = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {path.name for path in files}
+    functions = set(re.findall(r"def (test_\w+)", "\n".join(files.values())))
+    named = [(page, name) for page in pages() for name in _TEST.findall((ROOT / page).read_text())]
+    assert len(named) > 20
+    lost = [
+        (page, name)
+        for page, name in named
+        if not (ROOT / name).is_file() and name not in names and name not in functions
+    ]
+    assert lost == []
