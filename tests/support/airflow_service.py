@@ -55,7 +55,7 @@ roles:
 tiers:
   - {{name: disk, folder: "{home}/cache", budget: 2GiB}}
 allowed_code: [{code}]
-allowed_outputs: ["{home}/held"]
+allowed_outputs: ["{home.parent}"]
 limits: {{max_leases: {max_leases}, step_poll: 0.5, heartbeat: 1, lost_after: 60}}
 """
 

@@ -17,10 +17,7 @@ from support.airflow_service import LONG_S, AirflowService
 from support.waiting import wait_until
 
 STOPPED_WITHIN_S = 60.0
-"""Work that a user has ended must be gone after this time; the promise of the web UI."""
-
-REAPED_WITHIN_S = 90.0
-"""The same when only the reaper is left to see it: its period, its start, and the end itself."""
+"""Work that a user has ended must be gone after this time, also when only the reaper sees it."""
 
 HOLD_AT = 12
 """Optimizer steps after which training waits; the last checkpoint before it is two steps older."""
