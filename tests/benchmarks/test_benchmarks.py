@@ -47,7 +47,8 @@ def test_reading_with_all_peers(tmp_path):
     for table in tables:
         limits = {row.name for row in table.rows if row.kind == "limit"}
         assert limits
-        check_rows(table, {*limits, "headrace", "headrace, prefetch off", *peers})
+        own = {"headrace", "headrace, prefetch off", "headrace, samples verified"}
+        check_rows(table, {*limits, *own, *peers})
         assert table.headrace_over["DataLoader over files"] > 0
         assert table.headrace_over["h5py, a read a sample"] > 0
     assert [table.title.split()[3] for table in tables] == ["3,072", "110,592"]

@@ -22,6 +22,7 @@ from headrace.bench.workspace import remove, workspace
 from headrace.data.gather import Found, Gatherer
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
+from headrace.data.reading import Reading as LoaderReading
 from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
 
@@ -60,12 +61,14 @@ def bench_read(options: ReadOptions, tick: Tick) -> tuple[Table, ...]:
     return tuple(_table(options, size, told) for size, told in for_each(options.sizes, tick))
 
 
-def loader_epoch(folder: Path, batch_size: int, prefetch: bool = True) -> Epoch:
+def loader_epoch(
+    folder: Path, batch_size: int, *, prefetch: bool = True, verify: bool = False
+) -> Epoch:
     """Passes over a dataset by headrace's loader, each shuffled anew."""
     dataset = ShardedDataset(folder, SPLIT)
     order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=batch_size)
     ahead = DataSpec().prefetch if prefetch else 0
-    loader = BatchLoader(dataset, order, prefetch=ahead)
+    loader = BatchLoader(dataset, order, prefetch=ahead, reading=LoaderReading(verify=verify))
     epochs = iter(range(2**60))
 
     def epoch() -> Iterator[Pair]:
@@ -140,12 +143,10 @@ def _own_variants(
 ) -> list[Variant]:
     write_dataset(folder / "headrace", samples, shape.sample_bytes)
     limit = _reader(options, samples, _limit_epoch(samples, shape.batch_size))
-    readers = {
-        prefetch: _reader(
-            options, samples, loader_epoch(folder / "headrace", shape.batch_size, prefetch)
-        )
-        for prefetch in (True, False)
-    }
+    at_once, alone, verified = (
+        _reader(options, samples, loader_epoch(folder / "headrace", shape.batch_size, **how))
+        for how in ({}, {"prefetch": False}, {"verify": True})
+    )
     mapped = _reader(options, samples, _mapped_epoch(folder / "headrace", shape.batch_size))
     return [
         *(_limit_variant(limit, num_threads) for num_threads in sorted({1, _num_threads()})),
@@ -159,14 +160,20 @@ def _own_variants(
             name="headrace",
             kind="headrace",
             is_yardstick=True,
-            lap=lambda is_warm_up: read_lap(readers[True], is_warm_up),
+            lap=lambda is_warm_up: read_lap(at_once, is_warm_up),
             settings=lambda: "BatchLoader as in training, full shuffle",
         ),
         Variant(
             name="headrace, prefetch off",
             kind="headrace",
-            lap=lambda is_warm_up: read_lap(readers[False], is_warm_up),
+            lap=lambda is_warm_up: read_lap(alone, is_warm_up),
             settings=lambda: "each batch read when it is asked for",
+        ),
+        Variant(
+            name="headrace, samples verified",
+            kind="headrace",
+            lap=lambda is_warm_up: read_lap(verified, is_warm_up),
+            settings=lambda: "data.verify_samples",
         ),
     ]
 
