@@ -147,7 +147,7 @@ def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None
     ("batch", "reason"),
     [
         ({"partition": "nope"}, "invalid partition specified: nope"),
-        ({"memory_per_node": "1TiB"}, "Memory specification can not be satisfied"),
+        ({"memory_per_node": "1TiB"}, "Requested node configuration is not available"),
     ],
 )
 def test_a_job_that_slurm_refuses_ends_the_run_with_slurms_reason(
