@@ -137,3 +137,11 @@ def test_a_damaged_file_is_named(lease):
     folder.status.write_text(json.dumps({"state": "dancing"}))
     with pytest.raises(StepError, match=r"status\.json does not hold a StepStatus"):
         mailbox.status(folder)
+
+
+@pytest.mark.parametrize(("code", "killed"), [(-9, True), (1, False), (0, False)])
+def test_only_a_signal_kills_a_driver(lease, code: int, killed: bool):
+    folder = mailbox.submit(lease, spec())
+    assert not mailbox.was_killed(folder)
+    write_json(folder.exit, {"code": code, "at": 12.0})
+    assert mailbox.was_killed(folder) is killed
