@@ -72,7 +72,7 @@ class DataSpec(Part):
     read_ahead: int | None = Field(default=None, ge=1)
     """Shards fetched ahead when they are not on the node; null: one window, at least 2."""
     verify_samples: bool = False
-    """Compare the checksum of each sample that is read; costs reading speed."""
+    """Compare the checksum of each sample that is read; reading is about ten times slower."""
     on_bad_shard: Literal["stop", "skip"] = "stop"
     """`skip`: check all shards at the start of a run, train without the damaged ones."""
     sample_transforms: tuple[Target, ...] = ()
