@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from difflib import unified_diff
 from importlib import import_module
 from itertools import chain, islice, zip_longest
@@ -204,7 +204,8 @@ def outcomes(mutants: list[MutationSpec], processes: int) -> Iterator[Outcome]:
             (clone / ".venv").symlink_to(Path(".venv").absolute())
             clones.put(str(clone))
         with ProcessPoolExecutor(processes, initializer=enter_clone, initargs=(clones,)) as pool:
-            yield from pool.map(try_mutant, mutants)
+            tried = [pool.submit(try_mutant, mutant) for mutant in mutants]
+            yield from (each.result() for each in as_completed(tried))
 
 
 def main() -> None:
