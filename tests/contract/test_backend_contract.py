@@ -104,6 +104,7 @@ class BackendContract:
         assert processes_of(folder) == []
         wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 120, "an outcome")
         client.end(folder)  # harmless
+        assert not folder.tls.exists()  # nobody needs its key any more
 
     def test_every_port_asks_for_the_key_of_the_lease(self, site: Path) -> None:
         """Other accounts of the machine reach the ports, and Dask runs what it is sent."""

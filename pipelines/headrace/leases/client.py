@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 
@@ -116,7 +117,7 @@ def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
 
 
 def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
-    """End the lease and leave nothing of it running.
+    """End the lease; nothing of it runs any more, and its key is gone.
 
     Args:
         folder: The lease; one that has ended is fine.
@@ -133,6 +134,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     if before is not LeaseState.LOST and folder.host.exists():
         _wait(lambda: folder.closed.exists() and not host_alive(folder), grace_s)
     backend(asked.role.backend).kill_leftovers(folder)
+    shutil.rmtree(folder.tls, ignore_errors=True)  # others may be ending the lease as well
     if not folder.closed.exists():
         final = LeaseState.CLOSED if before.is_active else before
         write_if_room(folder.closed, Ending(state=final, reason=why))
