@@ -31,6 +31,7 @@ class _Driver:
     process: subprocess.Popen[bytes]
     cancelled_at: float | None = None
     has_ended: bool = False
+    why: str = ""
 
 
 class Drivers:
@@ -68,10 +69,16 @@ class Drivers:
             self._claim(folder)
             self._next += 1
 
-    def end_all(self, grace_s: float = 3.0) -> None:
-        """End all drivers with everything below them, and record it."""
+    def end_all(self, why: str, grace_s: float = 3.0) -> None:
+        """End all drivers with everything below them, and record it.
+
+        Args:
+            why: Why the lease ends.
+            grace_s: Seconds between SIGTERM and SIGKILL.
+        """
         trees = [process for driver in self._running for process in _descendants(driver)]
         for driver in self._running:
+            driver.why = why if driver.process.poll() is None else ""
             driver.process.terminate()
         deadline = time.monotonic() + grace_s
         for driver in self._running:
@@ -126,7 +133,7 @@ def _collect(driver: _Driver) -> bool:
             os.killpg(driver.process.pid, signal.SIGKILL)
         logger.info("Step %d: driver ended with code %d", driver.folder.number, code)
     try:
-        _write_exit(driver.folder, code)
+        _write_exit(driver.folder, code, driver.why)
     except OSError as error:
         if not is_full(error):
             raise
@@ -134,9 +141,9 @@ def _collect(driver: _Driver) -> bool:
     return True
 
 
-def _write_exit(folder: StepFolder, code: int) -> None:
+def _write_exit(folder: StepFolder, code: int, why: str = "") -> None:
     # the record is DriverExit of headrace.steps, a layer above
-    write_json(folder.exit, {"code": int(code), "at": time.time()})
+    write_json(folder.exit, {"code": int(code), "at": time.time(), "why": why})
 
 
 def _descendants(driver: _Driver) -> list[psutil.Process]:

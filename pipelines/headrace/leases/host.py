@@ -75,7 +75,8 @@ class Host:
         try:
             return await self._watch(opening, beating)
         finally:
-            await asyncio.to_thread(self._drivers.end_all)
+            why = read_text(self._folder.close) or "its host failed"
+            await asyncio.to_thread(self._drivers.end_all, why)
             await _close(opening)
             beating.cancel()
 

@@ -137,6 +137,8 @@ def was_killed(folder: StepFolder) -> bool:
 def _without_result(folder: StepFolder, ended: DriverExit) -> StepResult:
     if folder.cancel.exists():
         return _cancelled(folder, ended.at)
+    if ended.why:
+        return _lost(folder, f"Its lease ended while it ran: {ended.why}", ended.at)
     cause = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
     why = f"The step driver ended with {cause} and left no result; see {folder.logs}/driver.log"
     return _lost(folder, why, ended.at)

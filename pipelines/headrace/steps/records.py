@@ -114,3 +114,5 @@ class DriverExit(Record):
     """Exit code; minus the signal number when a signal ended it."""
     at: float
     """When, seconds since the epoch."""
+    why: str = ""
+    """Why the lease ended, which ended it; empty when it was not the lease."""

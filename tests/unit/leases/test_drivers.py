@@ -123,10 +123,15 @@ def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
     drivers = Drivers(lease, os.environ)
     drivers.tick()
     assert _started(folder)
-    drivers.end_all(grace_s=2.0)
+    drivers.end_all("its owner has gone", grace_s=2.0)
     assert not _drivers_of(folder)
     assert folder.exit.exists()
     assert drivers.num_running == 0
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.state is StepState.LOST
+    assert result.failure is not None
+    assert result.failure.message == "Its lease ended while it ran: its owner has gone"
 
 
 def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
