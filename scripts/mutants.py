@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from difflib import unified_diff
 from importlib import import_module
@@ -39,6 +39,9 @@ PACKAGES = ("control", "data", "leases", "recipe", "shards", "steps")
 LEFT_OUT = re.compile(r"BitOr|_(Eq|NotEq|Lt|LtE|Gt|GtE)_Is(Not)?$|_Is_Eq$|_IsNot_NotEq$")
 """Operators that change annotations (`X | None`), or that compare numbers by identity."""
 
+NO_CODE = re.compile(r"@dataclass\(|_?[A-Z][A-Z0-9_]* =")
+"""Beginnings of lines that are left out: how a record is declared, and a constant's tuned value."""
+
 SLOW_LIBRARIES = ("distributed", "h5py", "lightning", "sqlalchemy", "torchmetrics")
 
 CHECKED_HASH = PycInvalidationMode.CHECKED_HASH
@@ -50,6 +53,9 @@ TEST_LIMIT_S = 120
 
 LIMIT_S = 1800.0
 """Tests that have not ended after this time hang where no test's own limit reaches them."""
+
+
+Rounds = Callable[[Path], Iterator[list[str]]]
 
 
 class Outcome(NamedTuple):
@@ -71,6 +77,7 @@ class Outcome(NamedTuple):
 def mutants_of(module: Path) -> list[list[MutationSpec]]:
     """All mutants of a module, those of one place together."""
     nodes = list(ast_nodes(get_ast_from_path(module)))
+    lines = module.read_text().splitlines()
     places: dict[tuple[int, int], list[MutationSpec]] = {}
     for name in operator_names():
         operator = get_operator(name)
@@ -78,7 +85,8 @@ def mutants_of(module: Path) -> list[list[MutationSpec]]:
             continue
         found = chain.from_iterable(map(operator().mutation_positions, nodes))
         for number, (start, end) in enumerate(found):
-            places.setdefault(start, []).append(MutationSpec(module, name, number, start, end))
+            if not NO_CODE.match(lines[start[0] - 1]):
+                places.setdefault(start, []).append(MutationSpec(module, name, number, start, end))
     return list(places.values())
 
 
@@ -105,17 +113,23 @@ def dotted(path: str | Path) -> str:
     return ".".join(Path(path).with_suffix("").parts[1:])
 
 
-def rounds(module: Path) -> Iterator[list[str]]:
-    """The tests to run for a changed module, the quickest to notice first."""
+def near(module: Path) -> Iterator[list[str]]:
+    """The unit tests to run for a changed module, the quickest to notice first."""
     name, stem = dotted(module), module.stem
     users = [dotted(each) for each in naming([name], "pipelines/")]
-    near = naming([name], "tests/unit/")
+    naming_it = naming([name], "tests/unit/")
     own = f"tests/unit/{module.parts[2]}"
-    yield sorted(near, key=lambda file: stem not in file)
+    yield sorted(naming_it, key=lambda file: stem not in file)
     yield [own]
     if users:
-        far = set(naming(users, "tests/unit/")) - set(near)
-        yield sorted(each for each in far if not each.startswith(own))
+        others = set(naming(users, "tests/unit/")) - set(naming_it)
+        yield sorted(each for each in others if not each.startswith(own))
+
+
+def far(module: Path) -> Iterator[list[str]]:
+    """The tests of minutes, for changes that no unit test notices."""
+    name = dotted(module)
+    users = [dotted(each) for each in naming([name], "pipelines/")]
     yield [each for each in naming([name, *users], "tests/contract/") if "/test_" in each]
     yield [each for each in naming([name], "tests/integration/") if "/airflow/" not in each]
 
@@ -157,7 +171,7 @@ def result(tests: list[str]) -> tuple[str, str]:
     return word, test
 
 
-def try_mutant(mutant: MutationSpec) -> Outcome:
+def try_mutant(mutant: MutationSpec, rounds: Rounds) -> Outcome:
     """Run round after round until a test notices."""
     begun = time.monotonic()
     word, test = "survived", ""
@@ -190,7 +204,7 @@ def enter_clone(clones: Queue[str]) -> None:
         raise RuntimeError(f"tests fail without a mutant, too: {test}")
 
 
-def outcomes(mutants: list[MutationSpec], processes: int) -> Iterator[Outcome]:
+def outcomes(mutants: list[MutationSpec], rounds: Rounds, processes: int) -> Iterator[Outcome]:
     """Try the mutants in as many clones as there are processes."""
     clones: Queue[str] = Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -204,26 +218,28 @@ def outcomes(mutants: list[MutationSpec], processes: int) -> Iterator[Outcome]:
             (clone / ".venv").symlink_to(Path(".venv").absolute())
             clones.put(str(clone))
         with ProcessPoolExecutor(processes, initializer=enter_clone, initargs=(clones,)) as pool:
-            tried = [pool.submit(try_mutant, mutant) for mutant in mutants]
+            tried = [pool.submit(try_mutant, mutant, rounds) for mutant in mutants]
             yield from (each.result() for each in as_completed(tried))
 
 
 def main() -> None:
-    """Try a sample; print each outcome, then what survived and how many did."""
+    """Try a sample by unit tests, and what survives by contract tests; print each outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=300, help="mutants to try")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--processes", type=int, default=2, help="tests run at once")
     asked = parser.parse_args()
     done = []
-    for outcome in outcomes(sample(asked.number, asked.seed), asked.processes):
-        sys.stdout.write(f"{outcome}\n")
-        sys.stdout.flush()
-        done.append(outcome)
-    survived = [each for each in done if each.word == "survived"]
-    for outcome in survived:
-        sys.stdout.write(f"\n{outcome}\n{outcome.diff}\n")
-    sys.stdout.write(f"\n{len(done)} mutants: {dict(Counter(each.word for each in done))}\n")
+    mutants = sample(asked.number, asked.seed)
+    for rounds in (near, far):
+        for outcome in outcomes(mutants, rounds, asked.processes):
+            shown = f"\n{outcome.diff}" if outcome.word == "survived" else ""
+            sys.stdout.write(f"{outcome}{shown}\n")
+            sys.stdout.flush()
+            done.append(outcome)
+        sys.stdout.write(f"\n{len(done)} mutants: {dict(Counter(each.word for each in done))}\n")
+        mutants = [each.mutant for each in done if each.word == "survived"]
+        done = [each for each in done if each.word != "survived"]
 
 
 if __name__ == "__main__":
