@@ -22,12 +22,11 @@ class ShardSearch:
 
     def __init__(self, ends: NDArray[np.int64]) -> None:
         self._ends = ends
-        self._shift = 0
         self._firsts: NDArray[np.int64] | None = None
         num_samples = int(ends[-1]) if len(ends) else 0
         smallest = int(np.diff(ends[:-1], prepend=0).min(initial=num_samples))
-        if smallest and num_samples >> (smallest.bit_length() - 1) <= _MAX_SPANS:
-            self._shift = smallest.bit_length() - 1
+        self._shift = smallest.bit_length() - 1
+        if smallest and num_samples >> self._shift <= _MAX_SPANS:
             starts = np.arange(0, num_samples, 1 << self._shift, dtype=np.int64)
             self._firsts = ends.searchsorted(starts, side="right")
 

@@ -106,6 +106,17 @@ def test_a_lease_that_fails_to_open_is_tried_again(starting):
     assert ledger().run(run.run_id).state is StepState.SUCCEEDED
 
 
+def test_each_lease_is_released_after_the_last_step_that_needs_it(starting, monkeypatch):
+    run, released = make_run(), []
+    starting(0)
+    monkeypatch.setattr(module.leases, "release", lambda *told: released.append(told[1:]))
+    execute(run, nothing)
+    assert released == [
+        (role, f"step {step} was the last on this lease")
+        for role, step in (("cpu", "pack"), ("gpu", "evaluate"))
+    ]
+
+
 def test_a_lease_that_never_opens_ends_the_run(starting):
     run, calls = make_run(), starting(100)
     with pytest.raises(LeaseError, match="ended before the step"):

@@ -35,6 +35,11 @@ def test_two_that_ask_at_once_get_one_run(headrace_home):
     assert len(ledger().runs()) == 1
 
 
+def test_the_ledger_is_opened_once():
+    """Not a pool of connections for each look at it."""
+    assert ledger() is ledger()
+
+
 def test_an_ended_run_that_is_asked_for_again_belongs_to_who_asks(headrace_home):
     """As after `headrace resume` of a run whose task is then cleared in Airflow."""
     run = make_run(key="k", owner=ended_owner())

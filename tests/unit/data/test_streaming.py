@@ -24,6 +24,7 @@ from headrace.errors import ShardError, UserError
 from headrace.recipe.data import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
+from headrace.storage.gang_store import Traffic
 from headrace.storage.manifest import read_manifest
 from headrace.storage.store import open_store
 from headrace.storage.store_local import LocalStore
@@ -235,6 +236,18 @@ def test_a_folder_as_source_is_mapped_not_copied(afar):
     data = module(folder, ShardSource.at(str(afar)))
     assert sorted(ids(data.train_dataloader())) == list(range(50))
     assert not (folder / "stream").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "is_mapped"), [("datasets/small", True), ("s3://bucket/small", False)]
+)
+def test_a_node_with_a_part_and_no_group_maps_the_rest_when_that_is_a_folder(
+    tmp_path, monkeypatch, url, is_mapped
+):
+    monkeypatch.chdir(tmp_path)
+    Path(url).mkdir(parents=True)
+    source = ShardSource.of_node(url, None, 3, None, Traffic())
+    assert (source.folder is not None, source.through is None) == (is_mapped, is_mapped)
 
 
 def test_a_map_style_dataset_takes_what_is_missing_from_its_source(afar):

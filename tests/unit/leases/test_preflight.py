@@ -130,6 +130,24 @@ def test_gpus_that_nvidia_smi_lists():
     assert gpus.listed_gpus("GPU 0: A (UUID: x)\n  MIG 1g\nGPU 1: A (UUID: y)\n") == 2
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo 'GPU 0: A'; echo 'GPU 1: A'", ""),
+        ("echo 'GPU 0: A'", "nvidia-smi shows 1 of 2"),
+        ("echo broken >&2; exit 9", "nvidia-smi ended with code 9: broken"),
+    ],
+)
+def test_gpus_that_nvidia_smi_is_asked_for(
+    script: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "nvidia-smi").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert gpus.missing_gpus(2) == told
+
+
 def _report(*checks: Check) -> NodeReport:
     return NodeReport(node="node1", index=0, checks=checks)
 

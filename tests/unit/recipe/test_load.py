@@ -80,6 +80,7 @@ def test_a_fold_may_be_evaluated(recipe_file):
         (["dataset.soruce=x"], ["unknown key 'dataset.soruce'", "Did you mean 'source'"]),
         (["trainer.max_epochs=many"], ["trainer.max_epochs", "integer", "'many'"]),
         (["trainer.max_epochs=0"], ["trainer.max_epochs", "greater than or equal to 1"]),
+        (["trainer.val_every_epochs=0"], ["trainer.val_every_epochs", "or equal to 1"]),
         (["train.timeout=soon"], ["'soon' is no duration", "90s, 30min"]),
         (["pack.images=decoded"], ["pack.images", "'decode'", "'encoded'"]),
         (["dataset.splits={train: 0.5}"], ["splits add up to 0.5, not to 1"]),

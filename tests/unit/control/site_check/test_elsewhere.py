@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,6 +72,23 @@ def test_another_version_of_headrace_is_told(tmp_path: Path, monkeypatch: pytest
     *_, python = elsewhere.hosts(role, tmp_path, spec)
     assert python.grade.value == "fail"
     assert f"has headrace 0.0.1, this is {__version__}" in python.seen
+
+
+@pytest.mark.parametrize(
+    ("ssh", "grade", "seen"),
+    [("exit 0", "ok", "runs commands by ssh"), ("echo no route >&2; exit 255", "fail", "no route")],
+)
+def test_the_first_host_must_reach_the_others(
+    ssh: str, grade: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
+    (tmp_path / "ssh").chmod(0o700)
+    first = LocalCommands({"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    monkeypatch.setattr(elsewhere, "commands_of_hosts", lambda _: {"a": first, "b": HERE})
+    role = Role.model_validate({"backend": "ssh", "kind": "gang", "batch": {"hosts": ["a", "b"]}})
+    spec = job(tmp_path, sys.executable).model_copy(update={"nodes": 2})
+    *_, between = elsewhere.hosts(role, tmp_path, spec)
+    assert (between.subject, between.grade.value, between.seen) == ("a to b", grade, seen)
 
 
 def job(folder: Path, python: str, path: str = "") -> JobSpec:

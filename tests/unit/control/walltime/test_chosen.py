@@ -158,6 +158,13 @@ def test_after_a_time_out_the_next_lease_is_longer(
     assert words in found.why
 
 
+def test_the_first_step_that_was_kept_tells_how_long_the_rest_takes() -> None:
+    earlier_run()
+    run = make_run(site="chosen")
+    timed_out(run, 1.0, 2.0)
+    assert choice(run).seconds == 2100.0
+
+
 def test_a_queue_that_gives_less_is_told(sites: Path) -> None:
     answers(sites, "sinfo", "echo 'main*|30:00'")
     found = choice(make_run(site="chosen"))

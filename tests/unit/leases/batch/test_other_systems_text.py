@@ -12,6 +12,7 @@ from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.leases.batch import lsf, pbs, sge
 from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.jobs import STARTED, JobSpec, JobState
+from headrace.leases.batch.scripts import told
 from headrace.leases.batch.system import BatchSystem
 from headrace.leases.queued import BatchBackend, job_name, job_spec
 from headrace.leases.records import LeaseSpec
@@ -410,6 +411,18 @@ def test_a_submit_without_an_id_is_no_refusal(system: type[BatchSystem], output:
     job = _spec(_role("pbs", {}))
     with pytest.raises(AmbiguousSubmitError, match="no clear answer"):
         system(ScriptedCommands(Answer(0, output, ""))).submit(job)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(1, "see qsub(1)", "qsub: no such queue\nqsub: no such queue\n"),
+         "no such queue; see qsub(1)"),
+        (Answer(3, "\n", ""), "exit code 3"),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_refusal(answer: Answer, words: str):
+    assert told(answer) == words
 
 
 def test_an_answer_that_is_no_json_or_xml_is_an_error():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.leases.batch import lsf_queues, pbs_check, pbs_queues, sge_queues
+from headrace.leases.batch import lsf_check, lsf_queues, pbs_check, pbs_queues, sge_queues
 from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.findings import Finding
 from headrace.leases.batch.jobs import JobSpec
@@ -144,6 +144,26 @@ def test_the_queue_of_pbs_that_a_job_goes_to(server: Any, partition: str | None,
     assert [each.grade.value for each in found] == grades.split()
     if not (server or partition):
         assert "there is no default queue" in _words(found[-1])
+
+
+@pytest.mark.parametrize(
+    ("partition", "default", "told"),
+    [
+        (None, "Default Queues:  normal", ["normal takes no jobs: it is Closed"]),
+        ("gone normal", "", ["there is no queue 'gone'", "normal takes no jobs"]),
+        (None, "", ["there is no default queue Write `partition` under `batch`. Valid: normal."]),
+    ],
+)
+def test_the_queues_of_lsf_that_a_job_may_go_to(
+    partition: str | None, default: str, told: list[str]
+):
+    queues = LSF_STATUS.format(name="normal").replace("Open:Active", "Closed:Active")
+    answers = [*["10.1"] * 5, queues, default]
+    commands = ScriptedCommands(*(Answer(0, text, "") for text in answers))
+    found = lsf_check.CHECK.findings(commands, _job(partition=partition))
+    failed = [_words(each) for each in found if each.grade == "fail"]
+    assert len(failed) == len(told)
+    assert all(words in seen for words, seen in zip(told, failed, strict=True))
 
 
 def _job(**changes: Any) -> JobSpec:

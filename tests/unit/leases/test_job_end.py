@@ -1,0 +1,44 @@
+"""A job that runs, and whose host never reports, is given up after `start_timeout`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.leases.batch.jobs import JobSight, JobState
+from headrace.leases.job_end import overdue
+from headrace.recipe.site import Role
+from headrace.states import FailureClass
+from headrace.storage.atomic import write_text
+from headrace.storage.layout import SiteFolder
+from support.leases import lease_spec
+
+LEFT_S = 100.0 + 15.0  # start_timeout and lost_after
+
+
+@pytest.mark.parametrize(
+    ("since", "now", "has_host", "is_overdue"),
+    [
+        (1000.0, 1000.0 + LEFT_S, False, True),
+        (100.0, 300.0, False, True),
+        (1000.0, 999.0 + LEFT_S, False, False),
+        (1000.0, 1000.0 + LEFT_S, True, False),
+        (None, 1000.0 + LEFT_S, False, False),
+    ],
+)
+def test_a_job_whose_host_never_reports(
+    tmp_path: Path, since: float | None, now: float, has_host: bool, is_overdue: bool
+) -> None:
+    folder = SiteFolder(tmp_path).lease("demo-1")
+    if has_host:
+        write_text(folder.host, "{}")
+    spec = lease_spec(folder, Role(start_timeout=100.0))
+    sight = JobSight(
+        job_id="7", state=JobState.RUNNING, running_since=since, nodes=("n1", "n2"), seen_at=now
+    )
+    found = overdue(sight, folder, spec, "Slurm")
+    assert (found is not None) == is_overdue
+    if found is not None:
+        assert found.why.startswith("Slurm job 7 has been running on n1, n2 for more than 115 s")
+        assert (found.failure_class, found.bad_nodes) == (FailureClass.INFRASTRUCTURE, ("n1",))
