@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -13,10 +15,11 @@ import torch
 
 from headrace.data.reading import reading_of
 from headrace.data.targets import Allowed
-from headrace.errors import StepError
+from headrace.errors import HeadraceError, ShardError, StepError
 from headrace.evaluation.conclude import conclude
 from headrace.evaluation.job import ConcludeJob, PredictJob
-from headrace.evaluation.merge import write_predictions
+from headrace.evaluation.merge import Predictions, write_predictions
+from headrace.evaluation.plan import ShardTask
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.evaluation.split import split_on_node
 from headrace.processes import die_with_parent
@@ -26,9 +29,12 @@ from headrace.steps.kept_process import answer_calls
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import RunFolder
 from headrace.storage.peer_group import PeerGroup
+from headrace.storage.soundness import Soundness
+from headrace.storage.staged_folder import StagedFolder
 
 logger = logging.getLogger(__name__)
 
+_NUM_TRIES = 3
 _USING = ExitStack()
 """The staged copy that the predictor reads, which is not evicted meanwhile."""
 
@@ -36,26 +42,60 @@ _USING = ExitStack()
 def score(job: PredictJob) -> int:
     """Score the samples of one shard and write the predictions, atomically.
 
-    Model and data are loaded once and kept for the next shard.
+    Model and data are loaded once and kept for the next shard. A staged shard that is no longer
+    what was staged is staged anew, and scored again.
 
     Returns:
         Number of samples.
+
+    Raises:
+        StepError: The checkpoint is missing.
+        ShardError: The shard changes each time that it was staged.
     """
     checkpoint = Path(job.checkpoint)
     if not checkpoint.is_file():
         raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")
-    predictor = _predictor(
-        job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns, job.group
+    for _ in range(_NUM_TRIES):
+        predictor, sound = _loaded(
+            job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns, job.group
+        )
+        predictions = _scored(predictor, sound, job.task)
+        if predictions is not None:
+            write_predictions(Path(job.part), predictions)
+            return len(predictions.sample_id)
+        StagedFolder(predictor.dataset.folder, "").take_out([job.task.file])
+        forget()
+    raise ShardError(
+        f"The staged shard {job.task.file} on {platform.node()} changes again and again",
+        "Look at the node's memory and disk; resume the run on another one.",
     )
-    predictions = predictor.predict(job.task.first, job.task.num_samples)
-    write_predictions(Path(job.part), predictions)
-    return len(predictions.sample_id)
+
+
+def forget() -> None:
+    """Let go of model and data; the next call loads them anew."""
+    _loaded.cache_clear()
+    _USING.close()
+
+
+def _scored(predictor: Predictor, sound: Soundness, task: ShardTask) -> Predictions | None:
+    """Predictions of a shard, whose bytes are compared beside; None when they are wrong."""
+    with ThreadPoolExecutor(1, "recheck") as pool:
+        looking = pool.submit(sound.damaged, only=[task.file])
+        try:
+            predictions = predictor.predict(task.first, task.num_samples)
+        except HeadraceError:  # such as of a model that was given damaged samples
+            if not looking.result():
+                raise
+    if not looking.result() and not sound.changed([task.file]):
+        return predictions
+    logger.warning("The staged shard %s changed since it was verified", task.file)
+    return None
 
 
 @lru_cache(maxsize=1)
-def _predictor(
+def _loaded(
     run_folder: str, dataset: str, checkpoint: str, _: int, group: PeerGroup | None
-) -> Predictor:
+) -> tuple[Predictor, Soundness]:
     run = RunFolder(Path(run_folder))
     recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
     if recipe is None or site is None or recipe.evaluate is None:
@@ -64,10 +104,11 @@ def _predictor(
     torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
     _USING.close()
     split = _USING.enter_context(split_on_node(recipe, site, dataset, recipe.evaluate.split, group))
+    sound = Soundness(split.folder, split.shards if recipe.stage.verify else ())
     model, transforms = load_model(recipe, site, Path(checkpoint))
     device = choose_device(recipe.trainer.accelerator)
     logger.info("Evaluating %s on %s from %s", checkpoint, device, split.folder)
-    return Predictor(
+    predictor = Predictor(
         model=model.to(device),
         transforms=transforms,
         dataset=split,
@@ -75,6 +116,7 @@ def _predictor(
         device=device,
         reading=reading_of(recipe.data, Allowed.of(recipe, site)),
     )
+    return predictor, sound
 
 
 def _answer(job: PredictJob | ConcludeJob) -> object:

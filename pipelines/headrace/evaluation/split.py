@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import HeadraceError, ShardError
 from headrace.recipe.data import packed_split
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -16,8 +17,10 @@ from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import DEFAULT_ROOM, ShardSource
 from headrace.storage.gang_store import Traffic
 from headrace.storage.peer_group import PeerGroup
+from headrace.storage.soundness import Soundness, all_threads
 from headrace.storage.staged import staged
 from headrace.storage.staged_copy import StagingOptions
+from headrace.storage.staged_folder import StagedFolder
 
 
 @contextmanager
@@ -40,6 +43,8 @@ def split_on_node(
 
     Raises:
         HeadraceError: It cannot be staged.
+        ShardError: The block raised another error, and staged shards are damaged; the next stage
+            brings them anew.
     """
     stage, fold = recipe.stage, recipe.data.fold
     nothing_more = None if group is None else frozenset[str]()
@@ -47,7 +52,20 @@ def split_on_node(
     splits = (packed_split(split, fold),)
     with staged(dataset, site.tiers, splits, stage.verify, options=options) as copy:
         source = ShardSource.of_node(dataset, site.s3, DEFAULT_ROOM, group, Traffic())
-        yield ShardedDataset(copy.folder, split, source, fold)
+        held = ShardedDataset(copy.folder, split, source, fold)
+        sound = Soundness(copy.folder, held.shards if stage.verify else ())
+        try:
+            yield held
+        except HeadraceError as error:
+            damaged = sound.damaged(all_threads())
+            if not damaged:
+                raise
+            StagedFolder(copy.folder, copy.tier).take_out(damaged)
+            raise ShardError(
+                f"Staged shards in {copy.folder} changed since they were verified "
+                f"({', '.join(damaged)}); {error.what}",
+                "Resume the run: they are staged anew.",
+            ) from error
 
 
 def sample_ids(dataset: ShardedDataset) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,19 +38,29 @@ class Soundness:
         self._known: dict[str, StagedFile] = {}
         self._present()
 
-    def damaged(self, num_threads: int = 1, tick: Tick | None = None) -> tuple[str, ...]:
+    def damaged(
+        self,
+        num_threads: int = 1,
+        tick: Tick | None = None,
+        only: Collection[str] | None = None,
+    ) -> tuple[str, ...]:
         """Read all shards that are there; gives the files of those that are damaged.
 
         Args:
             num_threads: Shards that are read at once.
             tick: As above.
+            only: Files to look at; None for all.
         """
-        before = dict(self._known)
-        present = self._present()
-        changed = {file for file, was in before.items() if stat_of(self._folder / file) != was}
-        unchanged = [shard for shard in present if shard.file not in changed]
-        wrong = wrong_shards(self._folder, unchanged, num_threads, tick)
+        files = {shard.file for shard in self._shards} if only is None else set(only)
+        changed = self.changed(files)
+        asked = [shard for shard in self._present() if shard.file in files - changed]
+        wrong = wrong_shards(self._folder, asked, num_threads, tick)
         return tuple(sorted({*changed, *wrong}))
+
+    def changed(self, files: Iterable[str]) -> set[str]:
+        """Those of some files that have gone, were changed or replaced; reads none of them."""
+        known = ((file, self._known.get(file)) for file in files)
+        return {file for file, was in known if was and stat_of(self._folder / file) != was}
 
     def _present(self) -> list[ShardInfo]:
         """Shards that are there, with what they are like when they are first seen."""

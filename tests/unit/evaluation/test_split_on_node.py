@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
-from headrace.errors import ShardError
+from headrace.errors import ShardError, StepError
 from headrace.evaluation.merge import Predictions
 from headrace.evaluation.predictor import Predictor
 from headrace.evaluation.split import sample_ids, split_on_node
@@ -18,6 +19,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
+from headrace.storage import soundness
 from headrace.storage.manifest import Manifest
 from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.storage.peer_server import ShardServer, Shelf
@@ -140,6 +142,29 @@ def test_what_comes_from_the_source_is_checked(tmp_path, manifest, site):
         (source / missing.file).write_bytes(content)
         with pytest.raises(ShardError, match=Path(missing.file).name):
             predictor(split).predict(0, NUM_SAMPLES)
+
+
+def test_what_fails_by_a_damaged_copy_is_told_as_such(tmp_path, manifest, site, monkeypatch):
+    """The damaged shard is taken out, so that the next attempt stages it anew."""
+    monkeypatch.setattr(soundness, "SMALL_BYTES", 0)
+    source = tmp_path / "source"
+
+    def reading(fault: str) -> None:
+        with split_on_node(recipe(source), site, str(source), "test", None) as split:
+            nonlocal copy
+            copy = split.folder / manifest.shards[0].file
+            raise StepError(fault)
+
+    copy = Path()
+    with pytest.raises(StepError, match="not each was predicted"):
+        reading("not each was predicted")
+    status, content = copy.stat(), bytearray(copy.read_bytes())
+    content[-100] ^= 1
+    copy.write_bytes(content)
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(ShardError, match=copy.name):
+        reading("not each was predicted")
+    assert not copy.exists()
 
 
 def _alone(folder: Path) -> PeerGroup:
