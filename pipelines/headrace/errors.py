@@ -113,6 +113,10 @@ class ManifestError(DataError):
     """A manifest is missing, damaged or of a version this release cannot read."""
 
 
+class NoDatasetError(ManifestError):
+    """A place holds no manifest, so that it is no dataset."""
+
+
 class EvaluationError(DataError):
     """Predictions cannot be judged, or the model is judged as not good enough."""
 

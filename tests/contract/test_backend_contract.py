@@ -209,6 +209,7 @@ class BackendContract:
         assert client.state(folder, 15) is LeaseState.READY
 
     def test_a_hung_host_is_ended_by_the_reaper(self, site: Path) -> None:
+        """Pains 9."""
         folder = opened(site, self.role())
         host_of(folder).suspend()
         wait_until(lambda: client.state(folder, 2) is LeaseState.LOST, 90, "the loss to be seen")

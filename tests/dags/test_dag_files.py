@@ -72,6 +72,7 @@ def test_a_step_is_retried_soon_and_never_limited_by_airflow(dag_bag, dag_id):
 
 
 def test_the_reaper_is_on_and_leaves_time_to_end_things_within_a_minute(dag_bag):
+    """Pains 9."""
     reaper = dag_bag.dags["headrace_reaper"]
     assert reaper.schedule <= timedelta(seconds=30)
     assert reaper.max_active_runs == 1

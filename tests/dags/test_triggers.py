@@ -116,6 +116,7 @@ def step_trigger(lease, step):
     ],
 )
 def test_a_trigger_survives_the_way_to_another_triggerer(make, tmp_path):
+    """Pains 8."""
     trigger = make(tmp_path)
     path, arguments = trigger.serialize()
     module, _, name = path.rpartition(".")

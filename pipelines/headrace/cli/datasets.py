@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _EXIT_DAMAGED = 1
 _NUM_SHOWN = 20
 _UNSEALED = (
-    "an earlier release wrote the manifest, without a digest: that its statistics, counts of "
-    "classes and provenance are as they were cannot be told"
+    "an earlier release wrote the manifest, without a digest, and its statistics, counts of "
+    "classes and provenance are not computed anew: they may have been changed"
 )
 
 SiteOption = Annotated[

@@ -231,6 +231,9 @@ def _packed(outputs: Mapping[str, object]) -> str:
     if isinstance(num_left_out, int) and num_left_out:
         told.append(f"{num_left_out:,} more in quarantine (headrace inspect tells why)")
     told += ["reused"] if outputs.get("reused") is True else []
+    problems = outputs.get("passed_over")
+    if isinstance(problems, list):
+        told += [f"a new dataset, although pack.append is set: {problem}" for problem in problems]
     return ", ".join(told)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from headrace.errors import DataError, ManifestError, RecipeError
+from headrace.errors import DataError, ManifestError, NoDatasetError, RecipeError
 from headrace.packing.division import Listing
 from headrace.packing.labels import Labels, labels_of, shown
 from headrace.packing.listed import taken
@@ -17,6 +18,8 @@ from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.atomic import read_record
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
+
+logger = logging.getLogger(__name__)
 
 SETTINGS = "settings"
 """Key of the provenance: hash of the settings that a dataset was packed with."""
@@ -45,23 +48,34 @@ class Base:
         return FirstNumbers(sample_id=next_id, shard=next_shard, every=every)
 
 
-def find_base(target: Target, name: str, settings: str) -> Target | None:
+def find_base(target: Target, name: str, settings: str) -> tuple[Target | None, tuple[str, ...]]:
     """The dataset of that name and settings with the most versions; None for none.
+
+    Those of that name whose manifests are damaged are passed over with a warning.
 
     Args:
         target: Where a new dataset would go; others lie beside it.
         name: Name of the dataset.
         settings: Hash of the settings.
+
+    Returns:
+        It, and the warnings.
     """
     found: list[tuple[int, int, str, Target]] = []
+    warnings: list[str] = []
     for each in target.siblings(name):
         try:
             manifest = read_manifest_at(each.location, each.s3)
-        except ManifestError:
+        except NoDatasetError:  # such as of a pack that was interrupted
+            continue
+        except ManifestError as error:
+            if each.location != target.location:
+                warnings.append(str(error))
+                logger.warning("Nothing is added to %s: %s", each.location, error)
             continue
         if manifest.name == name and manifest.provenance.get(SETTINGS) == settings:
             found.append((manifest.version, manifest.num_samples, each.location, each))
-    return max(found, key=lambda one: one[:3])[3] if found else None
+    return max(found, key=lambda one: one[:3])[3] if found else None, tuple(warnings)
 
 
 def read_base(target: Target) -> Base:

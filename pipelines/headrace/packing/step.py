@@ -95,7 +95,8 @@ def run(context: StepContext) -> dict[str, Any]:
 
     Returns:
         `dataset` (folder or URL), `fingerprint`, `num_samples`, `num_shards`, `num_bytes`,
-        `num_quarantined` and `reused`.
+        `num_quarantined` and `reused`; `passed_over`: why datasets are not added to that
+        `pack.append` may be about.
 
     Raises:
         RecipeError: Source folder, patterns or labels do not fit.
@@ -122,7 +123,7 @@ def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     opened = _open(context)
     key = opened.key
     target = Target.of(context.site, context.recipe.pack.target, f"{spec.name}-{key[:12]}")
-    base = _base(context, opened, target)
+    base, warnings = _base(context, opened, target)
     target = base or target
     manifest = target.reusable(key)
     reused = manifest is not None
@@ -137,7 +138,8 @@ def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
                 manifest = work(context, open_fleet, opened, target)
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
-    return _outputs(target.location, manifest, reused=reused)
+    told = {"passed_over": list(warnings)} if warnings else {}
+    return {**_outputs(target.location, manifest, reused=reused), **told}
 
 
 def _open(context: StepContext) -> OpenedSource:
@@ -168,10 +170,12 @@ def _pack(
     return _published(context, target, merge(plan, packed, _provenance(context, opened)))
 
 
-def _base(context: StepContext, opened: OpenedSource, target: Target) -> Target | None:
-    """The dataset that samples are to be added to; None to make a new one."""
+def _base(
+    context: StepContext, opened: OpenedSource, target: Target
+) -> tuple[Target | None, tuple[str, ...]]:
+    """The dataset that samples are to be added to, None to make a new one; and warnings."""
     if not context.recipe.pack.append:
-        return None
+        return None, ()
     check_can_grow(opened.dataset, opened.listing)
     settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
     return find_base(target, context.recipe.dataset.name, settings)

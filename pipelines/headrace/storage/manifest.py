@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from headrace.errors import ManifestError, nearest
+from headrace.errors import ManifestError, NoDatasetError, nearest
 from headrace.recipe.data import TRAIN, VALIDATION
 from headrace.storage.atomic import AS_USUAL, write_bytes
 from headrace.storage.consistency import contradictions
@@ -271,9 +271,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise no_dataset(str(folder)) from None
 
 
-def no_dataset(place: str) -> ManifestError:
+def no_dataset(place: str) -> NoDatasetError:
     """The error for a place without a manifest."""
-    return ManifestError(
+    return NoDatasetError(
         f"{place} is no dataset: it holds no {FILE_NAME}",
         "Give the folder that `headrace run` or a pack step printed.",
     )

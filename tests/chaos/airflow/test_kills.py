@@ -111,7 +111,7 @@ def job(airflow_service: AirflowService, undisturbed: Result, rng: random.Random
 def test_components_of_airflow_are_killed(
     job: Job, airflow_service: AirflowService, undisturbed: Result
 ):
-    """The scheduler dies while the new triggerer takes over what the killed one watched."""
+    """Pains 8: the scheduler dies while a new triggerer takes over what the killed one watched."""
     job.reach_training()
     for name in ("triggerer", "scheduler"):
         assert not job.records.ledger.run(job.run_id).state.is_final

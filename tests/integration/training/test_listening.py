@@ -27,6 +27,7 @@ from support.training import (
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_ranks_listen_on_the_interface_of_the_lease_alone(tmp_path: Path, nodes: int) -> None:
+    """Pains 33."""
     notes = tmp_path / "notes"
     notes.mkdir()
     write_blobs(tmp_path / "dataset", train_samples=16)

@@ -165,6 +165,15 @@ def test_a_stage_tells_how_much_came_how_fast_and_from_where_the_rest_is_read():
     assert result_line(done) == "4GB, on shm, reused, 500MB left at the source"
 
 
+def test_a_pack_tells_why_it_does_not_add_to_a_dataset():
+    outputs = {"num_samples": 40, "passed_over": ["/data/d/manifest.json is damaged\n  Restore it"]}
+    told = result_line(StepView(name="pack", state=StepState.SUCCEEDED, outputs=outputs))
+    assert told == (
+        "40 samples, a new dataset, although pack.append is set: /data/d/manifest.json is damaged\n"
+        "  Restore it"
+    )
+
+
 def test_a_training_tells_what_it_did_without_and_what_it_fetched():
     outputs = {"steps": 1200, "metrics": {}}
     done = StepView(name="train", state=StepState.SUCCEEDED, outputs=outputs)

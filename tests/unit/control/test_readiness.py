@@ -59,6 +59,7 @@ CASES = [
 def test_a_packed_dataset_is_looked_at_by_plan_and_run(
     tmp_path: Path, fields, splits, overrides, error, words
 ) -> None:
+    """Pains 29: before anything is submitted."""
     folder = dataset(tmp_path / "d", *fields, **splits)
     recipe = load_recipe("digits", asked(folder, *overrides))
     with pytest.raises(error, match=words):

@@ -42,6 +42,7 @@ def state_of(run) -> tuple[StepState, list[StepState], list[LeaseState]]:
 
 
 def test_a_run_whose_owner_has_ended_is_ended_with_all_it_has():
+    """Pains 9."""
     run = make_run(owner=ended_owner())
     lease_id = lease_on_disk(run)
     folder = submitted(run, lease_id)

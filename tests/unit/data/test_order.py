@@ -113,6 +113,7 @@ def test_a_batch_that_ranks_cannot_share_names_the_nearest(batch, world_size, va
 
 
 def test_too_few_samples_for_one_batch():
+    """Pains 29."""
     with pytest.raises(UserError, match="40 samples, too few") as caught:
         TrainOrder(num_samples=40, seed=0, global_batch_size=64)
     assert "drop_last" in caught.value.hint

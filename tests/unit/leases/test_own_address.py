@@ -39,6 +39,7 @@ def test_without_a_route_a_name_that_means_loopback_is_not_taken(network):
 
 
 def test_without_a_route_several_interfaces_are_the_users_choice(network):
+    """Pains 33."""
     network("127.0.1.1", eth0="10.0.0.7", ib0="10.1.0.7")
     with pytest.raises(LeaseError, match=r"eth0 \(10\.0\.0\.7\), ib0 .*\n.*batch\.interface"):
         scheduler.address(None)
@@ -50,6 +51,7 @@ def test_a_machine_alone_has_loopback_only(network):
 
 
 def test_an_interface_by_name():
+    """Pains 33."""
     assert scheduler.address("lo") == "127.0.0.1"
     with pytest.raises(LeaseError, match="no network interface 'nosuch0'"):
         scheduler.address("nosuch0")

@@ -106,6 +106,26 @@ def test_what_cannot_be_appended(
         pack(make_context(image_source, folds, pack=APPEND), in_process)
 
 
+def test_a_dataset_whose_manifest_is_damaged_is_told_of(
+    image_source: Path, make_context: MakeContext, in_process: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be the one to add to: a new one is made, and why, and what to do, is said."""
+    folder = Path(pack(make_context(image_source, pack=APPEND), in_process)["dataset"])
+    (folder.parent / "tiny-interrupted").mkdir()
+    write_image(image_source / "cat" / "60.png", 60)
+    whole = (folder / "manifest.json").read_bytes()
+    (folder / "manifest.json").write_bytes(whole.replace(b"cat", b"cow"))
+    made = pack(make_context(image_source, pack=APPEND), in_process)
+    assert made["dataset"] != str(folder)
+    [told] = made["passed_over"]
+    assert told in caplog.text
+    assert f"{folder}/manifest.json is damaged" in told
+    assert "Restore the file" in told
+    (folder / "manifest.json").write_bytes(whole)
+    again = pack(make_context(image_source, pack=APPEND), in_process)
+    assert "passed_over" not in again
+
+
 def test_other_settings_make_a_new_dataset(
     image_source: Path, make_context: MakeContext, in_process: Any
 ) -> None:

@@ -145,6 +145,7 @@ def test_verify_and_inspect_say_that_a_digest_is_missing(tmp_path: Path) -> None
     told = run.invoke(app, ["verify", str(folder)])
     assert told.exit_code == 0
     assert "without a digest" in told.stdout
+    assert "are not computed anew: they may have been changed" in told.stdout
     assert '"sealed": false' in run.invoke(app, ["verify", str(folder), "--json"]).stdout
     assert "format 1 (no digest)" in run.invoke(app, ["inspect", str(folder)]).stdout
 

@@ -98,7 +98,7 @@ def _use_until_killed(source, tiers, queue):
 
 
 def test_the_use_of_a_killed_process_ends(tmp_path, sources):
-    """A lease on the cache survives its holder for a while, and expires."""
+    """Pains 27: a lease on the cache survives its holder for a while, and expires."""
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     user = context.Process(target=_use_until_killed, args=(tmp_path / "aaa", sources, queue))
@@ -115,6 +115,7 @@ def test_the_use_of_a_killed_process_ends(tmp_path, sources):
 
 
 def test_what_a_dead_process_was_evicting_goes(tmp_path, sources):
+    """Pains 27."""
     copy = ensure_staged(tmp_path / "aaa", sources)
     going = copy.folder.with_name(".evicted-aaa-123")
     copy.folder.rename(going)

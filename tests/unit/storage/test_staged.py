@@ -263,6 +263,7 @@ def test_killed_copy_is_resumed(tmp_path, verify):
 
 
 def test_kill_at_any_moment_leaves_a_copy_that_can_be_completed(tmp_path):
+    """Pains 27."""
     make_dataset(tmp_path / "source", 8_000_000)
     context = multiprocessing.get_context("fork")
     for part_of_shards in range(3):

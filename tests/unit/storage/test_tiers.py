@@ -82,7 +82,7 @@ def test_folder_of_another_user_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_others_may_write_in_is_refused(tmp_path):
-    """They could put shards there that are then trained on."""
+    """Pains 27: they could put shards there that are then trained on."""
     folder = tmp_path / "tier"
     assert prepare(folder) == ""
     assert folder.stat().st_mode & 0o777 == 0o700

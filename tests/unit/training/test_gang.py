@@ -73,6 +73,7 @@ def test_a_port_that_was_taken_costs_no_restart(tmp_path):
 
 
 def test_ports_that_are_always_taken_end_it(tmp_path):
+    """Pains 33."""
     with pytest.raises(WorkerLostError, match="after 2 restarts"):
         run_gang(tmp_path, ScriptedFleet(*[K.PORT_TAKEN] * 20))
 

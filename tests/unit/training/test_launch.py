@@ -100,5 +100,6 @@ def test_the_interface_is_that_of_the_nodes_address(address, interface):
 
 
 def test_a_free_port_is_free():
+    """Pains 33."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port("127.0.0.1")))

@@ -177,6 +177,7 @@ def test_user_code_carries_its_trace():
 
 
 def test_scripts_that_lost_the_race_for_a_port_are_not_blamed():
+    """Pains 33."""
     end = ChildEnd(name="rank 0", code=1, at=0.0, stopped=False)
     log = "DistNetworkError: The server socket has failed ... EADDRINUSE"
     assert script_failure(0, end, log).kind is K.PORT_TAKEN
