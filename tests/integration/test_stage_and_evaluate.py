@@ -255,7 +255,8 @@ def with_model(home, dataset):
     (home / "code" / "users_models.py").write_text(code)
 
     def make(name: str) -> Recipe:
-        own = {"code": (str(home / "code"),), "model": Target(target=f"users_models.{name}")}
+        model = Target.model_validate({"_target_": f"users_models.{name}"})
+        own = {"code": (str(home / "code"),), "model": model}
         return recipe(dataset).model_copy(update=own)
 
     return make

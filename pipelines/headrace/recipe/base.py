@@ -24,9 +24,7 @@ class Target(BaseModel):
     Called only when the step runs, and only if it belongs there or the site lists it.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="allow", use_attribute_docstrings=True, populate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     target: str = Field(alias="_target_")
     """Dotted name of a class or function, such as `my_package.models.Classifier`."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightning.fabric.utilities.data import _set_sampler_epoch
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -128,6 +129,13 @@ def test_the_epoch_is_looked_up_at_the_first_batch(folder):
     iterator = iter(loader)
     loader.set_epoch(2)
     assert next(iterator)["sample_id"].tolist() == loader.order.batch(2, 0).tolist()
+
+
+def test_lightning_finds_where_to_set_the_epoch(folder):
+    loader, other = make_loader(folder), make_loader(folder)
+    _set_sampler_epoch(loader, 3)
+    other.set_epoch(3)
+    assert samples(loader) == samples(other) != samples(make_loader(folder))
 
 
 def test_a_position_off_the_batches_is_refused(folder):

@@ -178,6 +178,26 @@ def test_end_of_a_lost_lease_keeps_the_reason(folder: LeaseFolder) -> None:
     assert "died" in client.why_ended(folder)
 
 
+_SLOW_HOST = """
+import pathlib, sys, time
+lease = pathlib.Path(sys.argv[1])
+while not (lease / "close").exists():
+    time.sleep(0.01)
+(lease / "closed").write_text('{"state": "closed", "reason": "asked"}')
+time.sleep(0.3)
+(lease / "last").touch()
+"""
+
+
+def test_an_end_waits_for_the_host_to_be_gone(folder: LeaseFolder) -> None:
+    command = [sys.executable, "-c", _SLOW_HOST, str(folder.path)]
+    with subprocess.Popen(command) as child:
+        write_record(folder.host, HostRecord(process=ProcessIdentity.of(child.pid)))
+        beat(folder)
+        client.end(folder, grace_s=60)
+        assert (folder.path / "last").exists()
+
+
 def test_a_lease_that_never_was(tmp_path: Path) -> None:
     lease = SiteFolder(tmp_path).lease("demo-gpu-9")
     assert client.state(lease, 20) is LeaseState.LOST

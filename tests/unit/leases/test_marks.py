@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import psutil
 import pytest
 
+from headrace.leases import guard
 from headrace.leases.marks import mark, marked
 from headrace.storage.layout import LeaseFolder
 
@@ -29,6 +31,20 @@ def process(folder: LeaseFolder) -> Iterator[psutil.Process]:
 
 def test_a_process_with_the_mark_is_found(folder: LeaseFolder, process: psutil.Process) -> None:
     assert marked([folder]) == {str(folder.path.resolve()): [process]}
+
+
+@pytest.mark.parametrize(("told", "is_ended"), [(b"done", False), (b"", True)])
+def test_the_guard_ends_what_a_killed_host_leaves(
+    folder: LeaseFolder,
+    process: psutil.Process,
+    told: bytes,
+    is_ended: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that ended everything itself has told so."""
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(told)))
+    guard.main([str(folder.path)])
+    assert process.is_running() != is_ended
 
 
 def test_a_process_that_just_ends_is_not_left_over(

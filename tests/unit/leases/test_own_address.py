@@ -18,7 +18,14 @@ def network(monkeypatch):
 
     def say(routed: str, **interfaces: str) -> None:
         found = {
-            name: [SimpleNamespace(family=socket.AF_INET, address=address)]
+            name: [
+                SimpleNamespace(family=family, address=each)
+                for family, each in (
+                    (psutil.AF_LINK, "02:42:ac:11:00:02"),
+                    (socket.AF_INET, address),
+                    (socket.AF_INET6, f"fe80::1%{name}"),
+                )
+            ]
             for name, address in {"lo": "127.0.0.1", **interfaces}.items()
         }
         monkeypatch.setattr(scheduler, "get_ip", lambda: routed)

@@ -93,6 +93,7 @@ def test_a_fold_may_be_evaluated(recipe_file):
         ([*FOLDED, "data.fold=3"], ["data.fold is 3", "dataset.folds is 3", "from 0 to 2"]),
         ([*FOLDED, "evaluate.split=val"], ["is one of the folds", "set data.fold, from 0 to 2"]),
         (["evaluate.split=tset"], ["evaluate.split is 'tset'", "train, val, test"]),
+        (["trainer.callbacks=[{target: a.B}]"], ["callbacks.0._target_' is missing"]),
         (["model=null"], ["either 'model' or 'train.script'"]),
         (["seed"], ["'seed' is not of the form key=value", "trainer.max_epochs=3"]),
         (["name=a/b"], ["name", "pattern"]),

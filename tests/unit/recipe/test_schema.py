@@ -38,6 +38,7 @@ def test_the_built_in_files_are_valid(kind: str):
         {"pack": {"shard_bytes": "64MiB"}},
         {"trainer": {"max_epochs": "${oc.env:EPOCHS,3}"}},
         {"trainer": {"accelerator": "${oc.env:ACCELERATOR}"}},
+        {"train": {"nodes": "${oc.env:NODES}"}},
         {"evaluate": None},
     ],
 )

@@ -1,5 +1,6 @@
 """The shard builder: the same bytes whatever was expected, in bounded memory, and nothing half."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -121,6 +122,8 @@ def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
     with ShardBuilder(tmp_path / "a.h5", "train", FIELDS, RIGHT) as shard:
         shard.add(block(0, 9))
     assert list(tmp_path.iterdir()) == []
+    shard.close()
+    os.fstat(0)  # no other file was closed
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])

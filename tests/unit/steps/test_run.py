@@ -100,6 +100,9 @@ def test_cancel_file_stops_the_step(step, run_as):
     assert result.state is StepState.CANCELLED
     assert result.failure is not None
     assert "asked" in result.failure.message
+    status = read_record(step.status, StepStatus)
+    assert status is not None
+    assert (status.state, status.progress.done) == (StepState.CANCELLED, 0)
 
 
 @pytest.mark.parametrize(

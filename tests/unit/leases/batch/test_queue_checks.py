@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.errors import BatchError
 from headrace.leases.batch import lsf_check, lsf_queues, pbs_check, pbs_queues, sge_queues
 from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.findings import Finding
@@ -121,6 +122,12 @@ def test_torque_is_told_apart():
     assert "Version: 6.1.1" in next(looked).seen
     with pytest.raises(Exception, match=r"(?s)invalid option.*Torque.*is not supported"):
         next(looked)
+
+
+def test_a_pbs_whose_answer_cannot_be_read_is_told():
+    torn = ScriptedCommands(Answer(0, '{"Queue": {', ""))
+    with pytest.raises(BatchError, match="PBS does not answer qstat -B in JSON: "):
+        pbs_queues.longest_job_s(torn, "long")
 
 
 @pytest.mark.parametrize(

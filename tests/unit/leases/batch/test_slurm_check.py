@@ -127,6 +127,32 @@ def test_a_slurm_that_is_not_there_or_does_not_answer():
     assert (silent.subject, silent.grade.value) == ("controller", "fail")
 
 
+@pytest.mark.parametrize(
+    ("failing", "grades"),
+    [
+        ("", "ok ok ok ok ok ok ok ok"),
+        ("sacct", "ok warn ok ok ok ok ok ok"),
+        ("sacctmgr", "ok ok ok ok ok warn ok"),
+        ("env", "ok ok ok ok ok ok ok fail"),
+    ],
+)
+def test_what_each_command_of_slurm_tells(failing: str, grades: str):
+    class Slurm:
+        def run(self, command: tuple[str, ...], text: str = "") -> Answer:
+            if command[0] == failing:
+                return Answer(1, "", f"{failing}: error: no")
+            told = {
+                "sinfo": "cpu*|up|1-00:00:00|8|idle|64|257000|(null)|ib|c[1-8]\n",
+                "sacctmgr": "physics||normal\n",
+            }
+            return Answer(0, told.get(command[0], "x\n"), "")
+
+    found = list(CHECK.findings(Slurm(), _job({})))
+    assert " ".join(each.grade.value for each in found) == grades
+    told = next((each for each in found if each.grade.value != "ok"), None)
+    assert told is None or (told.seen.endswith("no") and told.advice)
+
+
 def _found(asked: dict[str, Any]) -> dict[str, Finding]:
     nodes = of_partition(NODES, asked.get("partition"))
     assert isinstance(nodes, list)

@@ -1,0 +1,77 @@
+"""What a pool does with a queue: it asks for nodes as long as it has work and may have them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.leases import scaler as module
+from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.slurm import Slurm
+from headrace.leases.pool_jobs import PoolJobs, node_job
+from headrace.leases.queued import job_spec
+from headrace.leases.records import PoolRecord
+from headrace.leases.scaler import Scaler
+from headrace.recipe.site import Role
+from headrace.storage.layout import SiteFolder
+from support.leases import lease_spec
+from support.scripted_commands import SmallSlurm
+
+WANTED = 2
+
+
+class EnoughSeenError(Exception):
+    """Ends a pool that would go on."""
+
+
+def run_pool(site: Path, slurm: SmallSlurm, seen: list[PoolRecord]) -> None:
+    """Run a pool that has work for two nodes, until there can be none or three tellings."""
+    folder = SiteFolder(site).lease("a-1")
+    role = Role.model_validate(
+        {"backend": "slurm", "nodes": 4, "lifetime": "1h", "batch": {"poll": 0.01}}
+    )
+    spec = lease_spec(folder, role)
+    gate = Gate(Slurm(slurm), folder.path.parent, role.batch)
+    jobs = PoolJobs(folder, gate, partial(node_job, job_spec(folder, spec), folder))
+    scheduler = SimpleNamespace(
+        workers={}, clients={}, task_metadata={}, adaptive_target=lambda: WANTED
+    )
+
+    def tell(record: PoolRecord) -> None:
+        seen.append(record)
+        if len(record.jobs) == WANTED:
+            raise EnoughSeenError
+
+    asyncio.run(Scaler(spec, jobs, scheduler, tell).run())
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[PoolRecord]:
+    monkeypatch.setattr(module, "_TICK_S", 0.01)
+    return []
+
+
+def test_as_many_jobs_are_submitted_as_there_is_work_for(tmp_path: Path, seen: list[PoolRecord]):
+    slurm = SmallSlurm()
+    with pytest.raises(EnoughSeenError):
+        run_pool(tmp_path, slurm, seen)
+    assert [(job.node, job.job_id, job.stage) for job in seen[-1].jobs] == [
+        ("node-0", "1", "queued"),
+        ("node-1", "2", "queued"),
+    ]
+    assert len(slurm.jobs) == WANTED
+
+
+def test_a_pool_whose_jobs_are_refused_ends_and_tells_the_words(
+    tmp_path: Path, seen: list[PoolRecord]
+):
+    slurm = SmallSlurm()
+    slurm.refuses = "Invalid qos specification"
+    run_pool(tmp_path, slurm, seen)
+    assert seen[-1].failure is not None
+    assert "Invalid qos specification" in seen[-1].failure.why
+    assert slurm.jobs == {}
