@@ -200,7 +200,7 @@ class Database:
                 f"The ledger {self.shown} refuses an entry: {_cause(error)}",
                 "A run must be entered before its leases, and both before its attempts.",
             ) from error
-        except (SQLAlchemyError, sqlite3.Error) as error:
+        except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
             if self.backend.is_full(error, self._readers.url):
                 raise LedgerError(
                     f"The ledger {self.shown} cannot be written, its disk is full: {_cause(error)}",
