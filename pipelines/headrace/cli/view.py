@@ -99,6 +99,8 @@ def remarks(view: RunView) -> Iterator[str]:
     for step in view.steps:
         if step.restarts:
             yield f"{step.name}: {_restarted(step.restarts)}"
+        if step.damage:
+            yield f"{step.name}: {step.damage}"
     if view.suspects:
         yield (
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "

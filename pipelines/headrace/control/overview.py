@@ -15,6 +15,7 @@ from headrace.control.leases import lost_nodes
 from headrace.control.owners import owner_is_gone, owner_process
 from headrace.control.room import why_no_room
 from headrace.control.runs import Run, open_run
+from headrace.errors import StepError
 from headrace.leases import client
 from headrace.ledger.records import AttemptRecord, LeaseRecord, LostNode, RunRecord
 from headrace.states import FailureClass, LeaseState, StepState
@@ -46,6 +47,8 @@ class StepView(BaseModel):
     outputs: dict[str, JsonValue] = {}
     restarts: tuple[str, ...] = ()
     """Why its processes were started again within the newest attempt, each time."""
+    damage: str = ""
+    """Why no more is known: a file of the step cannot be read; else empty."""
 
 
 class RunView(BaseModel):
@@ -150,10 +153,14 @@ def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
     if attempt is None:
         return StepView(name=name, state=None)
     folder = _folder(run, attempt)
-    status = mailbox.status(folder) if folder else None
-    result = mailbox.outcome(folder) if folder else None
+    status, result, damage = None, None, ""
+    try:
+        status = mailbox.status(folder) if folder else None
+        result = mailbox.outcome(folder) if folder else None
+    except StepError as error:  # the ledger knows the rest
+        damage = error.what
     failure = result.failure if result else None
-    state = _state(attempt, status, result)
+    state = attempt.state if damage else _state(attempt, status, result)
     return StepView(
         name=name,
         state=state,
@@ -167,6 +174,7 @@ def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
         folder=str(folder.path) if folder else "",
         outputs=dict(attempt.outputs or (result.outputs if result else {})),
         restarts=status.restarts if status else (),
+        damage=damage,
     )
 
 

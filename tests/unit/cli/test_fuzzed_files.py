@@ -126,11 +126,24 @@ def test_damaged_files_of_runs_and_leases(run: Run, name: str, harm) -> None:
     before = file.read_bytes() if file.exists() else b'{"at": 1}'
     file.write_bytes(harm(before))
     for look in (("status",), ("status", "--json"), ("logs",)):
-        looked(*look)
+        shown = looked(*look)
+        if name.startswith("step-") and look[0] == "status":
+            assert shown.exit_code == 0
+            assert "stage" in shown.output
     looked("lease", "show", f"{run.run_id}-cpu-1")
     assert f"{run.run_id}-gpu-1" in looked("lease", "list", "--all").output
     assert run.run_id in looked("runs").output
     file.write_bytes(before)
+
+
+@pytest.mark.parametrize("name", ["status", "result"])
+def test_a_step_whose_file_is_damaged_is_shown_with_the_others(run: Run, name: str) -> None:
+    file = files_of(run)[f"step-{name}"]
+    file.write_bytes(file.read_bytes()[:20])
+    shown = looked("status")
+    assert shown.exit_code == 0
+    assert f"pack: {file} does not hold a Step{name.capitalize()}" in shown.output
+    assert "evaluate" in shown.output
 
 
 def break_text(content: bytes) -> bytes:
