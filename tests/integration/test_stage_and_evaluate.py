@@ -244,6 +244,18 @@ class Frail(DigitsClassifier):
             pathlib.Path("{home}/died").touch()
             os.kill(os.getpid(), 9)
         return super().predict_step(batch, index)
+
+class Harmful(DigitsClassifier):
+    def predict_step(self, batch, index):
+        if batch["sample_id"][0] == {first} and not os.path.exists("{home}/harmed"):
+            pathlib.Path("{home}/harmed").touch()
+            for shard in pathlib.Path("{home}/tier/datasets").glob("*/shards/test-00000.h5"):
+                with shard.open("r+b") as file:
+                    file.seek(-1, 2)
+                    last = file.read(1)[0]
+                    file.seek(-1, 2)
+                    file.write(bytes([last ^ 1]))
+        return super().predict_step(batch, index)
 """
 
 
@@ -270,6 +282,21 @@ def test_an_evaluation_survives_the_death_of_what_predicts(
     assert (home / "died").exists()
     assert result.failure is None, result.failure
     assert result.outputs["num_samples"] == NUM_TEST
+
+
+def test_an_evaluation_of_a_shard_that_changes_is_made_again_and_told(
+    lease, home, site, dataset, checkpoint, with_model
+):
+    given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
+    step, _ = submit(lease, home, site, "evaluate", with_model("Harmful"), **given)
+    wait_until(lambda: mailbox.outcome(step) is not None, 240, "the step")
+    result = mailbox.outcome(step)
+    assert (home / "harmed").exists()
+    assert result.failure is None, result.failure
+    assert result.outputs["num_samples"] == NUM_TEST
+    (told,) = mailbox.status(step).restarts
+    assert "shards/test-00000.h5" in told
+    assert "changed since it was verified" in told
 
 
 def test_an_evaluation_ends_with_its_driver(lease, home, site, dataset, checkpoint, with_model):

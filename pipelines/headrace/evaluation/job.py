@@ -77,14 +77,14 @@ class ConcludeJob:
     """Nodes that hold what this one lacks; the node that is asked fills it in."""
 
 
-def predict_shard(asked: tuple[PredictorSpec, PredictJob]) -> int:
+def predict_shard(asked: tuple[PredictorSpec, PredictJob]) -> tuple[int, str]:
     """Score the samples of one shard and write the predictions, atomically.
 
     Returns:
-        Number of samples.
+        Number of samples; and why they were scored again, empty when they were not.
     """
-    num_samples: int = _answer(*asked)
-    return num_samples
+    scored: tuple[int, str] = _answer(*asked)
+    return scored
 
 
 def conclude_split(asked: tuple[PredictorSpec, ConcludeJob]) -> dict[str, Any]:

@@ -39,14 +39,14 @@ _USING = ExitStack()
 """The staged copy that the predictor reads, which is not evicted meanwhile."""
 
 
-def score(job: PredictJob) -> int:
+def score(job: PredictJob) -> tuple[int, str]:
     """Score the samples of one shard and write the predictions, atomically.
 
     Model and data are loaded once and kept for the next shard. A staged shard that is no longer
     what was staged is staged anew, and scored again.
 
     Returns:
-        Number of samples.
+        Number of samples; and why they were scored again, empty when they were not.
 
     Raises:
         StepError: The checkpoint is missing.
@@ -55,6 +55,7 @@ def score(job: PredictJob) -> int:
     checkpoint = Path(job.checkpoint)
     if not checkpoint.is_file():
         raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")
+    why = ""
     for _ in range(_NUM_TRIES):
         predictor, sound = _loaded(
             job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns, job.group
@@ -62,7 +63,9 @@ def score(job: PredictJob) -> int:
         predictions = _scored(predictor, sound, job.task)
         if predictions is not None:
             write_predictions(Path(job.part), predictions)
-            return len(predictions.sample_id)
+            return len(predictions.sample_id), why
+        why = f"The staged {job.task.file} on {platform.node()} changed since it was verified"
+        logger.warning(why)
         StagedFolder(predictor.dataset.folder, "").take_out([job.task.file])
         forget()
     raise ShardError(
@@ -88,7 +91,6 @@ def _scored(predictor: Predictor, sound: Soundness, task: ShardTask) -> Predicti
                 raise
     if not looking.result() and not sound.changed([task.file]):
         return predictions
-    logger.warning("The staged shard %s changed since it was verified", task.file)
     return None
 
 

@@ -81,6 +81,8 @@ def _predict(
     asked = [(predictor, job) for job in jobs]
     done, total = 0, planned.num_samples
     context.progress(done, total, "samples", "predicting")
-    for _, num_samples in fleet.map(predict_shard, asked, check=context.check):
+    for _, (num_samples, why_again) in fleet.map(predict_shard, asked, check=context.check):
+        if why_again:
+            context.restarted(why_again)
         done += num_samples
         context.progress(done, total, "samples", "predicting")

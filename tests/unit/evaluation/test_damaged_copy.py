@@ -102,7 +102,8 @@ class Evaluation:
             part=str(part),
             group=group,
         )
-        predict.score(job)
+        num_samples, self.why_again = predict.score(job)
+        assert num_samples == SHARD_SAMPLES
         return read_predictions(part)
 
 
@@ -147,8 +148,10 @@ def same(one: Predictions, other: Predictions) -> bool:
 def test_a_shard_that_changed_between_runs_is_staged_anew(evaluation, harm):
     expected = evaluation.score()
     predict.forget()
+    assert evaluation.why_again == ""
     unseen(harm, evaluation.staged())
     assert same(evaluation.score(), expected)
+    assert f"{evaluation.file} on" in evaluation.why_again
     assert evaluation.staged().read_bytes() == (evaluation.source / evaluation.file).read_bytes()
 
 
