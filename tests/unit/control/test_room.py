@@ -68,6 +68,13 @@ def test_a_lease_that_a_killed_command_never_started_holds_no_place() -> None:
     assert [row.run_id for row in ledger().active_leases()] == [run.run_id]
 
 
+def test_a_lease_of_the_run_is_used_unless_it_was_lost() -> None:
+    run, other = make_run(), make_run()
+    assert [acquire(run, "cpu") for _ in range(2)] == [f"{run.run_id}-cpu-1"] * 2  # not started
+    lease_on_disk(other)
+    assert acquire(other, "cpu") == f"{other.run_id}-cpu-2"
+
+
 def test_one_that_somebody_is_about_to_start_keeps_its_place() -> None:
     run, holders = make_run(), [make_run() for _ in range(2)]
     for holder in holders:
@@ -87,6 +94,7 @@ def test_a_lease_of_another_machine_that_uses_the_same_ledger_is_left_alone() ->
 
 
 def test_who_waits_is_told_who_has_what_since_when_and_how_to_free_it() -> None:
+    assert why_no_room(make_run()) == ""
     gone, alive = full_site(ended=False)[0], make_run()
     lease_on_disk(alive, "gpu", host=ProcessIdentity.of())
     run = make_run()

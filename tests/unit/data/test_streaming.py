@@ -236,6 +236,8 @@ def test_a_folder_as_source_is_mapped_not_copied(afar):
     data = module(folder, ShardSource.at(str(afar)))
     assert sorted(ids(data.train_dataloader())) == list(range(50))
     assert not (folder / "stream").exists()
+    with pytest.raises(ShardError, match="are mapped from where they lie"):
+        data.train_dataloader().dataset.places.scratch()
 
 
 @pytest.mark.parametrize(

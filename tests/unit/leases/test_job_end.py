@@ -1,4 +1,4 @@
-"""A job that runs, and whose host never reports, is given up after `start_timeout`."""
+"""How jobs end: why, and when one is given up whose host never reports."""
 
 from __future__ import annotations
 
@@ -6,15 +6,41 @@ from pathlib import Path
 
 import pytest
 
+from headrace.leases import queued
 from headrace.leases.batch.jobs import JobSight, JobState
+from headrace.leases.batch.slurm import Slurm
+from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.job_end import overdue
 from headrace.recipe.site import Role
 from headrace.states import FailureClass
-from headrace.storage.atomic import write_text
+from headrace.storage.atomic import write_record, write_text
 from headrace.storage.layout import SiteFolder
 from support.leases import lease_spec
+from support.scripted_commands import SmallSlurm
 
 LEFT_S = 100.0 + 15.0  # start_timeout and lost_after
+
+
+@pytest.mark.parametrize(
+    ("state", "log", "why"),
+    [
+        ("FAILED", "error: x: No such file or directory\n", "No such file or directory"),
+        ("FAILED", "", "ended: failed"),
+        ("PREEMPTED", "error: x: No such file or directory\n", "ended: preempted"),
+    ],
+)
+def test_a_failed_job_tells_what_its_log_lacks(
+    tmp_path: Path, state: str, log: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = SmallSlurm()
+    slurm.jobs["7"] = state
+    monkeypatch.setattr(queued, "system_of", lambda _: Slurm(slurm))
+    folder = SiteFolder(tmp_path).lease("demo-1")
+    write_record(folder.job, JobRecord(job_id="7", name="x", submitted_at=0.0))
+    folder.log.write_text(log)
+    found = queued.BatchBackend().cause(folder, lease_spec(folder, Role(backend="slurm")))
+    assert found is not None
+    assert found.why.endswith(why)
 
 
 @pytest.mark.parametrize(

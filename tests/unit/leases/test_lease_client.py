@@ -11,6 +11,7 @@ from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.leases.heartbeat import beat
+from headrace.leases.lifetime import BY_SIGNAL
 from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec
 from headrace.leases.sight import Sight, decide
 from headrace.processes import ProcessIdentity
@@ -196,6 +197,24 @@ def test_an_end_waits_for_the_host_to_be_gone(folder: LeaseFolder) -> None:
         beat(folder)
         client.end(folder, grace_s=60)
         assert (folder.path / "last").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "told"),
+    [
+        (LeaseState.LOST, "the host died", "preempted"),
+        (LeaseState.CLOSED, f"{BY_SIGNAL} SIGTERM", "preempted"),
+        (LeaseState.CLOSED, "ended by request", "ended by request"),
+    ],
+)
+def test_the_queue_tells_why_a_lease_ended_that_nobody_asked_to(
+    folder: LeaseFolder, state: LeaseState, reason: str, told: str
+) -> None:
+    assert not client.ended_by_itself(folder)
+    write_record(folder.cause, _GONE)
+    write_record(folder.closed, Ending(state=state, reason=reason))
+    assert client.ended_by_itself(folder) == (told == "preempted")
+    assert client.why_ended(folder) == told
 
 
 def test_a_lease_that_never_was(tmp_path: Path) -> None:

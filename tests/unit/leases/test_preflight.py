@@ -52,6 +52,19 @@ def test_what_is_wrong_with_a_node_is_told(folder: LeaseFolder, monkeypatch: pyt
     assert bad.nodes == ("node7",)
 
 
+@pytest.mark.parametrize(("other", "is_bad"), [(0, True), (None, False)])
+def test_a_tier_without_room_is_bad_only_when_no_other_has_any(
+    folder: LeaseFolder, other: int | None, is_bad: bool
+):
+    tiers = tuple(
+        Tier(name=f"t{budget}", folder=str(folder.path / f"t{budget}"), budget=budget, reserve=0)
+        for budget in (0, other)
+    )
+    spec = _spec(folder).model_copy(update={"tiers": tiers})
+    (problem,) = (each.problem for each in preflight.examine(folder, spec, 0).checks[1:2])
+    assert problem.startswith("t0: ") == problem.endswith(" has no room") == is_bad
+
+
 def test_what_was_reported_before_is_not_read_again(folder: LeaseFolder):
     """A thousand files on a slow file system; and it is listed less and less often."""
     write_record(preflight.report_file(folder, 0), _report())

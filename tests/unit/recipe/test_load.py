@@ -86,6 +86,7 @@ def test_a_fold_may_be_evaluated(recipe_file):
         (["dataset.splits={train: 0.5}"], ["splits add up to 0.5, not to 1"]),
         (["dataset.path=/x"], ["either 'source'", "or 'path'"]),
         (["dataset.labels=index"], ["needs 'index'"]),
+        (["dataset.format=function"], ["needs 'reader'"]),
         (["dataset.source='s3://a:b@c/d'"], ["'source' holds credentials", "environment"]),
         (["pack.target='s3://a:b@c/d'"], ["'target' holds credentials", "environment"]),
         (["dataset.index=a.csv", "dataset.labels=folders"], ["both an index file and labels from"]),

@@ -41,6 +41,7 @@ def decompressed(decompress: Decompress, chunk: bytes, room_bytes: int) -> bytes
 
 def found(filter_id: int) -> Decompress:
     decompress = decompressor(filter_id)
+    assert decompressor(filter_id) is decompress  # made once, as are its tables
     assert decompress is not None
     return decompress
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,12 @@ def test_a_refusal_for_a_limit_is_waited_for_by_all(tmp_path: Path):
     file = places_file(tmp_path, "")
     places = read_record(file, Places)
     assert places is not None
+    assert places.refused_until - time.time() <= 1.25 * 600
+    write_record(file, places.model_copy(update={"refused_until": 0.0, "num_refusals": 3}))
+    with pytest.raises(SubmitLimitError):
+        site.submit("b")
+    places = read_record(file, Places)
+    assert places.refused_until - time.time() > 3 * 600  # less and less often
     write_record(file, places.model_copy(update={"refused_until": 0.0}))
     site.slurm.refuses = ""
     assert site.submit("b") == "1"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from headrace.errors import AmbiguousSubmitError, JobRefusedError
+from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.leases.batch.commands import Answer, LocalCommands
 from headrace.leases.batch.hosts import SshHosts, render
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
@@ -84,6 +85,19 @@ def test_no_answer_is_no_refusal(tmp_path: Path):
     silent = ScriptedCommands(Answer(None, "", "the connection to dgx1 was lost"))
     with pytest.raises(AmbiguousSubmitError):
         SshHosts(HOSTS, {"dgx1": silent}).submit(_spec(tmp_path))
+
+
+def test_a_host_that_does_not_answer_keeps_no_other_from_ending_its_job():
+    class Gone(ScriptedCommands):
+        def run(self, command: Sequence[str], text: str = "") -> Answer:
+            super().run(command)
+            raise BatchError("dgx1 cannot be reached")
+
+    answer = Answer(255, "", "no route")
+    hosts = {"dgx1": Gone(answer), "dgx2": ScriptedCommands(answer)}
+    with pytest.raises(BatchError, match=r"^dgx1 cannot be reached; dgx2 does not answer: no rou"):
+        SshHosts(HOSTS, hosts).cancel(["7"])
+    assert [len(each.seen) for each in hosts.values()] == [1, 1]
 
 
 def test_further_hosts_are_reached_from_the_first(tmp_path: Path):

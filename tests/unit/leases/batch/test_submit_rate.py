@@ -23,3 +23,4 @@ def test_a_burst_is_free_and_then_tokens_are_waited_for(tmp_path: Path):
     assert waits[:BURST] == [0.0] * BURST
     # asking takes nothing
     assert waits[BURST:] == [pytest.approx(60.0, abs=1.0)] * 2
+    assert (tmp_path / "queue").stat().st_mode & 0o077 == 0
