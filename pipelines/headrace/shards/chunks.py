@@ -76,8 +76,6 @@ class OpenFiles:
         Raises:
             ShardError: The shard cannot be read.
         """
-        if self._pid != os.getpid():
-            self._start()
         place = (path, key)
         if place not in self._tables:
             with self._array(path, key) as array:

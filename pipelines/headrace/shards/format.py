@@ -72,13 +72,6 @@ class Ragged:
     offsets: NDArray[np.int64]
     """Sample `i` is `data[offsets[i]:offsets[i + 1]]`; `(num_samples + 1,) int64`."""
 
-    @classmethod
-    def of(cls, items: list[bytes]) -> Ragged:
-        """Join byte strings."""
-        offsets = np.zeros(len(items) + 1, dtype=np.int64)
-        np.cumsum([len(item) for item in items], out=offsets[1:])
-        return cls(data=np.frombuffer(b"".join(items), dtype=np.uint8), offsets=offsets)
-
     def item(self, index: int) -> bytes:
         """Bytes of one sample."""
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()

@@ -118,6 +118,9 @@ def test_each_sample_once_in_bounded_room(afar, near, options):
         assert scratch.max_held <= room
         scratch.close()
         assert not shards_in(folder / "stream")
+        mapped = set(Path("/proc/self/maps").read_text().split())
+        ours = [path for path in mapped if path.startswith(str(folder / "stream"))]
+        assert len(ours) <= room * (rank + 1)
     assert sorted(found) == sorted(list(range(50)) * 2)
 
 

@@ -11,8 +11,9 @@ from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.leases.heartbeat import beat
+from headrace.leases.keys import make_keys
 from headrace.leases.lifetime import BY_SIGNAL
-from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec
+from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec, Waiting
 from headrace.leases.sight import Sight, decide
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
@@ -133,6 +134,16 @@ def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
     assert client.why_ended(folder) == "done"
 
 
+def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: Path) -> None:
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    role = Role(backend="slurm", kind="gang")
+    write_record(lease.spec, _spec(lease).model_copy(update={"role": role}))
+    write_record(lease.waiting, Waiting(reason="site limit of 2 jobs"))
+    assert client.waiting_for(lease) == "site limit of 2 jobs"
+    write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
+    assert client.waiting_for(lease) == ""
+
+
 def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
     _beat_ago(folder, 60)
@@ -177,6 +188,12 @@ def test_end_of_a_lost_lease_keeps_the_reason(folder: LeaseFolder) -> None:
     client.end(folder, grace_s=60)
     assert client.state(folder, 20) is LeaseState.LOST
     assert "died" in client.why_ended(folder)
+
+
+def test_the_keys_of_a_lease_are_its_owners_alone(folder: LeaseFolder) -> None:
+    make_keys(folder)
+    made = [folder.tls, *folder.tls.iterdir()]
+    assert {each.stat().st_mode & 0o077 for each in made} == {0}
 
 
 _SLOW_HOST = """

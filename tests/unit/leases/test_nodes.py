@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.errors import LeaseError
-from headrace.leases import nodes
+from headrace.leases import cluster, nodes
 from headrace.leases.records import LeaseSpec
-from headrace.leases.resources import WAITS
+from headrace.leases.resources import SLOT, WAITS
 from headrace.recipe.site import Role
 
 SPEC = LeaseSpec(lease_id="demo-1", key="", run_id="", role_name="cpu", role=Role())
@@ -78,3 +79,9 @@ def test_time_in_a_queue_does_not_count_unless_it_is_said(clock: list[float], qu
         nodes.arrived(client, SPEC, 1, 7.0, check, queue_counts)
     assert (clock[-1] > 105.0) != queue_counts
     assert nodes.waits_for(Connected()) == ""
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_node_has_a_thread_for_short_calls_beside_its_work(threads: int, tmp_path: Path):
+    options = cluster._options(Role(threads_per_node=threads), tmp_path)
+    assert options["threads_per_worker"] == threads + 1 == options["resources"][SLOT] + 1

@@ -79,11 +79,12 @@ def test_what_a_run_left_out_it_leaves_out_to_its_end(tmp_path: Path, manifest: 
     assert (event["event"], event["num_samples"]) == ("shards_skipped", 8)
 
 
-def test_another_dataset_is_looked_at_anew(tmp_path: Path, manifest: Manifest):
+@pytest.mark.parametrize("another", ["0", "another"])
+def test_another_dataset_is_looked_at_anew(tmp_path: Path, manifest: Manifest, another: str):
     data = str(tmp_path / "data")
     skipped_shards(context(tmp_path, "skip"), data, manifest)
     (tmp_path / "data/shards/train-00000.h5").unlink()
-    other = manifest.model_copy(update={"fingerprint": "another"})
+    other = manifest.model_copy(update={"fingerprint": another})
     found = skipped_shards(context(tmp_path, "skip", attempt=2), data, other)
     assert found.files == {"shards/train-00000.h5", "shards/train-00001.h5"}
-    assert found.fingerprint == "another"
+    assert found.fingerprint == another

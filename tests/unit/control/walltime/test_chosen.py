@@ -17,7 +17,7 @@ from headrace.control.preview import previews
 from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run
 from headrace.control.steps import conclude
-from headrace.control.walltime.chosen import for_run
+from headrace.control.walltime.chosen import can_grow, for_run
 from headrace.control.walltime.history import start_s
 from headrace.leases.queued import BatchBackend
 from headrace.leases.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
@@ -198,6 +198,12 @@ def test_time_outs_do_not_end_a_run_whose_leases_still_grow() -> None:
     recorded = ledger().attempts(run.run_id, "train")[-1].message  # what `headrace status` shows
     assert recorded is not None
     assert "lifetime_max" in recorded
+
+
+def test_only_a_lease_whose_time_was_chosen_can_grow() -> None:
+    run = make_run(site="chosen")
+    assert not can_grow(run, "never-was")
+    assert not can_grow(run, lease_on_disk(run, "gpu"))
 
 
 def test_a_lease_keeps_its_choice_and_its_reason(
