@@ -186,6 +186,7 @@ def read_all(descriptor: int, num_bytes: int, offset: int) -> bytes:
     while len(content) < num_bytes:
         more = os.pread(descriptor, num_bytes - len(content), offset + len(content))
         if not more:
-            raise ShardError(f"A file that is being packed ends {num_bytes:,} bytes too early")
+            missing = num_bytes - len(content)
+            raise ShardError(f"A file that is being packed ends {missing:,} bytes too early")
         content += more
     return content

@@ -116,8 +116,8 @@ def test_map_tries_again_when_a_result_goes_with_its_worker(
 
 
 def test_map_gives_up_on_an_item_that_kills_its_workers(fleet: Fleet) -> None:
-    with pytest.raises(WorkerLostError, match=r"Item 0 lost its worker 2 times; last worker node-"):
-        list(fleet.map(fleet_functions.die, [None], retries=1))
+    with pytest.raises(WorkerLostError, match=r"Item 0 lost its worker 3 times; last worker node-"):
+        list(fleet.map(fleet_functions.die, [None], retries=2))
 
 
 def test_map_is_cancelled_by_its_check(fleet: Fleet, tmp_path: Path) -> None:

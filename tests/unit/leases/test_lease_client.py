@@ -13,7 +13,16 @@ from headrace.leases.backends import backend
 from headrace.leases.heartbeat import beat
 from headrace.leases.keys import make_keys
 from headrace.leases.lifetime import BY_SIGNAL
-from headrace.leases.records import Ending, HostRecord, JobView, LeaseInfo, LeaseSpec, Waiting
+from headrace.leases.records import (
+    Ending,
+    HostRecord,
+    JobView,
+    LeaseInfo,
+    LeaseSpec,
+    NodeJob,
+    PoolRecord,
+    Waiting,
+)
 from headrace.leases.sight import Sight, decide
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
@@ -142,6 +151,12 @@ def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: P
     assert client.waiting_for(lease) == "site limit of 2 jobs"
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
     assert client.waiting_for(lease) == ""
+    pool = PoolRecord(waits_for="Slurm job 7 is pending")
+    write_record(lease.pool, pool)
+    assert client.waiting_for(lease) == pool.waits_for
+    node = NodeJob(node="node-0", job_id="6", stage="busy", why="")
+    write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
+    assert (client.waiting_for(lease), client.lacks(lease)) == ("", pool.waits_for)
 
 
 def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:

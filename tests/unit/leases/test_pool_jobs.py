@@ -120,6 +120,17 @@ def test_jobs_of_a_killed_host_are_found_by_records_and_by_name(folder: LeaseFol
     assert end_jobs(Slurm(commands), folder, 0.0) == 0
 
 
+def test_a_job_that_nobody_recorded_is_found_by_its_name(folder: LeaseFolder):
+    """pains 17: its submitter died between the two."""
+    folder.path.mkdir(parents=True)
+    slurm = Slurm(ScriptedCommands(Answer(0, "12|PENDING|N/A||Priority|a\n", "")))
+    assert submitting.recovered(slurm, "a", folder.job) is None
+    submitting.intent_of(folder.job).write_text("a")
+    for _ in range(2):
+        assert submitting.recovered(slurm, "a", folder.job).job_id == "12"
+        assert not submitting.intent_of(folder.job).exists()
+
+
 def test_the_last_words_of_a_job_are_those_of_its_log(folder: LeaseFolder):
     jobs = _jobs(folder, Submits(Answer(0, "11\n", "")))
     job = jobs.submit(_request(0))

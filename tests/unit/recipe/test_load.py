@@ -43,6 +43,7 @@ def test_name_defaults_to_the_file(recipe_file):
     [
         ("trainer.max_epochs=3", lambda r: r.trainer.max_epochs == 3),
         ("seed=5", lambda r: r.seed == 5),
+        ("data.global_batch_size=1", lambda r: r.data.global_batch_size == 1),
         ("evaluate=null", lambda r: r.evaluate is None),
         ("pack.shard_bytes=2MiB", lambda r: r.pack.shard_bytes == 2 * 2**20),
         ("train.timeout=90min", lambda r: r.train.timeout == 5400.0),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.shards.streams import Stream
+from headrace.errors import ShardError
+from headrace.shards.streams import Stream, read_all
 
 
 @pytest.mark.parametrize("in_file", [False, True])
@@ -24,3 +25,13 @@ def test_bytes_that_change_afterwards_stay_as_they_were(in_file: bool, tmp_path:
         block[:] = b"third row"
         assert b"".join(stream.blocks(5)) == b"first rowother row"
         assert os.fstat(file.fileno()).st_size == (18 if in_file else 0)
+
+
+def test_what_comes_in_parts_is_read_whole_and_an_early_end_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"0123456789")
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, at: read(file, min(size, 3), at))
+    with (tmp_path / "file").open("rb") as file:
+        assert read_all(file.fileno(), 8, 2) == b"23456789"
+        with pytest.raises(ShardError, match="ends 1 bytes too early"):
+            read_all(file.fileno(), 9, 2)

@@ -14,7 +14,7 @@ import pytest
 from headrace.control.site_check import storage
 from headrace.leases.batch.findings import Finding
 from headrace.recipe.load import parse
-from headrace.recipe.site import Role, Site
+from headrace.recipe.site import Role, Site, Tier
 
 GIB = 2**30
 
@@ -105,6 +105,11 @@ def test_tiers(backend: str, tier: str, grade: str, seen: str, tmp_path: Path):
     assert (found.subject, found.grade.value) == ("tier disk", grade)
     assert seen in found.seen
     assert (storage.tiers.folder_of(site(tmp_path).tiers[0]).exists()) == (seen == "usable")
+
+
+def test_a_tier_without_room_is_warned_of(tmp_path: Path):
+    found = storage._tier("disk", Tier(name="disk", folder=str(tmp_path), budget=0))
+    assert (found.grade.value, found.seen.endswith("has no room")) == ("warn", True)
 
 
 def test_a_tier_that_cannot_be_made(tmp_path: Path):

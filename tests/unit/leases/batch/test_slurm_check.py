@@ -21,6 +21,7 @@ from headrace.leases.batch.slurm_facts import (
     parse_limit,
     parse_nodes,
 )
+from headrace.leases.batch.slurm_refusals import is_lasting
 
 NODES = [
     parse_nodes("cpu*|up|1-00:00:00|8|idle|64|257000|(null)|ib|c[1-8]"),
@@ -125,6 +126,25 @@ def test_a_slurm_that_is_not_there_or_does_not_answer():
     found, silent = CHECK.findings(Silent(), _job({}))
     assert found.seen.endswith("slurm 23.02.1")
     assert (silent.subject, silent.grade.value) == ("controller", "fail")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "has_nodes_out", "is_refused"),
+    [
+        (0, "invalid partition", False, False),
+        (None, "sbatch gave no answer", False, False),
+        (1, "QOSMaxSubmitJobPerUserLimit, more than", False, False),
+        (1, "invalid partition specified: nope", False, True),
+        (1, "Unable to contact slurm controller", False, False),
+        (1, "Requested node configuration is not available", False, True),
+        (1, "Requested node configuration is not available", True, False),
+    ],
+)
+def test_what_waiting_does_not_change(
+    code: int | None, words: str, has_nodes_out: bool, is_refused: bool
+):
+    answer = Answer(code, "", f"sbatch: error: {words}")
+    assert is_lasting(answer, lambda: has_nodes_out) is is_refused
 
 
 @pytest.mark.parametrize(
