@@ -6,11 +6,18 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from headrace.errors import LeaseError
 from headrace.leases import member
+from headrace.leases.gang import GangCluster
+from headrace.leases.records import BadNodes
+from headrace.recipe.site import Role
+from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
+from support.leases import lease_spec
 
 
 class Node:
@@ -55,3 +62,26 @@ def test_a_node_joins_a_lease_that_is_not_over_and_leaves_with_it(
         asyncio.run(asyncio.wait_for(member._sent_away(folder), 30))
     address = asyncio.run(member._scheduler_of(folder))
     assert address == ("tls://127.0.0.1:7" if joins else None)
+
+
+@pytest.mark.parametrize(
+    ("here", "missing"),
+    [(("node-1",), ("n1", "n3")), (("node-0", "node-1", "node-2"), None)],
+)
+def test_nodes_that_do_not_come_are_named_for_the_next_lease(
+    tmp_path: Path,
+    here: tuple[str, ...],
+    missing: tuple[str, ...] | None,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """pains 31: and nobody waits longer than `start_timeout`."""
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-3]")
+    monkeypatch.setattr(GangCluster, "_join", lambda *_: asyncio.Event().wait())
+    folder = LeaseFolder(tmp_path)
+    role = Role(backend="slurm", kind="gang", nodes=3, start_timeout=0.01)
+    scheduler = SimpleNamespace(workers={name: SimpleNamespace(name=name) for name in here})
+    gang = GangCluster(folder, "7", scheduler)
+    with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes were there after 0.01 s"):
+        asyncio.run(gang.wait_for_nodes(lease_spec(folder, role)))
+    bad = read_record(folder.bad_nodes, BadNodes)
+    assert (bad and bad.nodes) == missing
