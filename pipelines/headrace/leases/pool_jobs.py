@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import BatchError, JobRefusedError, LeaseError
-from headrace.leases.batch.board import sights
+from headrace.errors import BatchError
 from headrace.leases.batch.gate import Gate
 from headrace.leases.batch.job_log import end_of, queue_log
-from headrace.leases.batch.jobs import JobSight, JobSpec
+from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.site import Role
@@ -28,6 +27,8 @@ _TAIL_LINES = 5
 class NodeRequest:
     """What the job of a node is asked to be."""
 
+    serial: int
+    """Jobs of the pool are counted from 1; no two have the same."""
     number: int
     """Place of the node, from 0."""
     time_limit_s: float
@@ -37,111 +38,15 @@ class NodeRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolJob:
-    """The job of one node."""
+class Queue:
+    """Where the jobs of a pool wait."""
 
-    serial: int
-    """Jobs of the pool are counted from 1; no two have the same."""
-    number: int
-    """Place of its node, from 0."""
-    record: JobRecord
-    """What the batch system knows it by."""
-    exclude: tuple[str, ...] = ()
-    """Nodes that it must not get."""
-
-
-class PoolJobs:
-    """The jobs of one pool; its methods ask the batch system and block.
-
-    Args:
-        folder: The lease.
-        gate: The way into the queue.
-        spec: The job of a node, from its serial number and what is asked for.
-    """
-
-    def __init__(
-        self, folder: LeaseFolder, gate: Gate, spec: Callable[[int, NodeRequest], JobSpec]
-    ) -> None:
-        self._folder = folder
-        self._gate = gate
-        self._spec = spec
-        self._is_stopped = False
-        self._serial = 1
-        self._unclear: NodeRequest | None = None
-
-    @property
-    def system(self) -> BatchSystem:
-        """The batch system."""
-        return self._gate.system
-
-    def submit(self, request: NodeRequest) -> PoolJob:
-        """Submit the job of a node, once.
-
-        After a `BatchError` nobody knows whether there is a job: the next call is about the same
-        one, whatever it asks for.
-
-        Args:
-            request: What it is asked to be.
-
-        Raises:
-            JobRefusedError: The batch system refuses the job.
-            QueueFullError: It is not the job's turn; nothing was submitted.
-            BatchError: It does not answer.
-            LeaseError: `stop` was called.
-        """
-        if self._is_stopped:
-            raise LeaseError("The pool is closing")
-        request = self._unclear or request
-        job = self._spec(self._serial, request)
-        file = _record_file(self._folder, self._serial)
-        try:
-            record = self._gate.submit(job, file)
-        except JobRefusedError:
-            self._unclear = None
-            raise
-        except BatchError:
-            self._unclear = request
-            raise
-        made = PoolJob(
-            serial=self._serial, number=request.number, record=record, exclude=request.exclude
-        )
-        self._serial += 1
-        self._unclear = None
-        return made
-
-    def sights(self, jobs: Sequence[PoolJob]) -> dict[str, JobSight]:
-        """How jobs stand, by id; the queue is asked every `poll_s` for all leases together."""
-        if not jobs:
-            return {}
-        leases = self._folder.path.parent
-        poll_s = self._gate.batch.poll
-        return sights(self.system, leases, [job.record for job in jobs], poll_s)
-
-    def cancel(self, jobs: Sequence[PoolJob]) -> None:
-        """End jobs.
-
-        Raises:
-            BatchError: The batch system does not answer.
-        """
-        self.system.cancel([job.record.job_id for job in jobs])
-
-    def forget(self, job: PoolJob) -> None:
-        """Remove the record of a job that has ended; its log stays."""
-        _record_file(self._folder, job.serial).unlink(missing_ok=True)
-
-    def log_of(self, job: PoolJob) -> Path:
-        """The log of a job."""
-        return log_file(self._folder, job.serial)
-
-    def last_words(self, job: PoolJob) -> str:
-        """The last lines of a job, else of the batch system about it; empty when there are none."""
-        log = self.log_of(job)
-        text = end_of(log, _TAIL_BYTES) or end_of(Path(queue_log(str(log))), _TAIL_BYTES)
-        return "\n".join(text.splitlines()[-_TAIL_LINES:])
-
-    def stop(self) -> None:
-        """Let no further job be submitted."""
-        self._is_stopped = True
+    gate: Gate
+    """The way into it."""
+    node_job: Callable[[NodeRequest], JobSpec]
+    """The job of a node."""
+    job_ids: tuple[str, ...] = ()
+    """Id of the host's own job, if it has one."""
 
 
 def host_job(gang: JobSpec, role: Role) -> JobSpec:
@@ -164,31 +69,42 @@ def host_job(gang: JobSpec, role: Role) -> JobSpec:
     )
 
 
-def node_job(gang: JobSpec, folder: LeaseFolder, serial: int, request: NodeRequest) -> JobSpec:
+def node_job(gang: JobSpec, folder: LeaseFolder, request: NodeRequest) -> JobSpec:
     """The job of one node of a pool.
 
     Args:
         gang: The job that would have all nodes.
         folder: The lease.
-        serial: Jobs of the pool are counted from 1.
         request: What is asked for; its nodes to avoid come on top of the site's.
     """
     return gang.model_copy(
         update={
-            "name": f"{gang.name}-{serial}",
+            "name": f"{gang.name}-{request.serial}",
             "command": (gang.command[0], "-m", "headrace.leases.worker", str(folder.path),
                         str(request.number)),
             "nodes": 1,
             "time_limit_s": request.time_limit_s,
             "exclude": (*gang.exclude, *request.exclude),
-            "log": str(log_file(folder, serial)),
+            "log": str(log_file(folder, request.serial)),
         }
     )  # fmt: skip
+
+
+def record_file(folder: LeaseFolder, serial: int) -> Path:
+    """Record of the job with this serial number, until it has ended."""
+    return folder.jobs / f"{serial:06d}.json"
 
 
 def log_file(folder: LeaseFolder, serial: int) -> Path:
     """Log of the job with this serial number."""
     return folder.jobs / f"{serial:06d}.log"
+
+
+def last_words(folder: LeaseFolder, serial: int) -> str:
+    """The last lines of a job, else of the batch system about it; empty when there are none."""
+    log = log_file(folder, serial)
+    text = end_of(log, _TAIL_BYTES) or end_of(Path(queue_log(str(log))), _TAIL_BYTES)
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
 
 def end_jobs(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:
@@ -240,7 +156,3 @@ def _left(system: BatchSystem, job_ids: Sequence[str], timeout_s: float) -> list
         if not left or time.monotonic() >= deadline:
             return left
         time.sleep(_LOOK_EVERY_S)
-
-
-def _record_file(folder: LeaseFolder, serial: int) -> Path:
-    return folder.jobs / f"{serial:06d}.json"

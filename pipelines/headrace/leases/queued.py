@@ -27,7 +27,7 @@ from headrace.leases.batch.systems import system_of
 from headrace.leases.job_end import overdue, with_books
 from headrace.leases.local import start_host
 from headrace.leases.marks import end_marked, mark
-from headrace.leases.pool_jobs import NodeRequest, PoolJobs, end_jobs, host_job, node_job
+from headrace.leases.pool_jobs import NodeRequest, Queue, end_jobs, host_job, node_job
 from headrace.leases.records import JobView, LeaseSpec, PoolRecord
 from headrace.leases.symptoms import symptom_of
 from headrace.storage.atomic import read_record
@@ -91,10 +91,13 @@ class BatchBackend:
             gang = importlib.import_module("headrace.leases.gang")
             cluster = await gang.open_gang(folder, spec, job_id=own_id)
             return cluster
-        jobs = PoolJobs(folder, _gate(folder, spec), partial(_node_job, folder, spec))
-        job_ids = () if _has_host_here(spec) else (own_id,)
+        queue = Queue(
+            gate=_gate(folder, spec),
+            node_job=partial(_node_job, folder, spec),
+            job_ids=() if _has_host_here(spec) else (own_id,),
+        )
         pool = importlib.import_module("headrace.leases.pool")
-        cluster = await pool.open_pool(folder, spec, jobs, job_ids)
+        cluster = await pool.open_pool(folder, spec, queue)
         return cluster
 
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
@@ -220,15 +223,15 @@ def _all_jobs(folder: LeaseFolder, spec: LeaseSpec) -> list[JobSpec]:
     jobs = [] if _has_host_here(spec) else [_job(folder, spec)]
     if spec.role.kind == "pool":
         life_s = spec.role.node_lifetime or spec.role.lifetime_s
-        first = NodeRequest(number=0, time_limit_s=life_s, exclude=spec.exclude)
-        jobs.append(_node_job(folder, spec, 1, first))
+        first = NodeRequest(serial=1, number=0, time_limit_s=life_s, exclude=spec.exclude)
+        jobs.append(_node_job(folder, spec, first))
     return jobs
 
 
-def _node_job(folder: LeaseFolder, spec: LeaseSpec, serial: int, request: NodeRequest) -> JobSpec:
+def _node_job(folder: LeaseFolder, spec: LeaseSpec, request: NodeRequest) -> JobSpec:
     # which nodes earlier leases failed on is part of the request, and may be dropped from it
     gang = job_spec(folder, spec.model_copy(update={"exclude": ()}), _python_path())
-    return node_job(gang, folder, serial, request)
+    return node_job(gang, folder, request)
 
 
 def _python_path() -> str:

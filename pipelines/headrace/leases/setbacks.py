@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from headrace.errors import HeadraceError, JobRefusedError, LeaseError
 from headrace.leases.avoidance import AVOIDED_S, Avoidance
 from headrace.leases.batch.jobs import JobState
-from headrace.leases.pool_members import Member
+from headrace.leases.jobqueue import PoolJob
 from headrace.leases.records import EndedJob, JobView
 from headrace.leases.scaling import Faults, given_up
 from headrace.leases.symptoms import most_common, telling_lines
@@ -58,7 +58,7 @@ class Setbacks:
         error, failure_class = self._failure
         return JobView(is_ended=True, why=error.what, failure_class=failure_class)
 
-    def strike(self, member: Member, why: str, words: str = "") -> None:
+    def strike(self, member: PoolJob, why: str, words: str = "") -> None:
         """Take up that a job has ended by itself, or did not do what it should.
 
         Args:
@@ -71,9 +71,7 @@ class Setbacks:
         is_common = self._is_common(member, words)
         if member.sight.state is not JobState.PREEMPTED:  # its turn comes again in the queue
             self.faults = self.faults.struck(member.asked_s, now_s)
-        ended = EndedJob(
-            node=member.name, job_id=member.job.record.job_id, host=member.host, why=why
-        )
+        ended = EndedJob(node=member.name, job_id=member.job_id, host=member.host, why=why)
         self.ended = (*self.ended, ended)[-_MOST_ENDED:]
         if is_common:
             return
@@ -83,7 +81,7 @@ class Setbacks:
         if set(self.avoidance.blamed) - set(known):
             self._blame(member.host, why)
 
-    def _is_common(self, member: Member, words: str) -> bool:
+    def _is_common(self, member: PoolJob, words: str) -> bool:
         """Whether a job failed as one did on another node: no node is at fault, and none will do.
 
         Where nodes have come, those that do not are bad all the same.
@@ -92,7 +90,7 @@ class Setbacks:
         if symptom is None or self._have_joined:
             return False
         places = self._symptoms.setdefault(symptom.words, set())
-        places.add(member.host or member.job.record.job_id)
+        places.add(member.host or member.job_id)
         if len(places) < _PLACES:
             return False
         what = f"{symptom.words}\n  It was the same on {len(places)} nodes; none is at fault"
@@ -106,7 +104,7 @@ class Setbacks:
         logger.warning("Doing without %s: %s", node, self.avoidance.avoided[-1].why)
         self.faults = self.faults.remedied()
 
-    def see(self, member: Member, now_s: float) -> None:
+    def see(self, member: PoolJob, now_s: float) -> None:
         """Take up that a node is there: after a while that ends the doubts."""
         if member.joined_s is not None:
             self._have_joined = True
@@ -133,7 +131,7 @@ class Setbacks:
         if back:
             logger.warning("Taking %s again after %g s", ", ".join(back), AVOIDED_S)
 
-    def find_stuck(self, members: Iterable[Member], now_s: float) -> list[Member]:
+    def find_stuck(self, members: Iterable[PoolJob], now_s: float) -> list[PoolJob]:
         """Jobs that get no node but those it does without, since all others are down or drained.
 
         After a while it takes all nodes from then on.
@@ -159,7 +157,7 @@ class Setbacks:
         """Give the pool up, since the batch system does not take its jobs."""
         self._fail(error, FailureClass.USER_ERROR)
 
-    def never_start(self, member: Member, why: str) -> bool:
+    def never_start(self, member: PoolJob, why: str) -> bool:
         """Take up that a job waits for what waiting does not bring.
 
         Args:
@@ -169,7 +167,7 @@ class Setbacks:
         Returns:
             Whether another one may start: the pool did without nodes, and takes all from now on.
         """
-        if member.job.exclude:
+        if member.request.exclude:
             self.take_all_nodes(why)
             return True
         self.refuse(JobRefusedError(why, "Correct the role's `batch` settings in the site."))

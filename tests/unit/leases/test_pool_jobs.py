@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
+from distributed.core import Status
 
-from headrace.errors import BatchError, LeaseError
+from headrace.errors import BatchError
 from headrace.leases.batch import submitting
 from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.jobs import JobSpec
+from headrace.leases.batch.lsf import Lsf
+from headrace.leases.batch.pbs import Pbs
+from headrace.leases.batch.sge import Sge
 from headrace.leases.batch.slurm import Slurm
-from headrace.leases.pool_jobs import NodeRequest, PoolJobs, end_jobs, host_job, node_job
+from headrace.leases.batch.submitting import JobRecord
+from headrace.leases.jobqueue import PoolJob
+from headrace.leases.pool_jobs import (
+    NodeRequest,
+    end_jobs,
+    host_job,
+    last_words,
+    log_file,
+    node_job,
+    record_file,
+)
 from headrace.leases.queued import job_spec
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
 from support.leases import lease_spec
+from support.pool_nodes import pool_job
 from support.scripted_commands import Answer, ScriptedCommands
 
 SILENT = Answer(None, "", "sbatch gave no answer within 60 s")
@@ -37,14 +53,18 @@ class Submits(ScriptedCommands):
         return super().run(command, text) if told else Answer(1, "", "no books")
 
 
-def _jobs(folder: LeaseFolder, commands: ScriptedCommands) -> PoolJobs:
-    gang = job_spec(folder, lease_spec(folder, ROLE))
-    spec = partial(node_job, gang, folder)
-    return PoolJobs(folder, Gate(Slurm(commands), folder.path.parent, ROLE.batch), spec)
+def _submit(folder: LeaseFolder, commands: ScriptedCommands, serial: int, number: int) -> JobRecord:
+    gate = Gate(Slurm(commands), folder.path.parent, ROLE.batch)
+    return gate.submit(_node(folder, serial, number), record_file(folder, serial))
 
 
-def _request(number: int) -> NodeRequest:
-    return NodeRequest(number=number, time_limit_s=60.0)
+def _node(folder: LeaseFolder, serial: int = 1, number: int = 0) -> JobSpec:
+    gang = job_spec(folder, lease_spec(folder, ROLE), python="python")
+    return node_job(gang, folder, _request(serial, number))
+
+
+def _request(serial: int = 1, number: int = 0) -> NodeRequest:
+    return NodeRequest(serial=serial, number=number, time_limit_s=90.0, exclude=("bad",))
 
 
 def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder):
@@ -56,7 +76,7 @@ def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder
         }
     )
     gang = job_spec(folder, lease_spec(folder, role), python="python")
-    node = node_job(gang, folder, 7, NodeRequest(number=2, time_limit_s=90.0, exclude=("bad",)))
+    node = node_job(gang, folder, _request(serial=7, number=2))
     assert node.command == ("python", "-m", "headrace.leases.worker", str(folder.path), "2")
     assert node.exclude == ("broken", "bad")
     assert (node.name, node.nodes, node.time_limit_s) == (f"{gang.name}-7", 1, 90.0)
@@ -68,18 +88,39 @@ def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder
     assert (host.gpus_per_node, host.exclusive, host.options) == (0, False, ("--mem=2G",))
 
 
+@pytest.mark.parametrize("system", [Slurm, Pbs, Sge, Lsf])
+def test_dask_jobqueue_shows_the_script_that_the_queue_gets(
+    folder: LeaseFolder, system: type[Slurm | Pbs | Sge | Lsf]
+):
+    spec = _node(folder)
+    script = system(ScriptedCommands()).render(spec)
+    job = PoolJob("tls://127.0.0.1:1", "node-0", request=_request(), spec=spec, script=script)
+    shown = [line for line in job.job_script().splitlines() if line]
+    assert shown == script.splitlines()
+    assert "headrace.leases.worker" in shown[-1]
+    assert len(job.job_header.splitlines()) > 5
+
+
+def test_what_dask_wants_is_only_noted():
+    """No queue is asked under the lock of SpecCluster."""
+    job = pool_job()
+    asyncio.run(_awaited(job))
+    assert job.status is Status.closed
+    assert job.job_id == "7"
+
+
+async def _awaited(job: PoolJob) -> None:
+    await job
+    assert job.status is Status.running
+    await job.close()
+
+
 def test_each_job_has_its_own_name_and_a_record_until_it_has_ended(folder: LeaseFolder):
-    jobs = _jobs(folder, Submits(Answer(0, "11\n", ""), Answer(0, "12\n", "")))
-    first, second = jobs.submit(_request(0)), jobs.submit(_request(3))
-    assert [each.record.job_id for each in (first, second)] == ["11", "12"]
-    assert first.record.name != second.record.name
-    assert second.number == 3
+    commands = Submits(Answer(0, "11\n", ""), Answer(0, "12\n", ""))
+    records = [_submit(folder, commands, serial, 0) for serial in (1, 2)]
+    assert [each.job_id for each in records] == ["11", "12"]
+    assert records[0].name != records[1].name
     assert len(list(folder.jobs.glob("*.json"))) == 2
-    jobs.forget(first)
-    assert [file.name for file in folder.jobs.glob("*.json")] == ["000002.json"]
-    jobs.stop()
-    with pytest.raises(LeaseError, match="closing"):
-        jobs.submit(_request(0))
 
 
 def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
@@ -91,18 +132,15 @@ def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
     name = job_spec(folder, lease_spec(folder, ROLE)).name + "-1"
     nothing, there = Answer(0, "", ""), Answer(0, f"11|PENDING|N/A||Priority|{name}\n", "")
     commands = Submits(SILENT, nothing, there)
-    jobs = _jobs(folder, commands)
     with pytest.raises(BatchError):
-        jobs.submit(_request(2))
-    found = jobs.submit(_request(0))
-    assert (found.number, found.record.job_id) == (2, "11")
+        _submit(folder, commands, 1, 2)
+    assert _submit(folder, commands, 1, 2).job_id == "11"
     assert sum(command[0] == "sbatch" for command in commands.seen) == 1
 
 
 def test_jobs_of_a_killed_host_are_found_by_records_and_by_name(folder: LeaseFolder):
     """pains 22."""
-    jobs = _jobs(folder, Submits(Answer(0, "11\n", "")))
-    jobs.submit(_request(0))
+    _submit(folder, Submits(Answer(0, "11\n", "")), 1, 0)
     (folder.jobs / "000002.submitting").write_text("the-second")
     running = "11|RUNNING|N/A||None|a\n12|PENDING|N/A||Priority|the-second\n"
     gone = running.replace("RUNNING", "CANCELLED").replace("PENDING", "CANCELLED")
@@ -132,10 +170,9 @@ def test_a_job_that_nobody_recorded_is_found_by_its_name(folder: LeaseFolder):
 
 
 def test_the_last_words_of_a_job_are_those_of_its_log(folder: LeaseFolder):
-    jobs = _jobs(folder, Submits(Answer(0, "11\n", "")))
-    job = jobs.submit(_request(0))
-    assert jobs.last_words(job) == ""
+    assert last_words(folder, 1) == ""
+    folder.jobs.mkdir(parents=True)
     (folder.jobs / "000001.log.queue").write_text("can't open the log: disk quota exceeded\n")
-    assert jobs.last_words(job) == "can't open the log: disk quota exceeded"
-    jobs.log_of(job).write_text("".join(f"line {number}\n" for number in range(9)))
-    assert jobs.last_words(job).splitlines() == [f"line {number}" for number in range(4, 9)]
+    assert last_words(folder, 1) == "can't open the log: disk quota exceeded"
+    log_file(folder, 1).write_text("".join(f"line {number}\n" for number in range(9)))
+    assert last_words(folder, 1).splitlines() == [f"line {number}" for number in range(4, 9)]

@@ -8,14 +8,13 @@ import pytest
 
 from headrace.errors import JobRefusedError
 from headrace.leases.avoidance import AVOIDED_S
-from headrace.leases.batch.jobs import JobSight, JobState
+from headrace.leases.batch.jobs import JobState
 from headrace.leases.batch.slurm import parse_squeue
-from headrace.leases.batch.submitting import JobRecord
-from headrace.leases.pool_jobs import PoolJob
-from headrace.leases.pool_members import Member
+from headrace.leases.jobqueue import PoolJob
 from headrace.leases.scaling import MOST_STRIKES
 from headrace.leases.setbacks import Setbacks
 from headrace.states import FailureClass
+from support.pool_nodes import pool_job
 
 
 def test_a_bad_node_costs_a_pool_no_hope_but_many_do():
@@ -137,11 +136,8 @@ def test_long_avoided_nodes_are_taken_again(caplog: pytest.LogCaptureFixture):
     assert "Taking a again after 3600 s" in caplog.text
 
 
-def _ended(host: str, state: JobState = JobState.FAILED, exclude: tuple[str, ...] = ()) -> Member:
+def _ended(host: str, state: JobState = JobState.FAILED, exclude: tuple[str, ...] = ()) -> PoolJob:
     """A node whose job has ended before its worker joined."""
-    record = JobRecord(job_id="7", name="demo", submitted_at=0.0)
-    sight = JobSight(job_id="7", state=JobState.PENDING)
-    job = PoolJob(serial=1, number=0, record=record, exclude=exclude)
-    member = Member(job, sight, asked_s=time.monotonic(), retire_s=60.0, since_s=0.0)
-    member.take(sight.model_copy(update={"state": state, "nodes": (host,) if host else ()}))
+    member = pool_job(exclude)
+    member.take(member.sight.model_copy(update={"state": state, "nodes": (host,) if host else ()}))
     return member

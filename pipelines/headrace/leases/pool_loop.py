@@ -1,4 +1,4 @@
-"""Grows and shrinks a pool on a batch system: looks, decides (`scaling`), acts, tells."""
+"""The loop of a pool on a batch system: looks, decides (`scaling`), acts, tells."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed import Scheduler
 
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
-from headrace.leases.batch.jobs import JobSight, JobState, view_of
+from headrace.leases.batch.board import sights
+from headrace.leases.batch.gate import Gate
+from headrace.leases.batch.jobs import view_of
 from headrace.leases.cluster import demand
-from headrace.leases.lifetime import leaving_s
-from headrace.leases.pool_jobs import NodeRequest, PoolJobs
-from headrace.leases.pool_members import Member, lack, node_jobs
+from headrace.leases.jobqueue import PoolJob
+from headrace.leases.pool_jobs import NodeRequest, last_words, record_file
+from headrace.leases.pool_members import lack, node_jobs
 from headrace.leases.records import LeaseSpec, PoolRecord
 from headrace.leases.resources import WAITS
-from headrace.leases.scaling import (
-    Moves,
-    Stage,
-    Wish,
-    moves,
-    staying_nodes,
-)
+from headrace.leases.scaling import Moves, Stage, Wish, moves, staying_nodes
 from headrace.leases.setbacks import Setbacks
 from headrace.leases.timeouts import TIMED_OUT
+from headrace.storage.layout import LeaseFolder
+
+if TYPE_CHECKING:
+    from headrace.leases.pool import NodePool
 
 logger = logging.getLogger(__name__)
 
@@ -37,41 +37,45 @@ _TICK_S = 0.5
 _LEAVE_S = 30.0
 _SILENCE_S = 30.0
 _TURN_S = 2.0
-_STAGGER = 0.1
 
 
-class Scaler:
+class PoolLoop:
     """Keeps a pool at the size its clients need.
 
     Args:
+        folder: The lease.
         spec: What was asked for.
-        jobs: The pool's jobs.
-        scheduler: Its Dask scheduler.
-        tell: Takes how the jobs stand, when that has changed.
+        pool: Its cluster.
+        gate: The way into the queue.
     """
 
-    def __init__(
-        self,
-        spec: LeaseSpec,
-        jobs: PoolJobs,
-        scheduler: Scheduler,
-        tell: Callable[[PoolRecord], None],
-    ) -> None:
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, pool: NodePool, gate: Gate) -> None:
+        self._folder = folder
         self._role = spec.role
-        self._jobs = jobs
-        self._scheduler = scheduler
-        self._tell = tell
-        self._members: dict[int, Member] = {}
-        powerless = f"{jobs.system.name} cannot leave nodes out"
+        self._pool = pool
+        self._gate = gate
+        powerless = f"{gate.system.name} cannot leave nodes out"
         self._setbacks = Setbacks(spec.exclude, "" if self._role.leaves_nodes_out else powerless)
         self._wanted = 0
+        self._num_submitted = 0
         self._surplus_since_s: float | None = None
         self._paused_until_s = 0.0
         self._paused_for = ""
         self._submitting: asyncio.Task[None] | None = None
+        self._is_closing = False
         self._started_s = time.monotonic()
         self._told = PoolRecord()
         self._first_node_at: float | None = None
+
+    @property
+    def _scheduler(self) -> Scheduler:
+        return self._pool.scheduler
+
+    @property
+    def _jobs(self) -> dict[int, PoolJob]:
+        """Jobs that were submitted and have not ended, by the places of their nodes."""
+        jobs = self._pool.workers.values()
+        return {job.request.number: job for job in jobs if job.record is not None}
 
     @property
     def failure(self) -> HeadraceError | None:
@@ -91,70 +95,69 @@ class Scaler:
 
     async def close(self) -> None:
         """Let no job start any more; those that run end with the scheduler."""
-        self._jobs.stop()
+        self._is_closing = True
         if self._submitting is not None:
             with suppress(HeadraceError):
                 await self._submitting
-        waiting = [each.job for each in self._members.values() if each.stage is Stage.QUEUED]
+        waiting = [job.job_id for job in self._jobs.values() if job.stage is Stage.QUEUED]
         try:
-            await asyncio.to_thread(self._jobs.cancel, waiting)
+            await asyncio.to_thread(self._gate.system.cancel, waiting)
         except BatchError as error:  # tried again when the lease's leftovers are ended
             logger.warning("%s", error.what)
 
     async def _look(self) -> None:
-        members = list(self._members.values())
-        sights = await asyncio.to_thread(self._jobs.sights, [each.job for each in members])
+        jobs = list(self._jobs.values())
+        records = [job.record for job in jobs if job.record is not None]
+        gate = self._gate
+        told = await asyncio.to_thread(sights, gate.system, gate.leases, records, gate.batch.poll)
         workers = {str(state.name): state for state in self._scheduler.workers.values()}
         now_s = time.monotonic()
-        for member in members:
-            member.take(sights[member.job.record.job_id])
-            worker = workers.get(member.name)
-            if member.sight.state.is_final:
-                await self._end(member, worker)
+        for job in jobs:
+            job.take(told[job.job_id])
+            worker = workers.get(job.name)
+            if job.sight.state.is_final:
+                await self._end(job, worker)
                 continue
-            member.see(worker, now_s)
+            job.see(worker, now_s)
             if worker is not None:
                 self._first_node_at = self._first_node_at or time.time()
-                self._setbacks.see(member, now_s)
+                self._setbacks.see(job, now_s)
         await self._end_overdue(now_s)
 
-    async def _end(self, member: Member, worker: Any) -> None:
-        del self._members[member.job.number]
-        self._jobs.forget(member.job)
-        why = view_of(member.sight, self._jobs.system.name).why
-        logger.info("%s: %s", member.name, why)
-        if member.leaving_s is None:
-            self._setbacks.strike(member, why, self._jobs.last_words(member.job))
+    async def _end(self, job: PoolJob, worker: Any) -> None:
+        why = view_of(job.sight, self._gate.system.name).why
+        logger.info("%s: %s", job.name, why)
+        if job.leaving_s is None:
+            self._setbacks.strike(job, why, last_words(self._folder, job.request.serial))
         if worker is not None:  # its node has gone without a word; its name is needed again
             await self._scheduler.remove_worker(worker.address, stimulus_id="headrace-job-ended")
+        record_file(self._folder, job.request.serial).unlink(missing_ok=True)
+        await self._pool.drop(job)
 
     async def _end_overdue(self, now_s: float) -> None:
-        for member in list(self._members.values()):
-            what = member.overdue(self._role, now_s)
+        for job in self._jobs.values():
+            what = job.overdue(self._role, now_s)
             if not what:
                 continue
-            logger.warning("The job of %s %s; cancelling it", member.name, what)
-            if member.leaving_s is None:
-                self._setbacks.strike(member, f"{self._why(member)}; it {what}")
-            member.leaving_s = now_s
-            await self._cancel([member.job.number])
+            logger.warning("The job of %s %s; cancelling it", job.name, what)
+            if job.leaving_s is None:
+                self._setbacks.strike(job, f"{self._why(job)}; it {what}")
+            await self._cancel([job])
 
     async def _lose_hope(self) -> None:
-        if any(each.stage.is_here for each in self._members.values()):
+        jobs = self._jobs.values()
+        if any(job.stage.is_here for job in jobs):
             return
-        for member in [each for each in self._members.values() if each.is_vain]:
-            if not self._setbacks.never_start(member, self._why(member)):
+        for job in [each for each in jobs if each.is_vain]:
+            if not self._setbacks.never_start(job, self._why(job)):
                 return
-            member.leaving_s = time.monotonic()
-            await self._cancel([member.job.number])
-        for member in self._setbacks.find_stuck(self._members.values(), time.monotonic()):
-            member.leaving_s = time.monotonic()
-            await self._cancel([member.job.number])
+            await self._cancel([job])
+        await self._cancel(self._setbacks.find_stuck(jobs, time.monotonic()))
         self._setbacks.lose_hope()
 
     def _decide(self) -> Moves:
         now_s = time.monotonic()
-        nodes = [member.node(now_s) for member in self._members.values()]
+        nodes = [job.node(now_s) for job in self._jobs.values()]
         asked = max(int(self._scheduler.adaptive_target()), demand(self._scheduler))
         self._wanted = min(asked, self._role.nodes)
         if self._wanted >= len(staying_nodes(nodes)):
@@ -172,51 +175,52 @@ class Scaler:
         return found if now_s >= self._paused_until_s else replace(found, submit=0)
 
     async def _act(self, found: Moves) -> None:
-        now_s = time.monotonic()
-        for number in (*found.cancel, *found.retire):
-            self._members[number].leaving_s = now_s
+        jobs = self._jobs
         if found.cancel:
             self._setbacks.waste()
-            await self._cancel(found.cancel)
+            await self._cancel([jobs[number] for number in found.cancel])
         if found.retire:
-            await self._send_away(found.retire)
+            await self._send_away([jobs[number] for number in found.retire])
         if self._submitting is not None and self._submitting.done():
             self._submitting.result()
             self._submitting = None
         if found.submit and self._submitting is None:
             self._submitting = asyncio.create_task(self._submit(found.submit))
 
-    async def _send_away(self, numbers: Sequence[int]) -> None:
-        members = [self._members[number] for number in numbers]
-        names = [member.name for member in members]
+    async def _send_away(self, jobs: Sequence[PoolJob]) -> None:
+        for job in jobs:
+            job.leaving_s = time.monotonic()
+        names = [job.name for job in jobs]
         logger.info("Sending away %s", ", ".join(names))
         retired = self._scheduler.retire_workers(names=names, close_workers=True, remove=True)
         with suppress(*TIMED_OUT):
             await asyncio.wait_for(retired, _LEAVE_S)
         left = {str(worker.name): worker for worker in self._scheduler.workers.values()}
-        for member in members:
-            worker = left.get(member.name)
+        for job in jobs:
+            worker = left.get(job.name)
             if worker is None:
                 continue
-            if not member.node(time.monotonic()).is_old:
-                member.leaving_s = None  # it holds what no other node could take
+            if not job.node(time.monotonic()).is_old:
+                job.leaving_s = None  # it holds what no other node could take
                 continue
-            logger.info("%s holds what no other node could take; it is made again", member.name)
+            logger.info("%s holds what no other node could take; it is made again", job.name)
             await self._scheduler.remove_worker(
                 worker.address, stimulus_id="headrace-node-is-old", expected=True
             )
 
-    async def _cancel(self, numbers: Sequence[int]) -> None:
-        jobs = [self._members[number].job for number in numbers]
+    async def _cancel(self, jobs: Sequence[PoolJob]) -> None:
+        for job in jobs:
+            job.leaving_s = time.monotonic()
         try:
-            await asyncio.to_thread(self._jobs.cancel, jobs)
+            await asyncio.to_thread(self._gate.system.cancel, [job.job_id for job in jobs])
         except BatchError as error:  # they are overdue later, and cancelled again
             logger.warning("%s", error.what)
 
     async def _submit(self, count: int) -> None:
         try:
             for _ in range(count):
-                await self._submit_one()
+                if not self._is_closing:
+                    await self._submit_one()
         except JobRefusedError as error:
             self._setbacks.refuse(error)
         except QueueFullError as error:
@@ -230,47 +234,48 @@ class Scaler:
         self._paused_until_s = time.monotonic() + seconds
 
     async def _submit_one(self) -> None:
-        free = next(number for number in itertools.count() if number not in self._members)
-        left_s = self._started_s + self._role.lifetime_s - time.monotonic()
-        life_s = max(min(self._role.node_lifetime or left_s, left_s), 1.0)
-        asked_s = time.monotonic()
-        self._setbacks.forgive(asked_s)
-        exclude = self._setbacks.avoidance.nodes
-        request = NodeRequest(number=free, time_limit_s=life_s, exclude=exclude)
+        now_s = time.monotonic()
+        # a submit without a clear answer is about the same job until there is one
+        unclear = [job for job in self._pool.workers.values() if job.record is None]
+        job = unclear[0] if unclear else await self._pool.add(self._request(now_s))
+        file = record_file(self._folder, job.request.serial)
         try:
-            job = await asyncio.to_thread(self._jobs.submit, request)
-        except JobRefusedError as error:
-            if not exclude:
+            record = await asyncio.to_thread(self._gate.submit, job.spec, file)
+        except (JobRefusedError, QueueFullError) as error:
+            await self._pool.drop(job)
+            if not job.request.exclude or isinstance(error, QueueFullError):
                 raise
             self._setbacks.take_all_nodes(error.what)
             return
-        # staggered, so that nodes started together are not replaced together
-        share = 1 - _STAGGER * (job.serial * 0.618 % 1)
-        sight = JobSight(job_id=job.record.job_id, state=JobState.PENDING)
-        now_s = time.monotonic()
-        member = Member(
-            job,
-            sight,
-            asked_s=asked_s,
-            retire_s=(life_s - leaving_s(life_s)) * share,
-            since_s=now_s,
+        self._num_submitted += 1
+        job.submitted(record, now_s)
+        logger.info("%s: submitted as job %s", job.name, job.job_id)
+
+    def _request(self, now_s: float) -> NodeRequest:
+        free = next(number for number in itertools.count() if number not in self._jobs)
+        left_s = self._started_s + self._role.lifetime_s - now_s
+        life_s = max(min(self._role.node_lifetime or left_s, left_s), 1.0)
+        self._setbacks.forgive(now_s)
+        return NodeRequest(
+            serial=self._num_submitted + 1,
+            number=free,
+            time_limit_s=life_s,
+            exclude=self._setbacks.avoidance.nodes,
         )
-        self._members[job.number] = member
-        logger.info("%s: submitted as job %s", member.name, job.record.job_id)
 
     async def _publish(self) -> None:
         record = self._record()
         self._scheduler.task_metadata[WAITS] = record.waits_for
         if record != self._told:
             self._told = record
-            await asyncio.to_thread(self._tell, record)
+            await asyncio.to_thread(self._pool.tell, record)
 
     def _record(self) -> PoolRecord:
-        members, system = list(self._members.values()), self._jobs.system.name
+        jobs, system = list(self._jobs.values()), self._gate.system.name
         avoidance = self._setbacks.avoidance
         return PoolRecord(
-            jobs=node_jobs(members, system),
-            waits_for=lack(members, self._wanted, system, self._trouble(), avoidance.nodes),
+            jobs=node_jobs(jobs, system),
+            waits_for=lack(jobs, self._wanted, system, self._trouble(), avoidance.nodes),
             first_node_at=self._first_node_at,
             ended=self._setbacks.ended,
             avoids=avoidance.avoided,
@@ -286,5 +291,5 @@ class Scaler:
         setbacks = self._setbacks
         return setbacks.last_end.partition("\n")[0] if setbacks.faults.strikes else ""
 
-    def _why(self, member: Member) -> str:
-        return view_of(member.sight, self._jobs.system.name).why
+    def _why(self, job: PoolJob) -> str:
+        return view_of(job.sight, self._gate.system.name).why
