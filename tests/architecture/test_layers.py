@@ -21,9 +21,9 @@ CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlin
 
 HOMES = {
     "dask": {"leases"},
-    "h5py": {"shards", "bench"},
+    "h5py": {"shards"},
     "sqlalchemy": {"ledger"},
-    "torch": {"data", "training", "evaluation", "examples", "bench"},
+    "torch": {"data", "training", "evaluation", "examples"},
     "boto3": {"leases", "storage"},
 }
 """The only modules of headrace that may import a package by themselves."""

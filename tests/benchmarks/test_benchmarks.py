@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.bench.compressed import bench_compressed
-from headrace.bench.decode import bench_decode
-from headrace.bench.pack import PackOptions, bench_pack
-from headrace.bench.read import ReadOptions, bench_read
-from headrace.bench.records import Report, Table
-from headrace.bench.report import all_peers
-from headrace.bench.s3 import WORK, S3Options, bench_s3
-from headrace.bench.stage import StageOptions, bench_stage
 from headrace.cli.app import build
+from headrace_bench.compressed import bench_compressed
+from headrace_bench.decode import bench_decode
+from headrace_bench.pack import PackOptions, bench_pack
+from headrace_bench.read import ReadOptions, bench_read
+from headrace_bench.records import Report, Table
+from headrace_bench.report import all_peers
+from headrace_bench.s3 import WORK, S3Options, bench_s3
+from headrace_bench.stage import StageOptions, bench_stage
 
 
 def read_options(folder: Path, **changes) -> ReadOptions:

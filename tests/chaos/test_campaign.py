@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.chaos.campaign import Campaign
-from headrace.chaos.ground import Ground
-from headrace.chaos.outcome import Reference
-from headrace.chaos.processes import Processes
+from headrace_chaos.campaign import Campaign
+from headrace_chaos.ground import Ground
+from headrace_chaos.outcome import Reference
+from headrace_chaos.processes import Processes
 from support.disturbed import GONE_S, HEADRACE, LONG_S
 from support.waiting import wait_until
 

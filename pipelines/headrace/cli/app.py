@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 
 import typer
 
 from headrace import __version__
 from headrace.cli import (
     airflow,
-    bench,
     cache,
-    chaos,
     datasets,
     demo,
     leases,
@@ -25,6 +24,9 @@ from headrace.cli.console import open_console
 from headrace.cli.pipes import outlive_readers
 from headrace.errors import HeadraceError
 from headrace.processes import tell_children
+
+COMMANDS = "headrace.commands"
+"""Entry points: functions that add commands of other packages, as of the benchmarks."""
 
 _EXIT_ERROR = 1
 _EXIT_USAGE = 2
@@ -51,20 +53,11 @@ def build() -> typer.Typer:
             typer.echo(__version__)
             raise typer.Exit
 
-    for module in (
-        runs,
-        plan,
-        demo,
-        airflow,
-        leases,
-        site,
-        datasets,
-        cache,
-        bench,
-        chaos,
-        ledger,
-        schema,
-    ):
+    for module in (runs, plan, demo, airflow, leases, site, datasets, cache):
+        module.register(app)
+    for command in sorted(entry_points(group=COMMANDS)):
+        command.load()(app)
+    for module in (ledger, schema):
         module.register(app)
     return app
 

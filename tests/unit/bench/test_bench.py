@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from headrace.bench.contest import Variant, compete
-from headrace.bench.laps import Reader, read_lap
-from headrace.bench.machine import busy_warnings, machine
-from headrace.bench.peers.peer import MODULES, load, missing
-from headrace.bench.rclone import credentials, serving
-from headrace.bench.records import Lap, Row, Table
-from headrace.bench.samples import plan_shape, random_samples, write_files
-from headrace.bench.tuned import Tuned
-from headrace.bench.workspace import workspace
-from headrace.cli.bench import read, s3
 from headrace.errors import StepError, StorageFullError, UserError
+from headrace_bench.command import read, s3
+from headrace_bench.contest import Variant, compete
+from headrace_bench.laps import Reader, read_lap
+from headrace_bench.machine import busy_warnings, machine
+from headrace_bench.peers.peer import MODULES, load, missing
+from headrace_bench.rclone import credentials, serving
+from headrace_bench.records import Lap, Row, Table
+from headrace_bench.samples import plan_shape, random_samples, write_files
+from headrace_bench.tuned import Tuned
+from headrace_bench.workspace import workspace
 
 
 def lap(seconds: float) -> Lap:
@@ -83,7 +83,7 @@ def test_a_peer_that_fails_gets_a_row_and_headrace_that_fails_stops_the_run():
 
 
 def test_a_slow_peer_runs_in_one_round_only(monkeypatch):
-    monkeypatch.setattr("headrace.bench.contest.SLOW_S", 0.0)
+    monkeypatch.setattr("headrace_bench.contest.SLOW_S", 0.0)
     variants = [
         Variant(name="h", kind="headrace", lap=lambda _: lap(1.0)),
         Variant(name="p", kind="peer", lap=lambda _: lap(1.0)),

@@ -6,13 +6,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.chaos.disturbance import Disturbance
-from headrace.chaos.processes import Processes
-from headrace.chaos.trials import Trial
 from headrace.states import StepState
 from headrace.steps.records import StepResult, StepSpec
 from headrace.storage.atomic import write_record
 from headrace.storage.layout import SiteFolder
+from headrace_chaos.disturbance import Disturbance
+from headrace_chaos.processes import Processes
+from headrace_chaos.trials import Trial
 from support.sleepers import sleeper
 from support.waiting import wait_until
 

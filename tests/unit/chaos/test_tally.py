@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from headrace.chaos.disturbance import Hit
-from headrace.chaos.outcome import Outcome
-from headrace.chaos.tally import tally, total
-from headrace.chaos.trials import draw
+from headrace_chaos.disturbance import Hit
+from headrace_chaos.outcome import Outcome
+from headrace_chaos.tally import tally, total
+from headrace_chaos.trials import draw
 
 
 def outcome(number: int, phase: str, role: str, **changes: object) -> Outcome:

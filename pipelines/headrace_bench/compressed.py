@@ -1,0 +1,153 @@
+"""Reading compressed arrays, shuffled: headrace's loader against h5py, one codec."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace.data.order import TrainOrder
+from headrace.errors import UserError
+from headrace.shards import format as names
+from headrace.shards.chunk_table import ChunkTable
+from headrace.shards.chunks import OpenFiles
+from headrace.storage.manifest import Codec
+from headrace_bench.contest import Tick, Variant, compete, for_each
+from headrace_bench.laps import Reader, read_lap
+from headrace_bench.peers.peer import Epoch, Pair
+from headrace_bench.read import ReadOptions, check_against, loader_epoch
+from headrace_bench.records import Kind, Table
+from headrace_bench.samples import Shape, plan_shape, random_samples
+from headrace_bench.shards import SAMPLE, write_dataset
+from headrace_bench.workspace import workspace
+
+_RUN = 16
+"""Elements of equal value, one after the other."""
+
+
+def bench_compressed(options: ReadOptions, codec: Codec, tick: Tick) -> tuple[Table, ...]:
+    """One table a size of sample; peers of the options do not count.
+
+    Raises:
+        StorageFullError: The folder has no room.
+    """
+    return tuple(_table(options, size, codec, told) for size, told in for_each(options.sizes, tick))
+
+
+def _table(options: ReadOptions, size: int, codec: Codec, tick: Tick) -> Table:
+    shape = plan_shape(size, options.total_bytes)
+    with workspace(options.folder, 2 * shape.num_bytes) as folder:
+        tick(f"compressing {shape.num_samples:,} samples of {shape.sample_bytes:,} bytes")
+        runs = random_samples(shape).reshape(-1)[: -(-shape.num_bytes // _RUN)]
+        flat = np.repeat(runs, _RUN)[: shape.num_bytes]
+        samples = flat.reshape(shape.num_samples, *shape.sample_shape)
+        manifest = write_dataset(folder, samples, shape.sample_bytes, codec)
+        paths = [folder / shard.file for shard in manifest.shards]
+        rows = compete(_variants(options, samples, shape, paths), options.rounds, tick)
+    return Table(
+        title=f"read, {codec}, samples of {shape.sample_bytes:,} bytes ({shape.num_bytes:,} bytes "
+        f"in {manifest.num_bytes:,}), batches of {shape.batch_size}",
+        rows=tuple(rows),
+        notes=(
+            "Rates count decompressed bytes. Limit: the codec alone, all threads, in the order of "
+            "the file.",
+        ),
+    )
+
+
+def _variants(
+    options: ReadOptions, samples: NDArray[np.uint8], shape: Shape, paths: list[Path]
+) -> list[Variant]:
+    def variant(name: str, kind: Kind, epoch: Epoch, told: str) -> Variant:
+        reader = Reader(
+            epoch=epoch,
+            lap_s=options.lap_s,
+            num_samples=len(samples),
+            check=check_against(torch.from_numpy(samples)),
+        )
+        return Variant(
+            name=name,
+            kind=kind,
+            is_yardstick=kind != "peer",
+            lap=lambda is_warm_up: read_lap(reader, is_warm_up),
+            settings=lambda: told,
+        )
+
+    loader = loader_epoch(paths[0].parent.parent, shape.batch_size)
+    return [
+        variant("limit", "limit", _limit_epoch(shape, paths), f"{_num_threads()} threads"),
+        variant("headrace", "headrace", loader, "BatchLoader as in training, full shuffle"),
+        variant("h5py, a read a sample", "peer", _h5py_epoch(shape, paths), "full shuffle"),
+    ]
+
+
+def _num_threads() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _limit_epoch(shape: Shape, paths: list[Path]) -> Epoch:
+    """Batches in the order of the files, decompressed in threads, one each."""
+    files = OpenFiles()
+    tables = [_table_of(files, path) for path in paths]
+    contents = [np.fromfile(path, dtype=np.uint8) for path in paths]
+    pool = ThreadPoolExecutor(_num_threads(), thread_name_prefix="bench-decompress")
+    size = shape.batch_size
+    rooms = [np.empty((size, *shape.sample_shape), np.uint8) for _ in range(_num_threads())]
+    spans = [
+        (number, start, min(start + size, table.num_rows))
+        for number, table in enumerate(tables)
+        for start in range(0, table.num_rows, size)
+    ]
+    firsts = np.cumsum([0, *(table.num_rows for table in tables)])
+
+    def fill(room: NDArray[np.uint8], span: tuple[int, int, int]) -> Pair:
+        number, start, stop = span
+        wanted = np.arange(start, stop)
+        tables[number].fill(contents[number], wanted, room, wanted - start)
+        return torch.from_numpy(room[: stop - start]), torch.from_numpy(wanted + firsts[number])
+
+    def epoch() -> Iterator[Pair]:
+        for first in range(0, len(spans), len(rooms)):
+            yield from pool.map(fill, rooms, spans[first : first + len(rooms)])
+
+    return epoch
+
+
+def _table_of(files: OpenFiles, path: Path) -> ChunkTable:
+    table = files.table(path, f"{names.FIELDS_GROUP}/{SAMPLE}")
+    if table is None:
+        raise UserError(
+            f"This build of hdf5plugin keeps its functions to itself, so that only HDF5 can read "
+            f"{path}",
+            "Install hdf5plugin from its wheel (pip).",
+        )
+    return table
+
+
+def _h5py_epoch(shape: Shape, paths: list[Path]) -> Epoch:
+    arrays = [
+        h5py.File(path, "r", locking=False)[f"{names.FIELDS_GROUP}/{SAMPLE}"] for path in paths
+    ]
+    ends = np.cumsum([len(array) for array in arrays])
+    order = TrainOrder(num_samples=int(ends[-1]), seed=0, global_batch_size=shape.batch_size)
+    epochs = iter(range(2**60))
+
+    def sample(index: int) -> NDArray[np.uint8]:
+        number = int(np.searchsorted(ends, index, side="right"))
+        row: NDArray[np.uint8] = arrays[number][index - (ends[number] - len(arrays[number]))]
+        return row
+
+    def epoch() -> Iterator[Pair]:
+        number = next(epochs)
+        for each in range(order.num_batches):
+            indices = order.batch(number, each)
+            batch = np.stack([sample(index) for index in indices.tolist()])
+            yield torch.from_numpy(batch), torch.from_numpy(indices.copy())
+
+    return epoch

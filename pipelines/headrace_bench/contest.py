@@ -1,0 +1,99 @@
+"""Runs variants of the same work in turns, so that all of them meet the same machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace_bench.records import Kind, Lap, Row
+
+Tick = Callable[[str], None]
+"""Called with what goes on now, before each lap."""
+
+
+def for_each(sizes: Sequence[int], tick: Tick) -> Iterator[tuple[int, Tick]]:
+    """Sizes of samples, each with a tick that also tells which one it is."""
+    for number, size in enumerate(sizes, 1):
+        yield size, _titled(tick, f"samples of {size:,} bytes ({number} of {len(sizes)})")
+
+
+FAULTS = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError,
+    RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What other libraries raise when they do not work here; it goes into their row."""
+
+SLOW_S = 2.0
+"""Time of a lap from which on a peer is not run again and again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One way of doing the work."""
+
+    name: str
+    """Name, unique in the contest."""
+    kind: Kind
+    """Limit, headrace or peer."""
+    lap: Callable[[bool], Lap]
+    """Does the work once. True asks for a warm-up: it checks what is delivered, and its time does
+    not count."""
+    is_yardstick: bool = False
+    """Whether ratios of its kind are taken of this one."""
+    settings: Callable[[], str] = str
+    """Tells how it is used, once all laps are done."""
+
+
+def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[Row]:
+    """Run a warm-up round, then `rounds` rounds; in each all variants, one after the other.
+
+    A peer that fails gets a row that says so; any other failure is raised. A peer that
+    took longer than `SLOW_S` in the first round is left out of the others.
+
+    Args:
+        variants: What to run.
+        rounds: Laps that count, of each variant.
+        tick: Told what goes on.
+    """
+    laps: dict[str, list[Lap]] = {variant.name: [] for variant in variants}
+    problems: dict[str, str] = {}
+    slow: set[str] = set()
+    for number in range(rounds + 1):
+        for variant in variants:
+            if variant.name in problems or (variant.name in slow):
+                continue
+            tick(f"{variant.name}, {f'round {number} of {rounds}' if number else 'warm-up'}")
+            began = time.perf_counter()
+            try:
+                lap = variant.lap(number == 0)
+            except FAULTS as error:
+                if variant.kind != "peer":
+                    raise
+                problems[variant.name] = failure(error)
+            else:
+                laps[variant.name] += [lap] if number else []
+                if number and variant.kind == "peer" and time.perf_counter() - began > SLOW_S:
+                    slow.add(variant.name)
+    return [_row(each, laps[each.name], problems.get(each.name, "")) for each in variants]
+
+
+def _titled(tick: Tick, title: str) -> Tick:
+    return lambda text: tick(f"{title}: {text}")
+
+
+def failure(error: BaseException) -> str:
+    """The problem of a peer that raised, in one line."""
+    text = " ".join(str(error).split())
+    return f"failed here: {type(error).__name__}: {text[:200]}"
+
+
+def _row(variant: Variant, laps: Sequence[Lap], problem: str) -> Row:
+    return Row(
+        name=variant.name,
+        kind=variant.kind,
+        is_yardstick=variant.is_yardstick,
+        settings=variant.settings(),
+        laps=() if problem else tuple(laps),
+        problem=problem,
+    )

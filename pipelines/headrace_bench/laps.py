@@ -1,0 +1,90 @@
+"""Laps of reading: batches for a given time, checked in the warm-up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace_bench.peers.peer import Epoch, Pair
+from headrace_bench.records import Lap
+
+Check = Callable[[Tensor, Tensor], bool]
+"""Whether samples `(batch, …)` with these numbers `(batch,)` are what was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """One way of reading, with all that a lap needs to know."""
+
+    epoch: Epoch
+    """Begins a pass over all samples."""
+    lap_s: float
+    """Time that a lap takes at least."""
+    num_samples: int
+    """Samples that an epoch must deliver at least, each once."""
+    check: Check
+    """Looks at a batch in the warm-up."""
+    skips_start: bool = False
+    """Leave the first batch of an epoch and the time until then out: peers start workers."""
+
+
+def read_lap(reader: Reader, is_warm_up: bool) -> Lap:
+    """Read whole epochs, or the part of one that fits the time.
+
+    Raises:
+        ValueError: The warm-up got wrong samples.
+    """
+    if is_warm_up:
+        check_epoch(reader)
+    total = Lap(num_samples=0, num_bytes=0, seconds=0.0)
+    while total.seconds < reader.lap_s:
+        part = _epoch_lap(reader, reader.lap_s - total.seconds)
+        total = Lap(
+            num_samples=total.num_samples + part.num_samples,
+            num_bytes=total.num_bytes + part.num_bytes,
+            seconds=total.seconds + part.seconds,
+        )
+    return total
+
+
+def check_epoch(reader: Reader) -> None:
+    """Read one epoch and look at every sample.
+
+    Raises:
+        ValueError: Samples are missing, come twice, or are not what was written.
+    """
+    numbers: list[Tensor] = []
+    for batch, these in reader.epoch():
+        if not reader.check(batch, these):
+            raise ValueError("a batch does not hold what was written")
+        numbers.append(these.clone())
+    delivered = torch.cat(numbers) if numbers else torch.empty(0)
+    if len(delivered) < reader.num_samples or len(set(delivered.tolist())) != len(delivered):
+        raise ValueError(f"{len(delivered)} samples came, {reader.num_samples} were written")
+
+
+def _epoch_lap(reader: Reader, at_most_s: float) -> Lap:
+    """One epoch, cut when the time is over."""
+    began = time.perf_counter()
+    batches = reader.epoch()
+    if reader.skips_start:
+        next(batches)
+        began = time.perf_counter()
+    num_samples = num_bytes = 0
+    end = began
+    while end - began < at_most_s:
+        pair = _next(batches)
+        if pair is None:
+            break
+        end = time.perf_counter()
+        num_samples += len(pair[0])
+        num_bytes += pair[0].nbytes
+    return Lap(num_samples=num_samples, num_bytes=num_bytes, seconds=max(end - began, 1e-9))
+
+
+def _next(batches: Iterator[Pair]) -> Pair | None:
+    return next(batches, None)

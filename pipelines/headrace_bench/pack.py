@@ -1,0 +1,244 @@
+"""Packing small files by two processes: plain concatenation, headrace, peers."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace.shards.dataset import ShardedDataset
+from headrace_bench.contest import Tick, Variant, compete, for_each
+from headrace_bench.copying import concatenate, concatenate_bare, empty, list_files
+from headrace_bench.laps import Reader, check_epoch
+from headrace_bench.pack_headrace import pack_folder
+from headrace_bench.peers.peer import Part, Peer, Reading, load, missing
+from headrace_bench.read import check_against, missing_row
+from headrace_bench.records import Lap, Row, Table
+from headrace_bench.samples import Shape, plan_shape, random_samples, write_files
+from headrace_bench.workspace import workspace
+
+NUM_PROCESSES = 2
+"""Processes that pack, of every variant."""
+
+_MAX_FILES = 131_072
+_CHECKED_AT_ONCE = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions:
+    """What to pack, and how often."""
+
+    sizes: tuple[int, ...]
+    """Bytes of a sample; one table each."""
+    total_bytes: int
+    """Bytes of all samples of a table, about."""
+    rounds: int
+    """Laps that count, of each variant."""
+    folder: Path
+    """Where files are made."""
+    peers: tuple[Peer, ...] = ()
+    """Peers to compare with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """The files to pack, and who packs."""
+
+    pool: ProcessPoolExecutor
+    files: tuple[str, ...]
+    samples: NDArray[np.uint8]
+    shape: Shape
+    source: Path
+    target: Path
+
+
+def bench_pack(options: PackOptions, tick: Tick) -> tuple[Table, ...]:
+    """One table a size of sample.
+
+    Raises:
+        StorageFullError: The folder has no room.
+    """
+    with ProcessPoolExecutor(NUM_PROCESSES, mp_context=get_context("spawn")) as pool:
+        each = for_each(options.sizes, tick)
+        return tuple(_table(options, size, pool, told) for size, told in each)
+
+
+def write_part(module: str, files: Sequence[str], number: int, folder: str) -> None:
+    """Let a peer write the samples of some files; runs in a process of the pool.
+
+    Args:
+        module: Module of the peer.
+        files: `.npy` files, named by the number of their sample.
+        number: Number of the part.
+        folder: Where the peer writes.
+    """
+    first = np.load(files[0])
+    part = Part(
+        number=number,
+        num_samples=len(files),
+        sample_shape=first.shape,
+        items=((int(Path(name).stem), np.load(name)) for name in files),
+    )
+    load(module).write(part, Path(folder))
+
+
+def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tick) -> Table:
+    shape = plan_shape(size, options.total_bytes, _MAX_FILES)
+    needed_bytes = 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
+    with workspace(options.folder, needed_bytes) as folder:
+        tick(f"writing {shape.num_samples:,} files of {shape.sample_bytes:,} bytes")
+        samples = random_samples(shape)
+        files = write_files(samples, folder / "files")
+        job = _Job(
+            pool=pool,
+            files=tuple(map(str, files)),
+            samples=samples,
+            shape=shape,
+            source=folder / "files",
+            target=folder / "packed",
+        )
+        packers = [peer for peer in options.peers if peer.packs]
+        there = [peer for peer in packers if not missing(peer)]
+        rows: list[Row] = compete(_variants(job, there), options.rounds, tick)
+        rows += [missing_row(peer, missing(peer)) for peer in packers if missing(peer)]
+    return Table(
+        title=f"pack, {shape.num_samples:,} .npy files of {shape.sample_bytes:,} bytes, "
+        f"{NUM_PROCESSES} processes",
+        rows=tuple(rows),
+        notes=(
+            "Limit: the same folder listed, and its files read and written one after the other, "
+            "without looking at them.",
+            "headrace: listing, labels, checks, checksums, statistics and manifest included; "
+            "others are given the list of files. Processes are started before the clock starts, "
+            "for all.",
+        ),
+    )
+
+
+def _variants(job: _Job, peers: Sequence[Peer]) -> list[Variant]:
+    return [
+        Variant(
+            name="limit",
+            kind="limit",
+            is_yardstick=True,
+            lap=_lap(job, lambda: _concatenate(job, concatenate)),
+            settings=lambda: "listing and concatenation by Python's open, read and write",
+        ),
+        Variant(
+            name="limit, bare system calls",
+            kind="limit",
+            lap=_lap(job, lambda: _concatenate(job, concatenate_bare)),
+            settings=lambda: "listing and concatenation by open, fstat, read and close",
+        ),
+        Variant(
+            name="headrace",
+            kind="headrace",
+            is_yardstick=True,
+            lap=_lap(job, lambda: _pack(job, {}), lambda: check_packed(job.target, job.samples)),
+            settings=lambda: "pack step, shards_multiple_of: 2, else the defaults of recipes",
+        ),
+        Variant(
+            name="headrace, no statistics",
+            kind="headrace",
+            lap=_lap(job, lambda: _pack(job, {"statistics": "none"})),
+            settings=lambda: "pack.statistics: none",
+        ),
+        *(_peer_variant(job, peer) for peer in peers),
+    ]
+
+
+def _peer_variant(job: _Job, peer: Peer) -> Variant:
+    lap = _lap(job, lambda: _pack_by(job, peer), lambda: _check_peer(job, peer))
+    return Variant(name=peer.name, kind="peer", lap=lap, settings=lambda: peer.settings)
+
+
+def _lap(
+    job: _Job, work: Callable[[], None], check: Callable[[], None] = lambda: None
+) -> Callable[[bool], Lap]:
+    """A lap: pack into an empty folder, which is removed again off the clock."""
+
+    def lap(is_warm_up: bool) -> Lap:
+        empty(job.target)
+        began = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - began
+        if is_warm_up:
+            check()
+        shutil.rmtree(job.target)
+        return Lap(
+            num_samples=job.shape.num_samples, num_bytes=job.shape.num_bytes, seconds=seconds
+        )
+
+    return lap
+
+
+def _shares(files: Sequence[str]) -> list[Sequence[str]]:
+    """Files of each process: one piece of the list each."""
+    ends = [len(files) * n // NUM_PROCESSES for n in range(NUM_PROCESSES + 1)]
+    return [files[a:b] for a, b in pairwise(ends)]
+
+
+def _concatenate(job: _Job, work: Callable[[Sequence[str], str], int]) -> None:
+    targets = [str(job.target / f"{number}") for number in range(NUM_PROCESSES)]
+    for _ in job.pool.map(work, _shares(list_files(job.source)), targets):
+        pass
+
+
+def _pack(job: _Job, options: dict[str, str]) -> None:
+    pack_folder(job.source, job.target, job.pool, job.shape, options)
+
+
+def _pack_by(job: _Job, peer: Peer) -> None:
+    numbers = range(NUM_PROCESSES)
+    modules, folders = [peer.folder] * NUM_PROCESSES, [str(job.target)] * NUM_PROCESSES
+    for _ in job.pool.map(write_part, modules, _shares(job.files), numbers, folders):
+        pass
+    peer.finish(job.target, NUM_PROCESSES)
+
+
+def check_packed(target: Path, samples: NDArray[np.uint8]) -> None:
+    """Compare what headrace packed with what was written.
+
+    Args:
+        target: Folder of the site.
+        samples: `(num_samples, side, side, 3)`, each in a file named by its number.
+
+    Raises:
+        ValueError: Samples are missing or differ.
+    """
+    (manifest,) = target.glob("datasets/*/manifest.json")
+    dataset = ShardedDataset(manifest.parent, "train")
+    numbers = [int(Path(path).stem) for path in dataset.sources(np.arange(len(dataset)))]
+    if sorted(numbers) != list(range(len(samples))):
+        raise ValueError(f"{len(set(numbers))} samples of {len(samples)} were packed")
+    for start in range(0, len(dataset), _CHECKED_AT_ONCE):
+        places = np.arange(start, min(start + _CHECKED_AT_ONCE, len(dataset)))
+        batch = dataset.gather(dataset.manifest.fields[0].name, places)
+        if not np.array_equal(batch, samples[[numbers[place] for place in places]]):
+            raise ValueError("a sample was not packed as it is")
+
+
+def _check_peer(job: _Job, peer: Peer) -> None:
+    reading = Reading(
+        folder=job.target,
+        sample_shape=job.shape.sample_shape,
+        batch_size=job.shape.batch_size,
+        num_workers=0,
+    )
+    check_epoch(
+        Reader(
+            epoch=peer.open(reading),
+            lap_s=0.0,
+            num_samples=job.shape.num_samples - job.shape.batch_size + 1,
+            check=check_against(torch.from_numpy(job.samples)),
+        )
+    )

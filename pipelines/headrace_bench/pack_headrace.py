@@ -1,0 +1,103 @@
+"""The pack step on processes of this machine, without a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.packing.step import pack
+from headrace.recipe.load import parse
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site, StoreOptions
+from headrace.steps.context import StepContext
+from headrace.steps.records import StepSpec
+from headrace.storage.layout import StepFolder
+from headrace_bench.samples import Shape
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_NUM_WORKERS = 2
+_NUM_SHARDS = 4 * _NUM_WORKERS
+"""Shards at least, so that processes get equally much."""
+
+
+class PoolFleet:
+    """What packing needs of a lease, done by a pool of processes.
+
+    Args:
+        pool: The processes.
+    """
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        check: Callable[[], None],
+        retries: int = 2,
+    ) -> Iterator[tuple[int, Result]]:
+        """Results of `function` with the index of their item, as they are done."""
+        del retries
+        futures = {self._pool.submit(function, item): index for index, item in enumerate(items)}
+        for future in as_completed(futures):
+            check()
+            yield futures[future], future.result()
+
+
+def pack_folder(
+    source: Path | str,
+    site_folder: Path,
+    pool: ProcessPoolExecutor,
+    shape: Shape,
+    options: Mapping[str, str],
+    s3: StoreOptions | None = None,
+) -> None:
+    """Pack a folder of files into `site_folder / "datasets"`.
+
+    Args:
+        source: The files, in class folders; a folder or an S3 prefix.
+        site_folder: Folder of the site.
+        pool: Processes that pack.
+        shape: The samples, from which the size of shards follows.
+        options: More of the recipe's `pack`.
+        s3: How S3 is reached.
+    """
+    shard_bytes = min(64 * 2**20, max(shape.num_bytes // _NUM_SHARDS, shape.sample_bytes))
+    recipe = {
+        "name": "benchmark",
+        "dataset": {"name": "benchmark", "source": str(source), "splits": {"train": 1.0}},
+        "pack": {"shard_bytes": shard_bytes, "shards_multiple_of": _NUM_WORKERS, **options},
+        "model": {"_target_": "torch.nn.Identity"},
+        "evaluate": {"split": "train"},
+    }
+    site = {
+        "name": "benchmark",
+        "folder": str(site_folder),
+        "roles": {"cpu": {}},
+        "tiers": [{"name": "bench", "folder": str(site_folder)}],
+        "s3": (s3 or StoreOptions()).model_dump(),
+    }
+    folder = StepFolder(site_folder / "steps" / "000001")
+    folder.path.mkdir(parents=True)
+    spec = StepSpec(
+        key="benchmark/pack/1",
+        kind="pack",
+        run_id="benchmark",
+        name="pack",
+        attempt=1,
+        run_folder=str(site_folder / "run"),
+    )
+    context = StepContext(
+        folder=folder,
+        spec=spec,
+        recipe=parse(Recipe, recipe, "benchmark"),
+        site=parse(Site, site, "benchmark"),
+    )
+    pack(context, lambda _: nullcontext(PoolFleet(pool)))

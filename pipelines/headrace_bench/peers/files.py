@@ -1,0 +1,74 @@
+"""One `.npy` file a sample, read by torch's DataLoader: what there is without any packing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from headrace_bench.peers.peer import Epoch, Pair, Part, Reading
+
+
+class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
+        return np.load(self._paths[index]), index
+
+
+class Files:
+    """torch DataLoader over files."""
+
+    name = "DataLoader over files"
+    folder = "files"
+    package = ""
+    module = "torch"
+    settings = ".npy files, full shuffle"
+    workers = (0, 2)
+    packs = False
+
+    def write(self, part: Part, folder: Path) -> None:
+        """Write samples as files."""
+        for number, sample in part.items:
+            np.save(folder / f"{number:08d}.npy", sample)
+
+    def finish(self, folder: Path, num_parts: int) -> None:
+        """Nothing is left to do."""
+
+    def open(self, reading: Reading) -> Epoch:
+        """Read files in any order."""
+        samples = _Samples(sorted(reading.folder.glob("*.npy")))
+        return loader_of(samples, reading)
+
+
+def loader_of(samples: Dataset[tuple[NDArray[np.uint8], int]], reading: Reading) -> Epoch:
+    """Shuffled batches of a map-style dataset by torch's DataLoader."""
+    loader: DataLoader[tuple[NDArray[np.uint8], int]] = DataLoader(
+        samples,
+        batch_size=reading.batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=reading.num_workers,
+    )
+
+    def epoch() -> Iterator[Pair]:
+        for batch, numbers in loader:
+            yield _tensor(batch), _tensor(numbers)
+
+    return epoch
+
+
+def _tensor(values: object) -> Tensor:
+    return torch.as_tensor(values)
+
+
+PEER = Files()

@@ -1,0 +1,63 @@
+"""HDF5 as it is mostly used: h5py, one read a sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Dataset
+
+from headrace_bench.peers.files import loader_of
+from headrace_bench.peers.peer import Epoch, Part, Reading
+
+
+class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: h5py.File | None = None
+        with h5py.File(path, "r") as file:
+            self._num_samples = len(file["number"])
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
+        if self._file is None:  # each worker process opens the file by itself
+            self._file = h5py.File(self._path, "r")
+        return self._file["sample"][index], int(self._file["number"][index])
+
+
+class NaiveH5py:
+    """One HDF5 file, written and read sample by sample."""
+
+    name = "h5py, a read a sample"
+    folder = "naive_h5py"
+    package = ""
+    module = "h5py"
+    settings = "contiguous, torch DataLoader, full shuffle"
+    workers = (0, 2)
+    packs = True
+
+    def write(self, part: Part, folder: Path) -> None:
+        """Write one file, sample by sample."""
+        with h5py.File(folder / f"{part.number}.h5", "w") as file:
+            samples = file.create_dataset(
+                "sample", (part.num_samples, *part.sample_shape), dtype="uint8"
+            )
+            numbers = file.create_dataset("number", (part.num_samples,), dtype="int64")
+            for place, (number, sample) in enumerate(part.items):
+                samples[place] = sample
+                numbers[place] = number
+
+    def finish(self, folder: Path, num_parts: int) -> None:
+        """Nothing is left to do."""
+
+    def open(self, reading: Reading) -> Epoch:
+        """Read all files."""
+        files = sorted(reading.folder.glob("*.h5"))
+        return loader_of(ConcatDataset([_Samples(path) for path in files]), reading)
+
+
+PEER = NaiveH5py()

@@ -1,0 +1,113 @@
+"""What a peer can do, and which peers there are."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+_EXTRA = "bench"
+"""Optional dependencies of headrace that bring the peers."""
+
+_OWN_EXTRA = {"mosaicml-streaming": "bench-mosaic"}
+"""Extras of peers that ask for older packages than `constraints.txt` names, by distribution."""
+
+MODULES = ("files", "naive_h5py", "webdataset", "litdata", "mosaic", "hf_datasets", "hf_arrow")
+"""Modules of this package with a `PEER` each."""
+
+Pair = tuple[Tensor, Tensor]
+"""A batch: samples `(batch, side, side, 3) uint8` and their numbers `(batch,) int64`."""
+
+Epoch = Callable[[], Iterator[Pair]]
+"""Begins a pass over all samples, shuffled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one process writes."""
+
+    number: int
+    """Number of the part, from 0."""
+    num_samples: int
+    """Samples in it."""
+    sample_shape: tuple[int, ...]
+    """Shape of a sample."""
+    items: Iterable[tuple[int, NDArray[np.uint8]]]
+    """Number and content of each sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How samples that were written are to be read."""
+
+    folder: Path
+    """Where they lie."""
+    sample_shape: tuple[int, ...]
+    """Shape of a sample."""
+    batch_size: int
+    """Samples a batch."""
+    num_workers: int
+    """Worker processes; 0 reads in this one."""
+
+
+class Peer(Protocol):
+    """One library."""
+
+    @property
+    def name(self) -> str:
+        """Name shown."""
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that it writes into."""
+
+    @property
+    def package(self) -> str:
+        """Distribution; empty when headrace needs it anyway."""
+
+    @property
+    def module(self) -> str:
+        """Module to import."""
+
+    @property
+    def settings(self) -> str:
+        """How it is used."""
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Numbers of workers to try; the fastest one counts."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether it writes anything but single files."""
+
+    def write(self, part: Part, folder: Path) -> None:
+        """Write samples; called in several processes at once with parts of their own."""
+
+    def finish(self, folder: Path, num_parts: int) -> None:
+        """Called once after all parts are written."""
+
+    def open(self, reading: Reading) -> Epoch:
+        """Make ready to read what was written; what it gives is called once an epoch."""
+
+
+def load(module: str) -> Peer:
+    """The peer of a module in `MODULES`."""
+    found: Any = importlib.import_module(f"headrace_bench.peers.{module}")
+    peer: Peer = found.PEER
+    return peer
+
+
+def missing(peer: Peer) -> str:
+    """Why a peer cannot run here, and what to do; empty when it can."""
+    if importlib.util.find_spec(peer.module) is None:
+        extra = _OWN_EXTRA.get(peer.package, _EXTRA)
+        return f"not installed (pip install 'headrace[{extra}]')"
+    return ""

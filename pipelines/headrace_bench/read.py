@@ -1,0 +1,277 @@
+"""Reading shuffled batches: out of memory, by headrace's loader, by peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.data.gather import Found, Gatherer
+from headrace.data.loader import BatchLoader
+from headrace.data.order import TrainOrder
+from headrace.data.reading import Reading as LoaderReading
+from headrace.recipe.data import DataSpec
+from headrace.shards.dataset import ShardedDataset
+from headrace_bench.contest import FAULTS, Tick, Variant, compete, failure, for_each
+from headrace_bench.laps import Check, Reader, read_lap
+from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading, missing
+from headrace_bench.records import Lap, Row, Table
+from headrace_bench.samples import Shape, plan_shape, random_samples
+from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
+from headrace_bench.tuned import Tuned
+from headrace_bench.workspace import remove, workspace
+
+_NUM_ORDERS = 4
+"""Shuffled orders that the limit takes in turns, drawn before the clock starts."""
+
+
+_MAX, _MAX_WITH_PEERS = 2**20, 2**15
+"""Samples of a table at most: peers need many microseconds for each, and the user waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What to read, and how often."""
+
+    sizes: tuple[int, ...]
+    """Bytes of a sample; one table each."""
+    total_bytes: int
+    """Bytes of all samples of a table, about."""
+    rounds: int
+    """Laps that count, of each variant."""
+    lap_s: float
+    """Time of a lap, seconds."""
+    folder: Path
+    """Where files are made."""
+    peers: tuple[Peer, ...] = ()
+    """Peers to compare with."""
+
+
+def bench_read(options: ReadOptions, tick: Tick) -> tuple[Table, ...]:
+    """One table a size of sample.
+
+    Raises:
+        StorageFullError: The folder has no room.
+    """
+    return tuple(_table(options, size, told) for size, told in for_each(options.sizes, tick))
+
+
+def loader_epoch(
+    folder: Path, batch_size: int, *, prefetch: bool = True, verify: bool = False
+) -> Epoch:
+    """Passes over a dataset by headrace's loader, each shuffled anew."""
+    dataset = ShardedDataset(folder, SPLIT)
+    order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=batch_size)
+    ahead = DataSpec().prefetch if prefetch else 0
+    loader = BatchLoader(dataset, order, prefetch=ahead, reading=LoaderReading(verify=verify))
+    epochs = iter(range(2**60))
+
+    def epoch() -> Iterator[Pair]:
+        loader.set_epoch(next(epochs))
+        for batch in loader:
+            yield batch[SAMPLE], batch["label"]
+
+    return epoch
+
+
+def peer_variant(peer: Peer, folder: Path, reader: Reader, shape: Shape) -> Variant:
+    """A peer that reads what it wrote into `folder`.
+
+    Args:
+        peer: The peer.
+        folder: Its folder.
+        reader: What a lap is; its epoch is replaced.
+        shape: The samples.
+    """
+
+    def make(num_workers: int) -> Reader:
+        reading = Reading(
+            folder=folder,
+            sample_shape=shape.sample_shape,
+            batch_size=shape.batch_size,
+            num_workers=num_workers,
+        )
+        return replace(reader, epoch=peer.open(reading), num_samples=0, skips_start=True)
+
+    tuned = Tuned(peer.workers, make, peer.settings)
+    return Variant(name=peer.name, kind="peer", lap=tuned.lap, settings=tuned.settings)
+
+
+def missing_row(peer: Peer, problem: str) -> Row:
+    """The row of a peer that cannot take part."""
+    return Row(name=peer.name, kind="peer", settings=peer.settings, problem=problem)
+
+
+def _table(options: ReadOptions, size: int, tick: Tick) -> Table:
+    shape = plan_shape(size, options.total_bytes, _MAX_WITH_PEERS if options.peers else _MAX)
+    needed_bytes = int(1.1 * shape.num_bytes * (2 + len(options.peers)))
+    with workspace(options.folder, needed_bytes) as folder:
+        tick(f"making {shape.num_samples:,} samples of {shape.sample_bytes:,} bytes")
+        samples = random_samples(shape)
+        variants = _own_variants(options, shape, samples, folder)
+        rows: list[Row] = []
+        for peer in options.peers:
+            tick(f"writing samples for {peer.name}")
+            target = folder / peer.folder
+            problem = missing(peer) or _written(peer, samples, target)
+            if problem:
+                rows.append(missing_row(peer, problem))
+                remove(target)
+            else:
+                reader = _reader(options, samples, lambda: iter(()))
+                variants.append(peer_variant(peer, target, reader, shape))
+        rows = [*compete(variants, options.rounds, tick), *rows]
+    return Table(
+        title=f"read, samples of {shape.sample_bytes:,} bytes, batches of {shape.batch_size}, "
+        f"{shape.num_samples:,} samples",
+        rows=tuple(rows),
+        notes=(
+            "Limit: torch.index_select out of one tensor into one buffer, in the same order; "
+            "out of mapped shards: by addresses found before, into memory as the loader's.",
+            "Peers: time until the first batch of an epoch, as for starting workers, is left out.",
+        ),
+    )
+
+
+def _own_variants(
+    options: ReadOptions, shape: Shape, samples: NDArray[np.uint8], folder: Path
+) -> list[Variant]:
+    write_dataset(folder / "headrace", samples, shape.sample_bytes)
+    limit = _reader(options, samples, _limit_epoch(samples, shape.batch_size))
+    at_once, alone, verified = (
+        _reader(options, samples, loader_epoch(folder / "headrace", shape.batch_size, **how))
+        for how in ({}, {"prefetch": False}, {"verify": True})
+    )
+    mapped = _reader(options, samples, _mapped_epoch(folder / "headrace", shape.batch_size))
+    return [
+        *(_limit_variant(limit, num_threads) for num_threads in sorted({1, _num_threads()})),
+        Variant(
+            name="limit, mapped shards",
+            kind="limit",
+            lap=lambda is_warm_up: read_lap(mapped, is_warm_up),
+            settings=lambda: "torch.index_select out of the shards, all threads",
+        ),
+        Variant(
+            name="headrace",
+            kind="headrace",
+            is_yardstick=True,
+            lap=lambda is_warm_up: read_lap(at_once, is_warm_up),
+            settings=lambda: "BatchLoader as in training, full shuffle",
+        ),
+        Variant(
+            name="headrace, prefetch off",
+            kind="headrace",
+            lap=lambda is_warm_up: read_lap(alone, is_warm_up),
+            settings=lambda: "each batch read when it is asked for",
+        ),
+        Variant(
+            name="headrace, samples verified",
+            kind="headrace",
+            lap=lambda is_warm_up: read_lap(verified, is_warm_up),
+            settings=lambda: "data.verify_samples",
+        ),
+    ]
+
+
+def _num_threads() -> int:
+    return torch.get_num_threads()
+
+
+def _limit_variant(reader: Reader, num_threads: int) -> Variant:
+    """On a busy machine torch's threads wait for each other, and one alone is faster."""
+
+    def lap(is_warm_up: bool) -> Lap:
+        before = _num_threads()
+        torch.set_num_threads(num_threads)
+        try:
+            return read_lap(reader, is_warm_up)
+        finally:
+            torch.set_num_threads(before)
+
+    return Variant(
+        name=f"limit, {num_threads} thread{'s' * (num_threads > 1)}",
+        kind="limit",
+        is_yardstick=True,
+        lap=lap,
+        settings=lambda: "torch.index_select",
+    )
+
+
+def _reader(options: ReadOptions, samples: NDArray[np.uint8], epoch: Epoch) -> Reader:
+    return Reader(
+        epoch=epoch,
+        lap_s=options.lap_s,
+        num_samples=len(samples),
+        check=check_against(torch.from_numpy(samples)),
+    )
+
+
+def check_against(samples: Tensor) -> Check:
+    """Compare batches with the samples of their numbers, `(num_samples, …)`."""
+
+    def check(batch: Tensor, numbers: Tensor) -> bool:
+        return torch.equal(batch, samples[numbers])
+
+    return check
+
+
+def _limit_epoch(samples: NDArray[np.uint8], batch_size: int) -> Epoch:
+    source = torch.from_numpy(samples)
+    buffer = torch.empty((batch_size, *source.shape[1:]), dtype=source.dtype)
+    order = TrainOrder(num_samples=len(samples), seed=0, global_batch_size=batch_size)
+    epochs = [
+        [torch.from_numpy(order.batch(number, each).copy()) for each in range(order.num_batches)]
+        for number in range(_NUM_ORDERS)
+    ]
+    numbers = iter(range(2**60))
+
+    def epoch() -> Iterator[Pair]:
+        for indices in epochs[next(numbers) % _NUM_ORDERS]:
+            torch.index_select(source, 0, indices, out=buffer)
+            yield buffer, indices
+
+    return epoch
+
+
+def _mapped_epoch(folder: Path, batch_size: int) -> Epoch:
+    """As the limit, but out of the mapped shards: what is lost by small pages, and no loader."""
+    dataset = ShardedDataset(folder, SPLIT)
+    gatherer = Gatherer(dataset)
+    infos = [dataset.field(SAMPLE)]
+    order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=batch_size)
+    epochs: list[tuple[Found, Tensor]] = []
+    for number in range(_NUM_ORDERS):
+        indices = [order.batch(number, each) for each in range(order.num_batches)]
+        found = gatherer.find(infos, np.concatenate(indices))
+        epochs.append((found, torch.from_numpy(np.stack(indices))))
+    numbers = iter(range(2**60))
+
+    def epoch() -> Iterator[Pair]:
+        found, indices = epochs[next(numbers) % _NUM_ORDERS]
+        for number, these in enumerate(indices):
+            start = number * batch_size
+            yield gatherer.take(found, start, start + batch_size)[SAMPLE], these
+
+    return epoch
+
+
+def _written(peer: Peer, samples: NDArray[np.uint8], folder: Path) -> str:
+    """Let a peer write all samples; gives the problem when it cannot."""
+    folder.mkdir()
+    part = Part(
+        number=0,
+        num_samples=len(samples),
+        sample_shape=samples.shape[1:],
+        items=enumerate(samples),
+    )
+    try:
+        peer.write(part, folder)
+        peer.finish(folder, 1)
+    except FAULTS as error:
+        return failure(error)
+    return ""

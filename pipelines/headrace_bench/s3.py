@@ -1,0 +1,269 @@
+"""Packing from S3, staging from S3 and uploads to S3, against `rclone copy` of the same objects."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import ByteSize
+
+from headrace.errors import UnknownNameError
+from headrace.recipe.site import StoreOptions, Tier
+from headrace.storage.manifest import Manifest
+from headrace.storage.staged import ensure_staged
+from headrace.storage.staged_copy import StagingOptions
+from headrace.storage.store import open_store
+from headrace_bench.contest import Tick, Variant, compete, for_each
+from headrace_bench.copying import empty, tree_bytes
+from headrace_bench.pack import NUM_PROCESSES, check_packed
+from headrace_bench.pack_headrace import pack_folder
+from headrace_bench.rclone import CONCURRENCY, DEFAULTS, Server, credentials, find_rclone, serving
+from headrace_bench.records import Lap, Table
+from headrace_bench.samples import plan_shape, random_samples, write_files
+from headrace_bench.shards import SHARD_BYTES, write_dataset
+from headrace_bench.stage import check_copied
+from headrace_bench.workspace import workspace
+
+Work = Literal["pack", "stage", "upload"]
+WORK: tuple[Work, ...] = get_args(Work)
+"""What may be measured."""
+
+_MAX_FILES = 16_384
+_SAMPLE_BYTES = 110_592
+_LIMIT = f"rclone copy, {CONCURRENCY} transfers, no checksums"
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Options:
+    """What to measure, and how often."""
+
+    work: tuple[Work, ...]
+    """Kinds of work."""
+    sizes: tuple[int, ...]
+    """Bytes of a sample that is packed; one table each."""
+    total_bytes: int
+    """Bytes of all objects of a table, about."""
+    rounds: int
+    """Laps that count, of each variant."""
+    folder: Path
+    """Folder that is served and copied to."""
+    peers: bool = False
+    """Compare with `rclone copy` as it is without options too."""
+
+
+Copy = Callable[[Path], None]
+"""Does the work once; the folder is empty and takes the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """One table's work."""
+
+    target: Path
+    """Folder that takes the result of a lap; removed after it, off the clock."""
+    num_samples: int
+    """Samples in the objects."""
+    num_bytes: int
+    """Their bytes."""
+
+    def lap(self, work: Copy, check: Copy) -> Callable[[bool], Lap]:
+        """A lap; what the warm-up brought is checked."""
+
+        def lap(is_warm_up: bool) -> Lap:
+            empty(self.target)
+            began = time.perf_counter()
+            work(self.target)
+            seconds = time.perf_counter() - began
+            if is_warm_up:
+                check(self.target)
+            shutil.rmtree(self.target)
+            return Lap(num_samples=self.num_samples, num_bytes=self.num_bytes, seconds=seconds)
+
+        return lap
+
+    def check_size(self, target: Path) -> None:
+        """Make sure that rclone copied all: it takes a prefix without objects for success.
+
+        Raises:
+            ValueError: It did not.
+        """
+        if (found := tree_bytes(target)) < self.num_bytes:
+            raise ValueError(f"{found:,} bytes of {self.num_bytes:,} were copied")
+
+    def variants(self, ours: tuple[Copy, Copy], rclone: RcloneCopy, peers: bool) -> list[Variant]:
+        """Rclone at its best, headrace's work with its check, and rclone without options."""
+        work, check = ours
+        found = [
+            Variant(
+                name="limit",
+                kind="limit",
+                is_yardstick=True,
+                lap=self.lap(lambda to: rclone(to, ()), self.check_size),
+                settings=lambda: _LIMIT,
+            ),
+            Variant(name="headrace", kind="headrace", is_yardstick=True, lap=self.lap(work, check)),
+        ]
+        plain = self.lap(lambda to: rclone(to, DEFAULTS), self.check_size)
+        settings = "as it is without options: 4 transfers, checksums"
+        peer = Variant(name="rclone copy", kind="peer", lap=plain, settings=lambda: settings)
+        return [*found, peer] if peers else found
+
+
+RcloneCopy = Callable[[Path, tuple[str, ...]], None]
+"""Copies by rclone with options."""
+
+
+def bench_s3(options: S3Options, tick: Tick) -> tuple[Table, ...]:
+    """One table a size of sample for packing, one for staging, one for uploads.
+
+    Raises:
+        UserError: rclone is not installed.
+        StorageFullError: The folder has no room.
+    """
+    find_rclone()
+    tables: list[Table] = []
+    spawn = get_context("spawn")
+    with credentials(), ProcessPoolExecutor(NUM_PROCESSES, mp_context=spawn) as pool:
+        if "pack" in options.work:
+            each = for_each(options.sizes, tick)
+            tables += [_pack(options, size, pool, told) for size, told in each]
+        if "stage" in options.work:
+            tables.append(_stage(options, tick))
+        if "upload" in options.work:
+            tables.append(_upload(options, pool, tick))
+    return tuple(tables)
+
+
+def known_work(text: str) -> tuple[Work, ...]:
+    """Kinds of work from their names, separated by commas.
+
+    Raises:
+        UnknownNameError: One is none.
+    """
+    for name in text.split(","):
+        if name not in WORK:
+            raise UnknownNameError(f"--work '{name}' is not known", f"Valid: {', '.join(WORK)}.")
+    return tuple(work for work in WORK if work in text.split(","))
+
+
+def upload_shard(shard: str, url: str, options: StoreOptions, path: str) -> None:
+    """Send a shard; runs in a process of the pool.
+
+    Args:
+        shard: Local file.
+        url: Prefix that takes it.
+        options: How S3 is reached.
+        path: Its name there.
+    """
+    open_store(url, options).upload(Path(shard), path)
+
+
+def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) -> Table:
+    shape = plan_shape(size, options.total_bytes, _MAX_FILES)
+    needed_bytes = 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
+    with workspace(options.folder, needed_bytes) as folder:
+        tick(f"writing {shape.num_samples:,} files of {shape.sample_bytes:,} bytes")
+        samples = random_samples(shape)
+        write_files(samples, folder / "served" / "bench" / "files")
+        with serving(folder / "served") as server:
+            s3 = server.options(NUM_PROCESSES)
+
+            def pack(target: Path) -> None:
+                pack_folder(server.url("files"), target, pool, shape, {}, s3)
+
+            job = _Job(
+                target=folder / "packed", num_samples=len(samples), num_bytes=shape.num_bytes
+            )
+            check = lambda target: check_packed(target, samples)  # noqa: E731
+            variants = job.variants((pack, check), _download(server, "files"), options.peers)
+            rows = compete(variants, options.rounds, tick)
+    return Table(
+        title=f"pack from S3, {shape.num_samples:,} .npy objects of {shape.sample_bytes:,} bytes",
+        rows=tuple(rows),
+        notes=(
+            f"headrace: {NUM_PROCESSES} processes with {s3.connections} requests each; listing, "
+            "labels, versions, checksums, statistics and manifest included. rclone starts on the "
+            "clock. The server runs on the same cores.",
+        ),
+    )
+
+
+def _stage(options: S3Options, tick: Tick) -> Table:
+    with workspace(options.folder, 2 * _room(options)) as folder:
+        manifest, dataset = _dataset(options, folder / "served" / "bench", tick)
+        with serving(folder / "served") as server:
+            s3 = StagingOptions(s3=server.options())
+
+            def stage(target: Path) -> None:
+                tier = Tier(name="bench", folder=str(target), reserve=ByteSize(0))
+                ensure_staged(server.url("dataset"), [tier], options=s3)
+
+            job = _job(folder / "copy", manifest)
+            check = lambda target: check_copied(dataset, target)  # noqa: E731
+            variants = job.variants((stage, check), _download(server, "dataset"), options.peers)
+            rows = compete(variants, options.rounds, tick)
+    note = "headrace compares every byte's checksum with the manifest's."
+    return Table(title=f"stage from S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
+
+
+def _upload(options: S3Options, pool: ProcessPoolExecutor, tick: Tick) -> Table:
+    with workspace(options.folder, 2 * _room(options)) as folder:
+        manifest, dataset = _dataset(options, folder, tick)
+        with serving(folder / "served") as server:
+            s3 = server.options(NUM_PROCESSES)
+            job = _job(server.folder / "taken", manifest)
+            numbers = count()
+
+            def fresh() -> str:  # the server remembers what its folders held
+                return f"taken/{next(numbers)}"
+
+            def upload(_: Path) -> None:
+                url = server.url(fresh())
+                sent = [
+                    pool.submit(upload_shard, str(dataset / shard.file), url, s3, shard.file)
+                    for shard in manifest.shards
+                ]
+                for each in sent:
+                    each.result()
+
+            def rclone(_: Path, flags: tuple[str, ...]) -> None:
+                server.copy(str(dataset), server.remote(fresh()), flags)
+
+            check = lambda target: check_copied(dataset, target)  # noqa: E731
+            variants = job.variants((upload, check), rclone, options.peers)
+            rows = compete(variants, options.rounds, tick)
+    note = (
+        f"headrace: as pack.target does it, {NUM_PROCESSES} processes, in parts that each carry "
+        "their MD5."
+    )
+    return Table(title=f"upload to S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
+
+
+def _download(server: Server, prefix: str) -> RcloneCopy:
+    return lambda target, flags: server.copy(server.remote(prefix), str(target), flags)
+
+
+def _dataset(options: S3Options, folder: Path, tick: Tick) -> tuple[Manifest, Path]:
+    tick("making a dataset")
+    shape = plan_shape(_SAMPLE_BYTES, options.total_bytes)
+    dataset = folder / "dataset"
+    return write_dataset(dataset, random_samples(shape), shape.sample_bytes), dataset
+
+
+def _job(target: Path, manifest: Manifest) -> _Job:
+    return _Job(target=target, num_samples=manifest.num_samples, num_bytes=manifest.num_bytes)
+
+
+def _room(options: S3Options) -> int:
+    return int(1.1 * options.total_bytes) + SHARD_BYTES
+
+
+def _told(manifest: Manifest) -> str:
+    return f"{len(manifest.shards)} shards, {manifest.num_bytes:,} bytes"

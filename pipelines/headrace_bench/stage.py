@@ -1,0 +1,152 @@
+"""Staging a dataset: by sendfile, by headrace, by `cp -r` and `rsync`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ByteSize
+
+from headrace.recipe.site import Tier
+from headrace.storage.checksums import file_xxh3_128
+from headrace.storage.manifest import read_manifest
+from headrace.storage.staged import ensure_staged
+from headrace_bench.contest import Tick, Variant, compete
+from headrace_bench.copying import empty, sendfile_tree, tree_bytes
+from headrace_bench.records import Lap, Row, Table
+from headrace_bench.samples import plan_shape, random_samples
+from headrace_bench.shards import SHARD_BYTES, write_dataset
+from headrace_bench.workspace import workspace
+
+_SAMPLE_BYTES = 110_592
+_COMMANDS = {"cp -r": ("cp", "-r"), "rsync -aW": ("rsync", "-aW")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageOptions:
+    """What to stage, and how often."""
+
+    total_bytes: int
+    """Bytes of the dataset, about."""
+    rounds: int
+    """Laps that count, of each variant."""
+    source: Path
+    """Folder that the dataset is made in; its files are in the page cache when it is read."""
+    folder: Path
+    """Folder that it is staged to."""
+    peers: bool = False
+    """Compare with `rsync` too."""
+
+
+Copy = Callable[[Path, Path], None]
+"""Copies a dataset `(source, target)`; `target` is an empty folder."""
+
+
+def bench_stage(options: StageOptions, tick: Tick) -> tuple[Table, ...]:
+    """The table of staging.
+
+    Raises:
+        StorageFullError: A folder has no room.
+    """
+    num_bytes = int(1.1 * options.total_bytes) + SHARD_BYTES
+    with workspace(options.source, num_bytes) as source, workspace(options.folder, num_bytes) as to:
+        tick("making a dataset")
+        dataset = source / "dataset"
+        shape = plan_shape(_SAMPLE_BYTES, options.total_bytes)
+        manifest = write_dataset(dataset, random_samples(shape), shape.sample_bytes)
+        variants = _variants(dataset, to / "copy", options.peers)
+        rows = [*compete(variants, options.rounds, tick), *_missing(options.peers)]
+    return (
+        Table(
+            title=f"stage, {len(manifest.shards)} shards, {manifest.num_bytes:,} bytes, "
+            f"{options.source} to {options.folder}",
+            rows=tuple(rows),
+            notes=("headrace reads every byte's checksum while it copies; the others do not.",),
+        ),
+    )
+
+
+def _variants(dataset: Path, target: Path, peers: bool) -> list[Variant]:
+    num_threads = len(os.sched_getaffinity(0))
+
+    def sendfiles(source: Path, to: Path) -> None:
+        sendfile_tree(source, to / "copy", num_threads)
+
+    limit = Variant(
+        name="limit",
+        kind="limit",
+        is_yardstick=True,
+        lap=_lap(sendfiles, dataset, target),
+        settings=lambda: f"sendfile, {num_threads} threads",
+    )
+    headrace = Variant(
+        name="headrace",
+        kind="headrace",
+        is_yardstick=True,
+        lap=_lap(_staged, dataset, target),
+        settings=lambda: "as in a stage step, verified",
+    )
+    others = [
+        Variant(name=name, kind="peer", lap=_lap(_command(name), dataset, target))
+        for name in _names(peers)
+        if shutil.which(_COMMANDS[name][0])
+    ]
+    return [limit, headrace, *others]
+
+
+def _names(peers: bool) -> tuple[str, ...]:
+    return tuple(_COMMANDS) if peers else tuple(_COMMANDS)[:1]
+
+
+def _missing(peers: bool) -> list[Row]:
+    return [
+        Row(name=name, kind="peer", problem=f"not installed: no {_COMMANDS[name][0]} on the PATH")
+        for name in _names(peers)
+        if not shutil.which(_COMMANDS[name][0])
+    ]
+
+
+def _lap(copy: Copy, dataset: Path, target: Path) -> Callable[[bool], Lap]:
+    """A lap: one copy into an empty folder, which is removed again off the clock."""
+    num_bytes = tree_bytes(dataset / "shards")
+    num_samples = read_manifest(dataset).num_samples
+
+    def lap(is_warm_up: bool) -> Lap:
+        empty(target)
+        began = time.perf_counter()
+        copy(dataset, target)
+        seconds = time.perf_counter() - began
+        if is_warm_up:
+            check_copied(dataset, target)
+        shutil.rmtree(target)
+        return Lap(num_samples=num_samples, num_bytes=num_bytes, seconds=seconds)
+
+    return lap
+
+
+def check_copied(dataset: Path, target: Path) -> None:
+    """Compare the copied shards, wherever they lie in `target`, with the dataset's.
+
+    Raises:
+        ValueError: A shard is missing or differs.
+    """
+    for shard in read_manifest(dataset).shards:
+        copies = [path for path in target.rglob(Path(shard.file).name) if path.is_file()]
+        if len(copies) != 1 or file_xxh3_128(copies[0]) != shard.xxh3_128:
+            raise ValueError(f"{shard.file} was not copied as it is")
+
+
+def _staged(dataset: Path, target: Path) -> None:
+    ensure_staged(dataset, [Tier(name="bench", folder=str(target), reserve=ByteSize(0))])
+
+
+def _command(name: str) -> Copy:
+    def copy(dataset: Path, target: Path) -> None:
+        subprocess.run([*_COMMANDS[name], str(dataset), str(target)], check=True)
+
+    return copy
