@@ -10,11 +10,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from typing_extensions import override
+
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.leases.batch.commands import Commands
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
-from headrace.leases.batch.limits import Limit
-from headrace.leases.batch.scripts import INDEX, script, told
+from headrace.leases.batch.scripts import script, told
+from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.batch import Batch, Login
 
 JOB = "HEADRACE_JOB_ID"
@@ -112,7 +114,7 @@ fi
 """On further hosts: what runs there ends when the connection from the first host does."""
 
 
-class SshHosts:
+class SshHosts(BatchSystem):
     """Hosts in the place of a batch system; nobody else is kept off them.
 
     Args:
@@ -122,23 +124,21 @@ class SshHosts:
 
     name = "SSH"
     config_variable = ""
-    programs_variable = ""
     job_variable = JOB
-    job_variables: tuple[str, ...] = (JOB,)
-    index_variable = INDEX
-    books_pause_s = 0.0
+    job_variables = (JOB,)
     show = "ls ~/.headrace/ssh-jobs"
 
     def __init__(self, hosts: Sequence[Login], commands: Mapping[str, Commands]) -> None:
         self._hosts = tuple(hosts)
-        self._commands = dict(commands)
-        self._first = self._commands[hosts[0].host]
-        self.queue = f"ssh {hosts[0].host}:{hosts[0].port or ''}"
+        self._commands_of = dict(commands)
+        self._first = self._commands_of[hosts[0].host]
+        super().__init__(self._first, f"ssh {hosts[0].host}:{hosts[0].port or ''}")
 
+    @override
     def render(self, spec: JobSpec) -> str:
-        """The script that the first host runs; see `BatchSystem.render`."""
         return render(spec, self._hosts)
 
+    @override
     def submit(self, spec: JobSpec) -> str:
         """Start a job once; its id is its name. See `BatchSystem.submit`.
 
@@ -157,16 +157,8 @@ class SshHosts:
             "It needs Linux with sh, bash, setsid and timeout, and a home folder to write to.",
         )
 
-    def refusal(self, spec: JobSpec) -> str:
-        """Empty: it has no such question; see `BatchSystem.refusal`."""
-        return ""
-
+    @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """How jobs stand; see `BatchSystem.poll`.
-
-        Raises:
-            BatchError: The first host does not answer.
-        """
         if not job_ids:
             return {}
         answer = self._first.run(("sh", "-c", _LOOK, "sh", *job_ids))
@@ -175,34 +167,22 @@ class SshHosts:
         found = [_sight(*line.split()) for line in answer.output.splitlines()]
         return {each.job_id: each for each in found}
 
+    @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """What the first host remembers; see `BatchSystem.accounting`.
-
-        Raises:
-            BatchError: The first host does not answer.
-        """
         return self.poll(job_ids)
 
+    @override
     def find(self, name: str) -> tuple[JobSight, ...]:
-        """The job of that name, if there is one; see `BatchSystem.find`.
-
-        Raises:
-            BatchError: The first host does not answer.
-        """
         return tuple(self.poll([name]).values())
 
+    @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """None: the hosts are the site's choice; see `BatchSystem.job_nodes`."""
         return ()
 
+    @override
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs on all hosts; see `BatchSystem.cancel`.
-
-        Raises:
-            BatchError: A host does not answer; those that do have ended them.
-        """
         silent = []
-        for host, commands in self._commands.items() if job_ids else ():
+        for host, commands in self._commands_of.items() if job_ids else ():
             try:
                 answer = commands.run(("sh", "-c", _END, "sh", *job_ids))
             except BatchError as error:
@@ -213,12 +193,8 @@ class SshHosts:
         if silent:
             raise BatchError("; ".join(silent))
 
-    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """None; see `BatchSystem.limits`."""
-        return ()
-
+    @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """Not told; see `BatchSystem.longest_job_s`."""
         return None
 
 

@@ -10,22 +10,22 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from typing_extensions import override
+
 from headrace.errors import BatchError
-from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.job_log import queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, ended_on
-from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.lsf_queues import longest_job_s
 from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import (
-    INDEX,
     clock,
     mebibytes,
     script,
     slots_of,
-    told,
     with_quotes,
 )
+from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.batch import Batch
 
 _STATES = {
@@ -60,7 +60,6 @@ _REASONS = {
 """Source: bacct, "termination reasons displayed by bacct"."""
 
 _NEVER = re.compile(r"invalid or never satisfied", re.IGNORECASE)
-_SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 
 _REFUSALS = Refusals(
     system="LSF",
@@ -79,109 +78,63 @@ _NOTHING = re.compile(r"is not found|no matching job|no (unfinished )?job found|
 _FIELDS = "jobid stat job_name exit_code exit_reason pend_reason exec_host"
 
 
-class Lsf:
-    """LSF through its commands.
-
-    Args:
-        commands: Runs them.
-        queue: Which LSF this is, where a site has several.
-    """
+class Lsf(BatchSystem):
+    """LSF through its commands."""
 
     name = "LSF"
     config_variable = "LSF_ENVDIR"
     programs_variable = "LSF_BINDIR"
     job_variable = "LSB_JOBID"
-    job_variables: tuple[str, ...] = ("LSB_", "LS_")
-    index_variable = INDEX
+    job_variables = ("LSB_", "LS_")
     books_pause_s = 30.0
     show = "bjobs -l"
+    submit_command = ("bsub",)
+    submitted = re.compile(r"Job <(?P<id>\d+)> is submitted")
+    refusals = _REFUSALS
 
-    def __init__(self, commands: Commands, queue: str = "") -> None:
-        self._commands = commands
-        self.queue = queue
-
+    @override
     def render(self, spec: JobSpec) -> str:
-        """The script that `bsub` gets; see `BatchSystem.render`."""
         return render(spec)
 
-    def submit(self, spec: JobSpec) -> str:
-        """Submit a job once; see `BatchSystem.submit`.
-
-        Raises:
-            JobRefusedError: LSF refuses the job.
-            SubmitLimitError: LSF refuses it until others of the user have ended.
-            AmbiguousSubmitError: No clear answer.
-        """
-        answer = self._commands.run(("bsub",), render(spec))
-        submitted = _SUBMITTED.search(answer.output)
-        if answer.code == 0 and submitted:
-            return submitted[1]
-        raise _REFUSALS.error(spec.name, answer, told(answer))
-
-    def refusal(self, spec: JobSpec) -> str:
-        """Empty: it has no such question; see `BatchSystem.refusal`."""
-        return ""
-
+    @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """How jobs stand; see `BatchSystem.poll`.
-
-        Raises:
-            BatchError: LSF does not answer.
-        """
         return {each.job_id: each for each in self._bjobs(*job_ids)} if job_ids else {}
 
+    @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """What the books say; see `BatchSystem.accounting`.
-
-        Raises:
-            BatchError: The books do not answer.
-        """
         if not job_ids:
             return {}
         found = parse_bacct(self._ask(("bacct", "-l", "-UF", *job_ids)))
         return {each.job_id: each for each in found}
 
+    @override
     def find(self, name: str) -> tuple[JobSight, ...]:
-        """Jobs of that name; see `BatchSystem.find`.
-
-        Raises:
-            BatchError: LSF does not answer.
-        """
         return tuple(sorted(self._bjobs("-J", name), key=lambda each: int(each.job_id)))
 
-    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
-        return ()
-
+    @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """The queue's run limit; see `BatchSystem.longest_job_s`.
-
-        Raises:
-            BatchError: LSF does not answer.
-        """
+        """The queue's run limit."""
         return longest_job_s(self._commands, batch.partition)
 
+    @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Every other word of `LSB_MCPU_HOSTS`; see `BatchSystem.job_nodes`."""
+        """Every other word of `LSB_MCPU_HOSTS`."""
         return tuple(environment.get("LSB_MCPU_HOSTS", "").split()[::2])
 
+    @override
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs; see `BatchSystem.cancel`.
-
-        Raises:
-            BatchError: LSF does not answer.
-        """
         if job_ids:
             self._ask(("bkill", *job_ids))
 
+    @override
+    def _is_about_nothing(self, answer: Answer) -> bool:
+        said = answer.error.splitlines() or [
+            line for line in answer.output.splitlines() if "not found" in line
+        ]
+        return bool(said) and all(_NOTHING.search(line) for line in said if line.strip())
+
     def _bjobs(self, *which: str) -> list[JobSight]:
         return parse_bjobs(self._ask(("bjobs", "-a", "-json", "-o", _FIELDS, *which)))
-
-    def _ask(self, command: Sequence[str]) -> str:
-        answer = self._commands.run(command)
-        if answer.code == 0 or _is_about_nothing(answer):
-            return answer.output
-        raise BatchError(f"LSF does not answer {command[0]}: {told(answer)}")
 
 
 def render(spec: JobSpec) -> str:
@@ -274,10 +227,3 @@ def _options(spec: JobSpec) -> list[str]:
         "-rn",  # the control side decides whether work is tried again
     ]
     return [*options, *map(with_quotes, spec.options)]
-
-
-def _is_about_nothing(answer: Answer) -> bool:
-    said = answer.error.splitlines() or [
-        line for line in answer.output.splitlines() if "not found" in line
-    ]
-    return bool(said) and all(_NOTHING.search(line) for line in said if line.strip())

@@ -15,22 +15,22 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from headrace.errors import BatchError
-from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.job_log import queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, ended_on
-from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.pbs_queues import longest_job_s
 from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import (
-    INDEX,
     clock,
     first_words,
     mebibytes,
     script,
-    told,
     with_quotes,
 )
+from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.batch import Batch
 
 _STATES = {
@@ -56,7 +56,6 @@ _EXITS = {
 _TERMINATED = 91
 """Substate of a job that was deleted."""
 
-_SUBMITTED = re.compile(r"\b\d+\.\S+(?=\s*\Z)")
 _GONE = re.compile(r"unknown job id|job has finished", re.IGNORECASE)
 
 _REFUSALS = Refusals(
@@ -73,104 +72,58 @@ _REFUSALS = Refusals(
 """How qsub says no, such as "would exceed queue's per-user limit"."""
 
 
-class Pbs:
-    """PBS through its commands.
-
-    Args:
-        commands: Runs them.
-        queue: Which PBS this is, where a site has several.
-    """
+class Pbs(BatchSystem):
+    """PBS through its commands."""
 
     name = "PBS"
     config_variable = "PBS_CONF_FILE"
-    programs_variable = ""
     job_variable = "PBS_JOBID"
-    job_variables: tuple[str, ...] = ("PBS_JOB", "PBS_NODE", "PBS_TASK", "PBS_O_")
-    index_variable = INDEX
-    books_pause_s = 0.0
+    job_variables = ("PBS_JOB", "PBS_NODE", "PBS_TASK", "PBS_O_")
     show = "qstat -x -f"
+    submit_command = ("qsub",)
+    submitted = re.compile(r"\b(?P<id>\d+\.\S+)(?=\s*\Z)")
+    refusals = _REFUSALS
 
-    def __init__(self, commands: Commands, queue: str = "") -> None:
-        self._commands = commands
-        self.queue = queue
-
+    @override
     def render(self, spec: JobSpec) -> str:
-        """The script that `qsub` gets; see `BatchSystem.render`."""
         return render(spec)
 
-    def submit(self, spec: JobSpec) -> str:
-        """Submit a job once; see `BatchSystem.submit`.
-
-        Raises:
-            JobRefusedError: PBS refuses the job.
-            SubmitLimitError: PBS refuses it until others of the user have ended.
-            AmbiguousSubmitError: No clear answer.
-        """
-        answer = self._commands.run(("qsub",), render(spec))
-        submitted = _SUBMITTED.search(answer.output)
-        if answer.code == 0 and submitted:
-            return submitted[0]
-        raise _REFUSALS.error(spec.name, answer, told(answer))
-
-    def refusal(self, spec: JobSpec) -> str:
-        """Empty: it has no such question; see `BatchSystem.refusal`."""
-        return ""
-
+    @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """How jobs stand; see `BatchSystem.poll`.
-
-        Raises:
-            BatchError: PBS does not answer.
-        """
         if not job_ids:
             return {}
-        answer = self._commands.run(("qstat", "-x", "-f", "-F", "json", *job_ids))
-        _refuse_silence("qstat", answer)
-        return {each.job_id: each for each in parse_qstat(answer.output)}
+        told = self._ask(("qstat", "-x", "-f", "-F", "json", *job_ids))
+        return {each.job_id: each for each in parse_qstat(told)}
 
+    @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """What the history says, if the server keeps one; see `BatchSystem.accounting`.
-
-        Raises:
-            BatchError: PBS does not answer.
-        """
+        """What the history says, if the server keeps one."""
         return self.poll(job_ids)  # users cannot read the accounting files
 
+    @override
     def find(self, name: str) -> tuple[JobSight, ...]:
-        """Jobs of that name; see `BatchSystem.find`.
-
-        Raises:
-            BatchError: PBS does not answer.
-        """
-        answer = self._commands.run(("qselect", "-x", "-N", name))
-        _refuse_silence("qselect", answer)
-        found = self.poll(answer.output.split()).values()
+        found = self.poll(self._ask(("qselect", "-x", "-N", name)).split()).values()
         return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
 
-    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
-        return ()
-
+    @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """The queue's limit, else the server's; see `BatchSystem.longest_job_s`.
-
-        Raises:
-            BatchError: PBS does not answer.
-        """
+        """The queue's limit, else the server's."""
         return longest_job_s(self._commands, batch.partition)
 
+    @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Lines of its node file, to name them: PBS cannot leave nodes out."""
         return first_words(environment.get("PBS_NODEFILE"))
 
+    @override
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs; see `BatchSystem.cancel`.
-
-        Raises:
-            BatchError: PBS does not answer.
-        """
         if job_ids:
-            _refuse_silence("qdel", self._commands.run(("qdel", *job_ids)))
+            self._ask(("qdel", *job_ids))
+
+    @override
+    def _is_about_nothing(self, answer: Answer) -> bool:
+        errors = answer.error.splitlines()
+        return bool(errors) and all(_GONE.search(line) for line in errors if line.strip())
 
 
 def render(spec: JobSpec) -> str:
@@ -256,10 +209,3 @@ def _time(value: object) -> float | None:
         return time.mktime(time.strptime(str(value)))
     except ValueError:
         return None
-
-
-def _refuse_silence(program: str, answer: Answer) -> None:
-    errors = answer.error.splitlines()
-    if answer.code == 0 or (errors and all(_GONE.search(line) for line in errors if line.strip())):
-        return
-    raise BatchError(f"PBS does not answer {program}: {told(answer)}")

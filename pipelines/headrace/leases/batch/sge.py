@@ -11,23 +11,23 @@ import shlex
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
+from typing_extensions import override
+
 from headrace.errors import BatchError
-from headrace.leases.batch.commands import Answer, Commands
+from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.job_log import queue_log
 from headrace.leases.batch.jobs import JobSight, JobSpec, JobState, ended_on
-from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.refusals import Refusals
 from headrace.leases.batch.scripts import (
-    INDEX,
     clock,
     first_words,
     lines_of,
     script,
     slots_of,
-    told,
     with_quotes,
 )
 from headrace.leases.batch.sge_queues import longest_job_s
+from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.batch import Batch
 
 _REFUSALS = Refusals(
@@ -52,66 +52,35 @@ _NEVER_BEGAN = {*map(str, range(1, 12)), *map(str, range(18, 22)), "26", "27", "
 """Values of `failed` in the books. Source: sge_status(5)."""
 
 
-class Sge:
-    """Grid Engine through its commands.
-
-    Args:
-        commands: Runs them.
-        queue: Which Grid Engine this is, where a site has several.
-    """
+class Sge(BatchSystem):
+    """Grid Engine through its commands."""
 
     name = "Grid Engine"
     config_variable = "SGE_ROOT"
     programs_variable = "SGE_BINARY_PATH"
     job_variable = "JOB_ID"
-    job_variables: tuple[str, ...] = ("JOB_", "PE_", "SGE_TASK_", "SGE_JOB_")
-    index_variable = INDEX
+    job_variables = ("JOB_", "PE_", "SGE_TASK_", "SGE_JOB_")
     books_pause_s = 30.0
     show = "qstat -j"
+    submit_command = ("qsub", "-terse")
+    submitted = re.compile(r"(?:\A|\s)(?P<id>\d+)\s*\Z")
+    refusals = _REFUSALS
 
-    def __init__(self, commands: Commands, queue: str = "") -> None:
-        self._commands = commands
-        self.queue = queue
-
+    @override
     def render(self, spec: JobSpec) -> str:
-        """The script that `qsub` gets; see `BatchSystem.render`."""
         return render(spec)
 
-    def submit(self, spec: JobSpec) -> str:
-        """Submit a job once; see `BatchSystem.submit`.
-
-        Raises:
-            JobRefusedError: Grid Engine refuses the job.
-            SubmitLimitError: Grid Engine refuses it until others of the user have ended.
-            AmbiguousSubmitError: No clear answer.
-        """
-        answer = self._commands.run(("qsub", "-terse"), render(spec))
-        words = answer.output.split()
-        if answer.code == 0 and words and words[-1].isdigit():
-            return words[-1]
-        raise _REFUSALS.error(spec.name, answer, told(answer))
-
-    def refusal(self, spec: JobSpec) -> str:
-        """Empty: it has no such question; see `BatchSystem.refusal`."""
-        return ""
-
+    @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """How jobs stand that wait or run; see `BatchSystem.poll`.
-
-        Raises:
-            BatchError: Grid Engine does not answer.
-        """
+        """How jobs stand that wait or run."""
         wanted = set(job_ids)
         # all jobs of the user: qstat has no list of jobs
         found = [each for _, each in self._qstat() if each.job_id in wanted]
         return {each.job_id: self._with_reason(each) for each in found}
 
+    @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """What the books say; they may be some seconds late. See `BatchSystem.accounting`.
-
-        Raises:
-            BatchError: There are no books, or they do not answer.
-        """
+        """What the books say; they may be some seconds late."""
         wanted = set(job_ids)
         if not wanted:
             return {}
@@ -121,39 +90,25 @@ class Sge:
         command = ("qacct", "-o", self._user(), "-d", _IN_BOOKS_FOR_DAYS, "-j", *which)
         return {each.job_id: each for each in self._books(command) if each.job_id in wanted}
 
+    @override
     def find(self, name: str) -> tuple[JobSight, ...]:
-        """Jobs of that name; see `BatchSystem.find`.
-
-        Raises:
-            BatchError: Grid Engine does not answer.
-        """
         living = [each for its_name, each in self._qstat() if its_name == name]
         ids = {each.job_id for each in living}
         ended = [each for each in self._books(("qacct", "-j", name)) if each.job_id not in ids]
         return tuple(sorted((*ended, *living), key=lambda each: int(each.job_id)))
 
-    def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """Nothing: users are told of a limit when they reach it; see `BatchSystem.limits`."""
-        return ()
-
+    @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """`h_rt` of the queues that may take it; see `BatchSystem.longest_job_s`.
-
-        Raises:
-            BatchError: Grid Engine does not answer.
-        """
+        """`h_rt` of the queues that may take it."""
         return longest_job_s(self._commands, batch.partition, batch.parallel_environment)
 
+    @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """First words of the lines of its host file; see `BatchSystem.job_nodes`."""
+        """First words of the lines of its host file."""
         return first_words(environment.get("PE_HOSTFILE"))  # with one slot there is none
 
+    @override
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs; see `BatchSystem.cancel`.
-
-        Raises:
-            BatchError: Grid Engine does not answer.
-        """
         if job_ids:
             self._ask(("qdel", *job_ids))
 
@@ -174,11 +129,10 @@ class Sge:
         why = [line.partition(":")[2].strip() for line in lines if line.startswith("error reason")]
         return sight.model_copy(update={"reason": "; ".join(why) or sight.reason})
 
-    def _ask(self, command: Sequence[str]) -> str:
-        answer = self._commands.run(command)
-        if answer.code == 0 or _is_about_forgotten(answer):
-            return answer.output
-        raise BatchError(f"Grid Engine does not answer {command[0]}: {told(answer)}")
+    @override
+    def _is_about_nothing(self, answer: Answer) -> bool:
+        failures = [line for line in lines_of(answer) if re.match(r"error|denied|no jobs", line)]
+        return bool(failures) and all(_FORGOTTEN.search(line) for line in failures)
 
 
 def render(spec: JobSpec) -> str:
@@ -275,8 +229,3 @@ def _options(spec: JobSpec) -> list[str]:
         "-w e",  # a job that cannot run even on the empty cluster is refused, not kept waiting
     ]
     return [*options, *map(with_quotes, spec.options)]
-
-
-def _is_about_forgotten(answer: Answer) -> bool:
-    failures = [line for line in lines_of(answer) if re.match(r"error|denied|no jobs", line)]
-    return bool(failures) and all(_FORGOTTEN.search(line) for line in failures)

@@ -11,8 +11,9 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 
-from headrace.errors import BatchError
-from headrace.leases.batch.commands import Commands
+from typing_extensions import override
+
+from headrace.leases.batch.commands import Answer
 from headrace.leases.batch.jobs import STARTED, JobSight, JobSpec, JobState
 from headrace.leases.batch.limits import Limit
 from headrace.leases.batch.nodelist import node_names
@@ -20,6 +21,7 @@ from headrace.leases.batch.scripts import load, with_quotes
 from headrace.leases.batch.slurm_limits import longest_job_s, told_limits
 from headrace.leases.batch.slurm_refusals import REFUSALS, is_lasting, told
 from headrace.leases.batch.slurm_states import state_of
+from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.batch import Batch
 
 _NEVER = re.compile(
@@ -33,7 +35,6 @@ _NEVER = re.compile(
 _OUT = re.compile(r"ReqNodeNotAvail|Nodes required for job are DOWN")
 """Reasons of a job whose nodes are down, drained or reserved."""
 
-_SUBMITTED = re.compile(r"^(\d+)(?:;.*)?\s*\Z", re.MULTILINE)
 _SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
 _SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
@@ -46,73 +47,39 @@ _IN_USE = {"idle", "mixed", "allocated", "completing"}
 _NO_REASON = ("", "None", "(null)")
 
 
-class Slurm:
-    """Slurm through its commands.
-
-    Args:
-        commands: Runs them.
-        queue: Which Slurm this is, where a site has several.
-    """
+class Slurm(BatchSystem):
+    """Slurm through its commands."""
 
     name = "Slurm"
     config_variable = "SLURM_CONF"
-    programs_variable = ""
     job_variable = "SLURM_JOB_ID"
-    job_variables: tuple[str, ...] = ("SLURM_",)
+    job_variables = ("SLURM_",)
     index_variable = "SLURM_PROCID"
-    books_pause_s = 0.0
     show = "scontrol show job"
+    submit_command = ("sbatch", "--parsable")
+    submitted = re.compile(r"^(?P<id>\d+)(?:;.*)?\s*\Z", re.MULTILINE)
+    refusals = REFUSALS
 
-    def __init__(self, commands: Commands, queue: str = "") -> None:
-        self._commands = commands
-        self.queue = queue
-
+    @override
     def render(self, spec: JobSpec) -> str:
-        """The script that `sbatch` gets; see `BatchSystem.render`."""
         return render(spec)
 
-    def submit(self, spec: JobSpec) -> str:
-        """Submit a job once; see `BatchSystem.submit`.
-
-        Raises:
-            JobRefusedError: Slurm refuses the job.
-            SubmitLimitError: Slurm refuses the job until others of the user have ended.
-            AmbiguousSubmitError: No clear answer.
-        """
-        answer = self._commands.run(("sbatch", "--parsable"), render(spec))
-        submitted = _SUBMITTED.search(answer.output)
-        if answer.code == 0 and submitted:
-            return submitted[1]
-        reached = REFUSALS.full.search(answer.error)
-        raise REFUSALS.error(spec.name, answer, reached[0] if reached else told(answer))
-
+    @override
     def refusal(self, spec: JobSpec) -> str:
-        """What `sbatch --test-only` says against a job; see `BatchSystem.refusal`.
-
-        Raises:
-            BatchError: There is no `sbatch`.
-        """
+        """What `sbatch --test-only` says against a job."""
         asked = spec.model_copy(update={"folder": "/"})  # the lease's own is not made yet
         answer = self._commands.run(("sbatch", "--test-only"), render(asked))
         is_refused = is_lasting(answer, lambda: self._has_nodes_out(spec.partition))
         return told(answer) if is_refused else ""
 
+    @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """How jobs stand; see `BatchSystem.poll`.
-
-        Raises:
-            BatchError: Slurm does not answer.
-        """
         # all jobs of the user: ids that Slurm has forgotten would make the query fail
         wanted = set(job_ids)
         return {each.job_id: each for each in self._squeue() if each.job_id in wanted}
 
+    @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
-        """What the books say; see `BatchSystem.accounting`.
-
-        Raises:
-            BatchError: Slurm keeps no books, or they do not answer.
-        """
         if not job_ids:
             return {}
         command = ("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
@@ -138,41 +105,28 @@ class Slurm:
         failed = tuple(name for name in ended.nodes if name in broken)
         return ended.model_copy(update={"failed_nodes": failed})
 
+    @override
     def find(self, name: str) -> tuple[JobSight, ...]:
-        """Jobs of that name; see `BatchSystem.find`.
-
-        Raises:
-            BatchError: Slurm does not answer.
-        """
         return self._squeue(f"--name={name}")
 
+    @override
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs; see `BatchSystem.cancel`.
-
-        Raises:
-            BatchError: Slurm does not answer.
-        """
         if job_ids:
             self._ask(("scancel", "--quiet", *job_ids))
 
+    @override
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """How many jobs the user may have submitted; see `BatchSystem.limits`.
-
-        Raises:
-            BatchError: Slurm keeps no books, or they do not answer.
-        """
+        """How many jobs the user may have submitted."""
         return told_limits(self._ask, spec.account, spec.qos)
 
+    @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """Longest time of a job; see `BatchSystem.longest_job_s`.
-
-        Raises:
-            BatchError: Slurm does not answer.
-        """
+        """Longest time of a job."""
         return longest_job_s(self._ask, batch.partition, batch.account, batch.qos)
 
+    @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Nodes of the job that this is a task of; see `BatchSystem.job_nodes`."""
+        """Nodes of the job that this is a task of."""
         return tuple(node_names(environment.get("SLURM_JOB_NODELIST", "")))
 
     def _has_nodes_out(self, partition: str | None) -> bool:
@@ -188,11 +142,10 @@ class Slurm:
         found = [parse_squeue(line) for line in lines if line.strip()]
         return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
 
-    def _ask(self, command: Sequence[str]) -> str:
-        answer = self._commands.run(command)
-        if answer.code != 0:
-            raise BatchError(f"Slurm does not answer {command[0]}: {told(answer)}")
-        return answer.output
+    @override
+    def _words(self, answer: Answer) -> str:
+        reached = REFUSALS.full.search(answer.error)
+        return reached[0] if reached else told(answer)
 
 
 def render(spec: JobSpec) -> str:
