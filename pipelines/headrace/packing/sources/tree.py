@@ -10,14 +10,13 @@ from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.listed import Listed, Times, by_path, numbers
-from headrace.packing.sources.looks import Looks
-from headrace.packing.sources.stat_process import Files, Part
+from headrace.packing.sources.stat_scanner import Files, Part, StatScanner
 
 Wanted = Callable[[str], object]
 """Tells by its path whether a file counts."""
 
 _Entries = Generator[list[os.DirEntry[str]], None, None]
-_PART_FILES = 256  # files that are looked at before others are
+_PART_FILES = 256  # files whose stats are taken before others are listed
 
 
 class Tree:
@@ -70,15 +69,15 @@ class Tree:
             RecipeError: As `files`.
             DataError: As `files`.
         """
-        with self._told(), Looks() as looks:
+        with self._told(), StatScanner() as scanner:
             for prefix, folder, parts in self._folders(check):
                 try:
                     for entries in parts:
-                        yield from looks.add(self._wanted(wanted, prefix, entries))
+                        yield from scanner.add(self._wanted(wanted, prefix, entries))
                 finally:
                     parts.close()
-                    looks.close(folder)
-            yield from looks.rest()
+                    scanner.close(folder)
+            yield from scanner.rest()
 
     def check_link(self, path: str) -> None:
         """Refuse a link that leads to no file of the folder.
@@ -135,7 +134,7 @@ class Tree:
         for entry in found:
             if entry.is_symlink():
                 self.check_link(prefix + entry.name)
-        return Files(f"{self._folder}/{prefix}", paths, found)
+        return Files(paths, found)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

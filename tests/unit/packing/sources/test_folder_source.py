@@ -13,13 +13,12 @@ from PIL import Image
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.samples import SampleRef, Source, Unreadable
-from headrace.packing.sources import looks
+from headrace.packing.sources import stat_scanner
 from headrace.packing.sources.access import NOTHING
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.place import LocalPlace
 from headrace.packing.sources.remote import RemotePlace
-from headrace.packing.sources.stat_process import StatProcess
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import open_store
 
@@ -122,19 +121,13 @@ def test_links(tmp_path: Path) -> None:
         found(source)
 
 
-@pytest.mark.parametrize(
-    ("waits", "pays_from", "is_ready"),
-    [(0, 10_000, True), (1000, 10_000, True), (0, 600, True), (0, 600, False)],
-    ids=["at once", "by threads", "by processes", "while processes start"],
-)
-def test_many_files_are_looked_at_and_come_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: int, pays_from: int, is_ready: bool
+@pytest.mark.parametrize("waits", [0, 1000], ids=["at once", "by threads"])
+def test_many_files_come_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: int
 ) -> None:
-    """On a server each look waits: then threads look (`waits` more are told at each question)."""
+    """On a server each stat waits: then threads do it (`waits` more are told at each question)."""
     told = itertools.count(step=waits)
-    monkeypatch.setattr(looks, "_num_waits", lambda: next(told))
-    monkeypatch.setattr(looks, "_PAYS_FROM", pays_from)
-    monkeypatch.setattr(StatProcess, "is_ready", is_ready)
+    monkeypatch.setattr(stat_scanner, "_num_waits", lambda: next(told))
     names = [f"{a}{b}/{number:04d}.png" for a, b in ("a-", "a.", "ab") for number in range(700)]
     names += [f"a-/{number:05d}.png" for number in range(2000)]
     num_open = len(os.listdir("/proc/self/fd"))
