@@ -5,16 +5,12 @@ from __future__ import annotations
 import statistics
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import computed_field
+
+from headrace.record import Record
 
 Kind = Literal["limit", "headrace", "peer"]
 """What the machine can do at best, headrace, or another library."""
-
-
-class Record(BaseModel):
-    """A frozen record that travels as JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Lap(Record):

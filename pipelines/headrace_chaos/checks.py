@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from headrace.leases.overview import views
 from headrace.leases.reap import leftovers
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.record import Record
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.storage.layout import LeaseFolder, SiteFolder
@@ -26,10 +26,8 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}|\.[0-9a-f]{32}")
 """Names of what `storage.atomic` and the mailbox write before it has its final name."""
 
 
-class Result(BaseModel):
+class Result(Record):
     """What a run gave: the same for equal recipes, whatever happened on the way."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     dataset: str
     """Fingerprint of the packed samples."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
+from headrace.record import Record
 from headrace_chaos.phases import phase_of
 from headrace_chaos.processes import Processes, describe, shared_memory
 from headrace_chaos.trials import Trial
@@ -18,10 +18,8 @@ Spans = Mapping[str, float]
 """Seconds by `phase/role`: how long such processes lived in that phase of the reference."""
 
 
-class Hit(BaseModel):
+class Hit(Record):
     """What was really hit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     phase: str
     """Phase of the run then."""

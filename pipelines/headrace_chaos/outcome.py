@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
+from headrace.record import Record
 from headrace_chaos.checks import Result
 from headrace_chaos.disturbance import Hit
 from headrace_chaos.trials import Trial
 
 
-class Reference(BaseModel):
+class Reference(Record):
     """The run that nobody disturbs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     result: Result
     """What it gave."""
@@ -20,10 +17,8 @@ class Reference(BaseModel):
     """Seconds that processes lived, by `phase/role`."""
 
 
-class Outcome(BaseModel):
+class Outcome(Record):
     """How a disturbed run ended."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     trial: Trial
     """What was to be done to it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from headrace.record import Record
 
 Signal = Literal["kill -9", "stop"]
 
@@ -27,10 +27,8 @@ _LATEST = 0.95
 _SHORTEST, _LONGEST = 0.2, 1.8
 
 
-class Trial(BaseModel):
+class Trial(Record):
     """One disturbance of one run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     seed: int
     """Seed of the campaign."""

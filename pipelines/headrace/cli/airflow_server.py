@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict
 
 from headrace.cli.airflow_login import Login, make_login
 from headrace.errors import HeadraceError, UserError
 from headrace.processes import ProcessIdentity, end_processes, spawn_detached
 from headrace.recipe.load import home
+from headrace.record import Record
 from headrace.storage.atomic import read_record
 from headrace.storage.private import make_private
 
@@ -38,10 +38,8 @@ class AirflowError(HeadraceError):
     """Airflow could not be started."""
 
 
-class Server(BaseModel):
+class Server(Record):
     """An Airflow that is up (`up.json`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     process: ProcessIdentity
     """The supervisor, parent of all components."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.readiness import check_dataset
 from headrace.control.walltime.chosen import for_plan
@@ -18,16 +16,15 @@ from headrace.recipe.fit import check_packing, check_training
 from headrace.recipe.places import absolute, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.record import Record
 from headrace.storage.layout import SiteFolder
 
 RUN_ID = "RUN"
 """Stands for the id that a real run gets."""
 
 
-class LeasePreview(BaseModel):
+class LeasePreview(Record):
     """One lease that a run would ask for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     role: str
     """Name of the site's role."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import JsonValue
 
 from headrace.control.books import ledger
 from headrace.control.owners import owner_process
@@ -23,6 +23,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.places import absolute, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.record import Record
 from headrace.states import StepState
 from headrace.storage.atomic import read_record, write_json, write_record
 from headrace.storage.layout import LeaseFolder, RunFolder, SiteFolder
@@ -31,10 +32,8 @@ from headrace.storage.private import make_private
 RunKind = Literal["train", "pack"]
 
 
-class RunRequest(BaseModel):
+class RunRequest(Record):
     """What somebody asks for: a recipe on a site."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     recipe: str
     """Name or file of the recipe."""

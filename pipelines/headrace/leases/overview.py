@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.leases import client
 from headrace.leases.reap import folders
-from headrace.leases.records import AvoidedNode, EndedJob, LeaseInfo, NodeJob, PoolRecord, Record
+from headrace.leases.records import AvoidedNode, EndedJob, LeaseInfo, NodeJob, PoolRecord
+from headrace.record import Record
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder

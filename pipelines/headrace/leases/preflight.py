@@ -17,7 +17,8 @@ from pydantic import Field
 from headrace.errors import LeaseError
 from headrace.leases.containers import python_of, wrap
 from headrace.leases.gpus import missing_gpus
-from headrace.leases.records import BadNodes, LeaseSpec, Record
+from headrace.leases.records import BadNodes, LeaseSpec
+from headrace.record import Record
 from headrace.storage import tiers
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import time
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role, Tier
+from headrace.record import Record
 from headrace.states import FailureClass, LeaseState
-
-
-class Record(BaseModel):
-    """A frozen record that travels as JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Walltime(Record):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from headrace.leases import preflight
 from headrace.leases.batch.job_log import end_of
-from headrace.leases.records import Record
+from headrace.record import Record
 from headrace.storage.layout import LeaseFolder
 
 _LOG_BYTES = 65_536

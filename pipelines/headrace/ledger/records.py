@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from typing_extensions import TypedDict
 
+from headrace.record import Figures
 from headrace.states import FailureClass, LeaseState, StepState
 
 
-class Record(BaseModel):
-    """A frozen row."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants"
-    )
-
-
-class RunRecord(Record):
+class RunRecord(Figures):
     """One execution of a recipe on a site."""
 
     run_id: str
@@ -47,7 +40,7 @@ class RunRecord(Record):
     """What it gave, JSON values."""
 
 
-class LostNode(Record):
+class LostNode(Figures):
     """A job of a pool that ended by itself, or did not do what it should."""
 
     node: str
@@ -62,7 +55,7 @@ class LostNode(Record):
     """When that was seen, seconds since the epoch."""
 
 
-class LeaseRecord(Record):
+class LeaseRecord(Figures):
     """One lease of machines, taken for a run."""
 
     lease_id: str
@@ -98,7 +91,7 @@ class LeaseRecord(Record):
     written when the lease has ended."""
 
 
-class AttemptRecord(Record):
+class AttemptRecord(Figures):
     """One attempt at a step of a run."""
 
     run_id: str
@@ -155,7 +148,7 @@ class AttemptChanges(TypedDict, total=False):
     outputs: dict[str, Any] | None
 
 
-class LedgerSummary(Record):
+class LedgerSummary(Figures):
     """How much the ledger holds."""
 
     url: str

@@ -12,9 +12,10 @@ from headrace.packing.samples import SourceField
 from headrace.packing.sources.access import Access
 from headrace.packing.statistics import Moments
 from headrace.recipe.dataset import DatasetSpec
+from headrace.record import Record
 from headrace.storage.atomic import read_record
 from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import FieldInfo, LengthStatistics, Quarantined, Record, ShardInfo
+from headrace.storage.manifest import FieldInfo, LengthStatistics, Quarantined, ShardInfo
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from headrace.packing.looked import every_of
 from headrace.packing.splits import Indices, ranks
 from headrace.recipe.data import TRAIN
 from headrace.recipe.dataset import DatasetSpec, PackSpec
+from headrace.record import Record
 from headrace.shards.format import HEADER_BYTES, SHARD_FORMAT
-from headrace.storage.manifest import FieldInfo, Record
+from headrace.storage.manifest import FieldInfo
 
 LABEL = FieldInfo(name="label", dtype="int64", layout="fixed")
 """The field of class indices."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.storage.manifest import FieldStatistics, LengthStatistics, Record
+from headrace.record import Record
+from headrace.storage.manifest import FieldStatistics, LengthStatistics
 
 _BLOCK_ELEMENTS = 3 * 2**14  # elements widened to float64 at once: they fit a processor's cache
 

@@ -12,16 +12,15 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict
+
+from headrace.record import Record
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
 
-class TierSpace(BaseModel):
+class TierSpace(Record):
     """Room for staged shards on one node."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     folder: str
     """Folder of the tier on this node."""
@@ -31,10 +30,8 @@ class TierSpace(BaseModel):
     """Size of that file system."""
 
 
-class NodeFacts(BaseModel):
+class NodeFacts(Record):
     """What one node is and has."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     hostname: str
     """Name of the machine."""

@@ -12,12 +12,6 @@ from headrace.errors import without_secrets
 _DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Part(BaseModel):
-    """A frozen part of a recipe or site; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
 class Target(BaseModel):
     """A class or function by its dotted name and its keyword arguments, as in Hydra.
 

@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.recipe.base import Bytes, Name, Part, Seconds
+from headrace.recipe.base import Bytes, Name, Seconds
+from headrace.record import Record
 
 
-class Container(Part):
+class Container(Record):
     """The container that workers and ranks run in; host, driver and scheduler stay outside."""
 
     runtime: Literal["none", "apptainer", "charliecloud"] = "none"
@@ -28,7 +29,7 @@ class Container(Part):
     """Whose accelerators Apptainer shows inside when the role has some (`--nv`, `--rocm`)."""
 
 
-class Login(Part):
+class Login(Record):
     """A login node, reached by OpenSSH without questions: a key, and a host key that is known."""
 
     host: str = Field(pattern=r"^[^\s-]\S*$")
@@ -47,7 +48,7 @@ def _as_login(value: object) -> object:
     return {"host": value} if isinstance(value, str) else value
 
 
-class Batch(Part):
+class Batch(Record):
     """What a batch system is asked for, besides nodes and time."""
 
     partition: str | None = None

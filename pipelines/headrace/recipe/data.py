@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Name, Part, Target
+from headrace.recipe.base import Name, Target
+from headrace.record import Record
 
 TRAIN = "train"
 """Split that is trained on; the one that `dataset.folds` cuts."""
@@ -27,7 +28,7 @@ def packed_split(split: str, fold: int | None) -> str:
     return TRAIN if split == VALIDATION and fold is not None else split
 
 
-class StageSpec(Part):
+class StageSpec(Record):
     """How shards get to the nodes' own storage."""
 
     verify: bool = True
@@ -48,7 +49,7 @@ class StageSpec(Part):
         return self
 
 
-class DataSpec(Part):
+class DataSpec(Record):
     """How samples become batches."""
 
     global_batch_size: int = Field(default=128, ge=1)

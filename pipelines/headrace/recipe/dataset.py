@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headrace.recipe.base import Bytes, Fraction, Name, Part, Target, no_credentials
+from headrace.recipe.base import Bytes, Fraction, Name, Target, no_credentials
 from headrace.recipe.data import in_split_order
+from headrace.record import Record
 
 SourceFormat = Literal[
     "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "function"
@@ -29,7 +30,7 @@ _OF_SOURCES = (
 Positive = Annotated[int, Field(ge=1)]
 
 
-class DatasetSpec(Part):
+class DatasetSpec(Record):
     """Raw samples and how they are labelled and split."""
 
     name: Name
@@ -120,7 +121,7 @@ class DatasetSpec(Part):
             raise ValueError(f"both 'reader' and format '{self.format}' are given; keep one")
 
 
-class PackField(Part):
+class PackField(Record):
     """How the values of one field are kept; what is left out follows `pack.images`."""
 
     keep: Literal["encoded", "decode"] | None = None
@@ -149,7 +150,7 @@ class PackField(Part):
     more make small samples smaller, and slower to read; null: one, or as many as fit 4 KiB."""
 
 
-class PackSpec(Part):
+class PackSpec(Record):
     """How raw samples become shards."""
 
     target: str | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Name, Part, Target
+from headrace.recipe.base import Name, Target
 from headrace.recipe.data import VALIDATION, DataSpec, StageSpec
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 from headrace.recipe.training import EvaluateSpec, TrainerSpec, TrainSpec
+from headrace.record import Record
 
 
-class Recipe(Part):
+class Recipe(Record):
     """One recipe: dataset, pack, stage, model, data, trainer, evaluate."""
 
     name: Name

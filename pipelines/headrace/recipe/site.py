@@ -8,11 +8,12 @@ from pydantic import Field, model_validator
 
 from headrace.errors import SiteError
 from headrace.recipe import reserved
-from headrace.recipe.base import Bytes, Lifetime, Name, Part, Seconds, no_credentials
+from headrace.recipe.base import Bytes, Lifetime, Name, Seconds, no_credentials
 from headrace.recipe.batch import Batch
+from headrace.record import Record
 
 
-class Role(Part):
+class Role(Record):
     """One kind of lease that this place gives out."""
 
     backend: Literal["local", "slurm", "pbs", "sge", "lsf", "ssh"] = "local"
@@ -132,7 +133,7 @@ class Role(Part):
         return max(self.threads_per_node, self.ranks_per_node * self.threads_per_rank)
 
 
-class Tier(Part):
+class Tier(Record):
     """A place on every node for staged shards."""
 
     name: Name
@@ -147,7 +148,7 @@ class Tier(Part):
     """A copy that nobody has used for this time is removed; null: a day in memory, else a week."""
 
 
-class StoreOptions(Part):
+class StoreOptions(Record):
     """How S3 is reached; credentials come from the environment or AWS configuration, never here."""
 
     endpoint_url: str | None = None
@@ -173,7 +174,7 @@ class StoreOptions(Part):
         return self
 
 
-class Limits(Part):
+class Limits(Record):
     """What this place allows."""
 
     max_leases: int = Field(default=4, ge=1)
@@ -186,7 +187,7 @@ class Limits(Part):
     """A lease without a heartbeat for this time counts as lost."""
 
 
-class Site(Part):
+class Site(Record):
     """One site: roles, storage tiers, limits and what recipes may import."""
 
     name: Name

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from headrace.recipe.base import Name, Part, Seconds, Target
+from headrace.recipe.base import Name, Seconds, Target
+from headrace.record import Record
 
 _SAME = (
     "max_epochs", "max_steps", "precision", "accelerator", "gradient_clip_val",
@@ -26,7 +27,7 @@ OF_LIGHTNING = {
 are not here go into `trainer.extra`."""
 
 
-class TrainerSpec(Part):
+class TrainerSpec(Record):
     """Lightning's Trainer, checkpoints and what stops training."""
 
     target: str = Field(default="lightning.pytorch.Trainer", alias="_target_")
@@ -70,7 +71,7 @@ class TrainerSpec(Part):
         return extra
 
 
-class TrainSpec(Part):
+class TrainSpec(Record):
     """How training is launched."""
 
     role: Name = "gpu"
@@ -91,7 +92,7 @@ class TrainSpec(Part):
     """Longest time one attempt may take."""
 
 
-class EvaluateSpec(Part):
+class EvaluateSpec(Record):
     """How the trained model is judged."""
 
     split: Name = "test"

@@ -9,9 +9,10 @@ from typing import Literal
 
 from headrace.errors import StoreMissingError, UnknownNameError
 from headrace.recipe.site import StoreOptions
+from headrace.record import Record
 from headrace.shards import format as names
 from headrace.shards.layout import ShardLayout, read_layout
-from headrace.storage.manifest import FILE_NAME, Manifest, Record, read_manifest
+from headrace.storage.manifest import FILE_NAME, Manifest, read_manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.store import is_remote, open_store
 

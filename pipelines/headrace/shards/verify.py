@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError
 from headrace.recipe.site import StoreOptions
+from headrace.record import Record
 from headrace.shards.copies import Copies, copies_of
 from headrace.shards.layout import ShardLayout
 from headrace.shards.reader import ShardReader
-from headrace.storage.manifest import FieldInfo, Manifest, Record, ShardInfo
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.storage.packed import read_manifest_at
 
 Tick = Callable[[int], None]

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from headrace.errors import StepCancelledError
 from headrace.leases.held import wanted
 from headrace.recipe.site import StoreOptions, Tier
+from headrace.record import Record
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.peer_group import PeerGroup
 from headrace.storage.staged import ensure_staged
@@ -20,10 +19,8 @@ from headrace.storage.staged_copy import StagedCopy, StagingOptions
 _INTERVAL_S = 0.5
 
 
-class NodeProgress(BaseModel):
+class NodeProgress(Record):
     """How far one node is; a small file that the step driver reads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     done_bytes: int
     """Bytes that lie on the node, verified."""

@@ -5,21 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
+from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
-
-
-class Record(BaseModel):
-    """A frozen record that travels as JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Figures(Record):
-    """A record with numbers of the user's, which may be NaN or infinite and are read back so."""
-
-    model_config = ConfigDict(ser_json_inf_nan="constants")
 
 
 class StepSpec(Record):

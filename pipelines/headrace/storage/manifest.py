@@ -6,10 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from headrace.errors import ManifestError, NoDatasetError, nearest
 from headrace.recipe.data import TRAIN, VALIDATION
+from headrace.record import Record
 from headrace.storage.atomic import AS_USUAL, write_bytes
 from headrace.storage.consistency import contradictions
 from headrace.storage.seal import damaged, sealed, unsealed
@@ -28,12 +29,6 @@ Encoding = Literal[
 
 Codec = Literal["none", "lz4", "zstd", "blosc"]
 """HDF5 filter of a compressed fixed field, as in hdf5plugin."""
-
-
-class Record(BaseModel):
-    """A frozen part of the manifest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class FieldInfo(Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.storage.manifest import Record
+from headrace.record import Record
 
 
 class StagedFile(Record):

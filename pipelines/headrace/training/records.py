@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.steps.records import Figures, Record
+from headrace.record import Figures, Record
 from headrace.storage.peer_group import PeerGroup
 from headrace.training.launch_folder import LaunchFolder
 

@@ -12,7 +12,7 @@ import time
 import uuid
 from pathlib import Path
 
-from headrace.steps.records import Record
+from headrace.record import Record
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder
 from headrace.training import checkpoints

@@ -14,9 +14,10 @@ from headrace.leases.batch.asking import QueueCheck
 from headrace.leases.batch.findings import Finding, Grade, fail
 from headrace.leases.batch.systems import commands_of
 from headrace.leases.queued import job_spec
-from headrace.leases.records import LeaseSpec, Record
+from headrace.leases.records import LeaseSpec
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Site
+from headrace.record import Record
 from headrace.storage.layout import SiteFolder
 
 _QUEUES: Mapping[str, QueueCheck] = {

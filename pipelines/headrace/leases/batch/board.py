@@ -17,7 +17,7 @@ from headrace.leases.batch.jobs import JobSight, JobState
 from headrace.leases.batch.places import jobs_with_places, mark_of, places_file
 from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.batch.system import BatchSystem
-from headrace.leases.records import Record
+from headrace.record import Record
 from headrace.storage.atomic import read_record, write_if_room
 
 logger = logging.getLogger(__name__)

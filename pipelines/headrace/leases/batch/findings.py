@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from headrace.leases.records import Record
+from headrace.record import Record
 
 
 class Grade(str, Enum):

@@ -28,8 +28,8 @@ from headrace.leases.batch.places import (
 from headrace.leases.batch.submit_rate import take
 from headrace.leases.batch.submitting import JobRecord, submit_once
 from headrace.leases.batch.system import BatchSystem
-from headrace.leases.records import Record
 from headrace.recipe.batch import Batch
+from headrace.record import Record
 from headrace.storage.atomic import read_record, write_record
 
 logger = logging.getLogger(__name__)

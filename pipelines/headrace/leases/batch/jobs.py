@@ -9,7 +9,8 @@ from enum import Enum
 from pydantic import Field
 
 from headrace.leases.lifetime import JOB_STARTED
-from headrace.leases.records import JobView, Record
+from headrace.leases.records import JobView
+from headrace.record import Record
 from headrace.states import FailureClass
 
 STARTED = f"export {JOB_STARTED}=$(date +%s)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.leases.records import Record
+from headrace.record import Record
 
 
 class Limit(Record):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.leases.batch.jobs import JobSight, JobState
 from headrace.leases.batch.submitting import JobRecord, intent_of
-from headrace.leases.records import Record
+from headrace.record import Record
 from headrace.storage.atomic import read_record
 
 _UNUSED_AFTER_S = 60.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.leases.records import Record
+from headrace.record import Record
 
 NODES_FORMAT = "%P|%a|%l|%D|%t|%c|%m|%G|%f|%N"
 """Format of `sinfo` that `parse_nodes` reads."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError, SubmitLimitError
 from headrace.leases.batch.jobs import JobSpec
 from headrace.leases.batch.system import BatchSystem
-from headrace.leases.records import Record
+from headrace.record import Record
 from headrace.storage.atomic import read_record, write_record, write_text
 
 logger = logging.getLogger(__name__)

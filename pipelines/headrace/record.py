@@ -1,0 +1,17 @@
+"""The base of everything that is written as JSON and read back."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    """A frozen record that travels as JSON; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Figures(Record):
+    """A record with numbers that may be NaN or infinite, and are read back so."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
