@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 
 import pytest
 
+from headrace.batch.board import final_sight, sight
+from headrace.batch.commands import Commands
+from headrace.batch.jobs import JobSight, JobSpec, JobState
+from headrace.batch.lsf import Lsf
+from headrace.batch.pbs import Pbs
+from headrace.batch.scripts import INDEX
+from headrace.batch.sge import Sge
+from headrace.batch.slurm import Slurm
+from headrace.batch.ssh import SshCommands
+from headrace.batch.submitting import JobRecord, intent_of, submit_once
+from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
-from headrace.leases.batch.board import final_sight, sight
-from headrace.leases.batch.commands import Commands
-from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
-from headrace.leases.batch.lsf import Lsf
-from headrace.leases.batch.pbs import Pbs
-from headrace.leases.batch.scripts import INDEX
-from headrace.leases.batch.sge import Sge
-from headrace.leases.batch.slurm import Slurm
-from headrace.leases.batch.ssh import SshCommands
-from headrace.leases.batch.submitting import JobRecord, intent_of, submit_once
-from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.batch import Batch
 from headrace.storage.atomic import write_text
 from support.fake_queues.commands import FakeQueue, fake_queue

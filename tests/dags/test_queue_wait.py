@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.leases.batch.submitting import JobRecord
+from headrace.batch.submitting import JobRecord
 from headrace.leases.records import Ending, LeaseSpec
 from headrace.recipe.site import Role
 from headrace.states import LeaseState

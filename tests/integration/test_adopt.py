@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from headrace.batch.submitting import intent_of
 from headrace.cli.app import build
 from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.control.steps import Ticket, collect, start_step
 from headrace.leases import client
-from headrace.leases.batch.submitting import intent_of
 from headrace.leases.queued import job_name, job_spec
 from headrace.recipe.load import BUILT_IN
 from headrace.states import LeaseState, StepState

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.batch.gate import Gate
+from headrace.batch.jobs import JobSpec
 from headrace.errors import QueueFullError, SubmitLimitError
 from headrace.leases import client
-from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.jobs import JobSpec
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.states import LeaseState

@@ -12,6 +12,7 @@ import pytest
 import slurm_dev
 import yaml
 
+from headrace.batch.slurm_facts import parse_limit
 from headrace.control import leases
 from headrace.control.books import ledger
 from headrace.control.execute import execute
@@ -21,7 +22,6 @@ from headrace.control.runs import Run, RunRequest, create_run
 from headrace.control.walltime.choice import DEFAULT_S
 from headrace.errors import JobRefusedError
 from headrace.leases import client
-from headrace.leases.batch.slurm_facts import parse_limit
 from headrace.leases.fleet import Fleet
 from headrace.leases.overview import view
 from headrace.ledger.records import AttemptRecord

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from headrace.batch.commands import Answer, LocalCommands
 from headrace.cli.app import build
 from headrace.control.site_check import check as looks
-from headrace.leases.batch.commands import Answer, LocalCommands
 from headrace.recipe.load import BUILT_IN
 from support.login_node import LoginNode
 from support.site_checks import check, graded

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.batch.hosts import JOB, SshHosts
+from headrace.batch.jobs import JobSpec, JobState
+from headrace.batch.ssh import SshCommands
 from headrace.leases import client
-from headrace.leases.batch.hosts import JOB, SshHosts
-from headrace.leases.batch.jobs import JobSpec, JobState
-from headrace.leases.batch.ssh import SshCommands
 from headrace.leases.fleet import Fleet
 from headrace.leases.marks import marked
 from headrace.leases.queued import job_name

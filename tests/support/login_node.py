@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.leases.batch.ssh import SshCommands
+from headrace.batch.ssh import SshCommands
 from headrace.processes import die_with_parent, end_processes
 from headrace.recipe.batch import Login
 from support.ports import find_free_port

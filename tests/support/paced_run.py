@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import yaml
 
+from headrace.batch.submitting import JobRecord
 from headrace.control.execute import execute
 from headrace.control.owners import process_owner
 from headrace.control.runs import RunRequest, create_run
-from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.marks import marked
 from headrace.leases.records import HostRecord
 from headrace.ledger.records import AttemptRecord

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from headrace.leases.batch.jobs import JobSpec
-from headrace.leases.batch.submitting import JobRecord
+from headrace.batch.jobs import JobSpec
+from headrace.batch.submitting import JobRecord
 from headrace.leases.jobqueue import PoolJob
 from headrace.leases.pool_jobs import NodeRequest
 

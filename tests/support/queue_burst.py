@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess as Process
 from pathlib import Path
 
+from headrace.batch.commands import LocalCommands
+from headrace.batch.gate import Gate
+from headrace.batch.jobs import JobSpec
+from headrace.batch.slurm import Slurm
 from headrace.errors import QueueFullError
-from headrace.leases.batch.commands import LocalCommands
-from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.jobs import JobSpec
-from headrace.leases.batch.slurm import Slurm
 from headrace.leases.queued import job_name
 from headrace.recipe.batch import Batch
 from headrace.storage.atomic import write_text

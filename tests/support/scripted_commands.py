@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.leases.batch.commands import Answer, Commands
+from headrace.batch.commands import Answer, Commands
 
 
 class ScriptedCommands:

@@ -16,9 +16,9 @@ import slurm_dev
 from slurm_dev_daemons import Daemons
 from slurm_dev_files import Shape
 
-from headrace.leases.batch.commands import LocalCommands
-from headrace.leases.batch.nodelist import node_names
-from headrace.leases.batch.slurm import Slurm
+from headrace.batch.commands import LocalCommands
+from headrace.batch.nodelist import node_names
+from headrace.batch.slurm import Slurm
 from headrace.processes import die_with_parent
 from support.leftovers import MARK
 from support.waiting import wait_until

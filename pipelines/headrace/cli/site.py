@@ -11,9 +11,9 @@ import yaml
 from rich.table import Table
 from rich.text import Text
 
+from headrace.batch.findings import Grade
 from headrace.cli.console import open_console
 from headrace.control.site_check.check import Section, check
-from headrace.leases.batch.findings import Grade
 from headrace.recipe.load import available, load_site
 
 _HELP = "Sites: where work runs."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.leases.batch.jobs import JobState
+from headrace.batch.jobs import JobState
 from headrace.leases.records import AvoidedNode
 from headrace.leases.scaling import SETTLED_S
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Protocol
 
+from headrace.batch.jobs import JobView
 from headrace.errors import SiteError, nearest
-from headrace.leases.records import JobView, LeaseSpec
+from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
 _MODULES = {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from filelock import FileLock
 
+from headrace.batch.jobs import JobView
 from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
 from headrace.leases.backends import backend
 from headrace.leases.lifetime import BY_SIGNAL
@@ -15,7 +16,6 @@ from headrace.leases.records import (
     BadNodes,
     Ending,
     HostRecord,
-    JobView,
     LeaseInfo,
     LeaseSpec,
     PoolRecord,

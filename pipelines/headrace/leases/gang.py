@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from distributed import Nanny
 
+from headrace.batch.systems import system_of
 from headrace.errors import LeaseError
 from headrace.leases import preflight
-from headrace.leases.batch.systems import system_of
 from headrace.leases.client import GAVE_UP, request_close
 from headrace.leases.contained import ContainedNode
 from headrace.leases.dashboard import LeaseScheduler

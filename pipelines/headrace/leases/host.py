@@ -16,13 +16,14 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from headrace.batch.jobs import JOB_STARTED
 from headrace.errors import HeadraceError
 from headrace.leases import client
 from headrace.leases.backends import Backend, Cluster, backend
 from headrace.leases.drivers import Drivers
 from headrace.leases.guard import Guard
 from headrace.leases.heartbeat import beat
-from headrace.leases.lifetime import JOB_STARTED, Life, ends_at, why_close
+from headrace.leases.lifetime import Life, ends_at, why_close
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.leases.timeouts import TIMED_OUT
 from headrace.processes import ProcessIdentity, tell_children

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from headrace.batch.jobs import JobSight, JobView, overdue_view
+from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError
-from headrace.leases.batch.jobs import JobSight, overdue_view
-from headrace.leases.batch.system import BatchSystem
-from headrace.leases.records import JobView, LeaseSpec
+from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)

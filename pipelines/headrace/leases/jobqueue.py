@@ -14,9 +14,9 @@ from typing import Any
 import dask
 from distributed.deploy.spec import ProcessInterface
 
+from headrace.batch.jobs import JobSight, JobSpec, JobState
+from headrace.batch.submitting import JobRecord
 from headrace.leases.avoidance import is_nodes_fault
-from headrace.leases.batch.jobs import JobSight, JobSpec, JobState
-from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.lifetime import leaving_s
 from headrace.leases.pool_jobs import NodeRequest
 from headrace.leases.scaling import PoolNode, Stage

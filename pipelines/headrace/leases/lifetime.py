@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-JOB_STARTED = "HEADRACE_JOB_STARTED"
-"""Environment variable of a batch system's job: when its script began, seconds since the epoch."""
-
 BY_SIGNAL = "the host was ended by"
 """How the reason begins of a lease whose host got a signal; who sent it, the queue may know."""
 

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 
+from headrace.batch.jobs import JOB_STARTED, JobView
 from headrace.errors import LeaseError
 from headrace.leases.backends import Cluster
-from headrace.leases.lifetime import JOB_STARTED
 from headrace.leases.marks import end_marked, mark
-from headrace.leases.records import JobView, LeaseSpec
+from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
 _LAUNCH_TIMEOUT_S = 60.0

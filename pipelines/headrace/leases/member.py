@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from headrace.batch.systems import system_of
 from headrace.leases import client, host, preflight
-from headrace.leases.batch.systems import system_of
 from headrace.leases.contained import INSIDE
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.processes import die_with_parent

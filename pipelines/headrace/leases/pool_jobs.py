@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.batch.gate import Gate
+from headrace.batch.job_log import end_of, queue_log
+from headrace.batch.jobs import JobSpec
+from headrace.batch.submitting import JobRecord
+from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError
-from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.job_log import end_of, queue_log
-from headrace.leases.batch.jobs import JobSpec
-from headrace.leases.batch.submitting import JobRecord
-from headrace.leases.batch.system import BatchSystem
 from headrace.recipe.site import Role
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder

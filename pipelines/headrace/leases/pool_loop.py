@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import Scheduler
 
+from headrace.batch.board import sights
+from headrace.batch.gate import Gate
+from headrace.batch.jobs import view_of
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
-from headrace.leases.batch.board import sights
-from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.jobs import view_of
 from headrace.leases.cluster import demand
 from headrace.leases.jobqueue import PoolJob
 from headrace.leases.pool_jobs import NodeRequest, last_words, record_file

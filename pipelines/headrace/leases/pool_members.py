@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.leases.batch.jobs import view_of, waits_for
+from headrace.batch.jobs import view_of, waits_for
 from headrace.leases.jobqueue import PoolJob
 from headrace.leases.records import NodeJob
 from headrace.leases.scaling import Stage

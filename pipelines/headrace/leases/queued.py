@@ -9,26 +9,27 @@ import os
 import sys
 from functools import partial
 
-from headrace.errors import BatchError, JobRefusedError
-from headrace.leases.backends import Cluster
-from headrace.leases.batch.board import final_sight, look, sight
-from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.job_log import end_of, with_log
-from headrace.leases.batch.jobs import (
+from headrace.batch.board import final_sight, look, sight
+from headrace.batch.gate import Gate
+from headrace.batch.job_log import end_of, with_log
+from headrace.batch.jobs import (
     JobSpec,
     JobState,
+    JobView,
     put_back,
     put_back_view,
     view_of,
 )
-from headrace.leases.batch.submitting import JobRecord, intent_of, recovered
-from headrace.leases.batch.system import BatchSystem
-from headrace.leases.batch.systems import system_of
+from headrace.batch.submitting import JobRecord, intent_of, recovered
+from headrace.batch.system import BatchSystem
+from headrace.batch.systems import system_of
+from headrace.errors import BatchError, JobRefusedError
+from headrace.leases.backends import Cluster
 from headrace.leases.job_end import overdue, with_books
 from headrace.leases.local import start_host
 from headrace.leases.marks import end_marked, mark
 from headrace.leases.pool_jobs import NodeRequest, Queue, end_jobs, host_job, node_job
-from headrace.leases.records import JobView, LeaseSpec, PoolRecord
+from headrace.leases.records import LeaseSpec, PoolRecord
 from headrace.leases.symptoms import symptom_of
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder

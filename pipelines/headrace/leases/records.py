@@ -6,10 +6,11 @@ import time
 
 from pydantic import Field
 
+from headrace.batch.jobs import JobView
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role, Tier
 from headrace.record import Record
-from headrace.states import FailureClass, LeaseState
+from headrace.states import LeaseState
 
 
 class Walltime(Record):
@@ -98,19 +99,6 @@ class Waiting(Record):
     """What it waits for, for the user."""
     at: float = Field(default_factory=time.time)
     """When that was so, seconds since the epoch."""
-
-
-class JobView(Record):
-    """What a batch system says of the job that holds a lease's machines."""
-
-    is_ended: bool
-    """Whether nothing more will come of the job."""
-    why: str
-    """How it stands, for the user: why it waits, or how it ended."""
-    failure_class: FailureClass = FailureClass.LOST
-    """What its end means for the work on it."""
-    bad_nodes: tuple[str, ...] = ()
-    """Nodes that are at fault, as far as they are known."""
 
 
 class BadNodes(Record):

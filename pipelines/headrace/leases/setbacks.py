@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Iterable
 
+from headrace.batch.jobs import JobState, JobView
 from headrace.errors import HeadraceError, JobRefusedError, LeaseError
 from headrace.leases.avoidance import AVOIDED_S, Avoidance
-from headrace.leases.batch.jobs import JobState
 from headrace.leases.jobqueue import PoolJob
-from headrace.leases.records import EndedJob, JobView
+from headrace.leases.records import EndedJob
 from headrace.leases.scaling import Faults, given_up
 from headrace.leases.symptoms import most_common, telling_lines
 from headrace.states import FailureClass

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from headrace.batch.jobs import JobView
 from headrace.leases.backends import backend
 from headrace.leases.heartbeat import silence_s
-from headrace.leases.records import Ending, HostRecord, JobView, LeaseSpec, Waiting
+from headrace.leases.records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.states import FailureClass, LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder

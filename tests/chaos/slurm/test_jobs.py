@@ -8,8 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.batch.submitting import JobRecord
 from headrace.leases import client
-from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.overview import view
 from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role

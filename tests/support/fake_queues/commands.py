@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.leases.batch.commands import LocalCommands
+from headrace.batch.commands import LocalCommands
 from support.fake_queues import lsf, pbs, queue, sge
 from support.waiting import wait_until
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.batch.jobs import JobState
 from headrace.leases.avoidance import AVOIDED_S, MOST_AVOIDED, Avoidance, is_nodes_fault
-from headrace.leases.batch.jobs import JobState
 from headrace.leases.scaling import SETTLED_S
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.batch.jobs import JobSight, JobState
+from headrace.batch.slurm import Slurm
+from headrace.batch.submitting import JobRecord
 from headrace.leases import queued
-from headrace.leases.batch.jobs import JobSight, JobState
-from headrace.leases.batch.slurm import Slurm
-from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.job_end import overdue
 from headrace.recipe.site import Role
 from headrace.states import FailureClass

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.batch.jobs import JobView
 from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.leases import client
 from headrace.leases.backends import backend
@@ -16,7 +17,6 @@ from headrace.leases.lifetime import BY_SIGNAL
 from headrace.leases.records import (
     Ending,
     HostRecord,
-    JobView,
     LeaseInfo,
     LeaseSpec,
     NodeJob,

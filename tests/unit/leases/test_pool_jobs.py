@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from distributed.core import Status
 
+from headrace.batch import submitting
+from headrace.batch.gate import Gate
+from headrace.batch.jobs import JobSpec
+from headrace.batch.lsf import Lsf
+from headrace.batch.pbs import Pbs
+from headrace.batch.sge import Sge
+from headrace.batch.slurm import Slurm
+from headrace.batch.submitting import JobRecord
 from headrace.errors import BatchError
-from headrace.leases.batch import submitting
-from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.jobs import JobSpec
-from headrace.leases.batch.lsf import Lsf
-from headrace.leases.batch.pbs import Pbs
-from headrace.leases.batch.sge import Sge
-from headrace.leases.batch.slurm import Slurm
-from headrace.leases.batch.submitting import JobRecord
 from headrace.leases.jobqueue import PoolJob
 from headrace.leases.pool_jobs import (
     NodeRequest,

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.batch.gate import Gate
+from headrace.batch.slurm import Slurm
 from headrace.leases import pool_loop
-from headrace.leases.batch.gate import Gate
-from headrace.leases.batch.slurm import Slurm
 from headrace.leases.jobqueue import PoolJob
 from headrace.leases.pool_jobs import NodeRequest, node_job
 from headrace.leases.pool_loop import PoolLoop

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.leases.batch.jobs import JobSight, JobState
+from headrace.batch.jobs import JobSight, JobState
 from support.pool_nodes import pool_job
 
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from headrace.batch.jobs import JobState
+from headrace.batch.slurm import parse_squeue
 from headrace.errors import JobRefusedError
 from headrace.leases.avoidance import AVOIDED_S
-from headrace.leases.batch.jobs import JobState
-from headrace.leases.batch.slurm import parse_squeue
 from headrace.leases.jobqueue import PoolJob
 from headrace.leases.scaling import MOST_STRIKES
 from headrace.leases.setbacks import Setbacks

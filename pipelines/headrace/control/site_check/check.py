@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from headrace.batch import lsf_check, pbs_check, sge_check, slurm_check
+from headrace.batch.asking import QueueCheck
+from headrace.batch.findings import Finding, Grade, fail
+from headrace.batch.systems import commands_of
 from headrace.control.site_check import elsewhere, storage, trial
 from headrace.control.walltime.choice import FLOOR_S
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
-from headrace.leases.batch import lsf_check, pbs_check, sge_check, slurm_check
-from headrace.leases.batch.asking import QueueCheck
-from headrace.leases.batch.findings import Finding, Grade, fail
-from headrace.leases.batch.systems import commands_of
 from headrace.leases.queued import job_spec
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.batch import Login

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace import __version__
+from headrace.batch.asking import said
+from headrace.batch.commands import Commands
+from headrace.batch.findings import Finding, Grade, fail, ok, warn
+from headrace.batch.hosts import way_to
+from headrace.batch.jobs import JobSpec
+from headrace.batch.systems import commands_of_hosts
 from headrace.errors import BatchError
-from headrace.leases.batch.asking import said
-from headrace.leases.batch.commands import Commands
-from headrace.leases.batch.findings import Finding, Grade, fail, ok, warn
-from headrace.leases.batch.hosts import way_to
-from headrace.leases.batch.jobs import JobSpec
-from headrace.leases.batch.systems import commands_of_hosts
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
 

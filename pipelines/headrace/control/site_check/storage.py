@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ByteSize
 
 from headrace import __version__
-from headrace.leases.batch.findings import Finding, fail, ok, warn
+from headrace.batch.findings import Finding, fail, ok, warn
 from headrace.recipe.site import Role, Site, Tier
 from headrace.storage import tiers
 from headrace.storage.mounts import file_system_of

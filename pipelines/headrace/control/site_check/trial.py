@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.errors import HeadraceError
 from headrace.leases import client, preflight
-from headrace.leases.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.leases.heartbeat import last_beat
 from headrace.leases.records import LeaseSpec
 from headrace.processes import ProcessIdentity

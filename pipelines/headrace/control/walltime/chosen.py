@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.batch.systems import system_of
 from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.retrying import KEPT, TOTAL
@@ -13,7 +14,6 @@ from headrace.control.walltime import history
 from headrace.control.walltime.choice import MOST_S, Most, choose, shown
 from headrace.control.walltime.estimate import Work, expected
 from headrace.errors import BatchError
-from headrace.leases.batch.systems import system_of
 from headrace.leases.records import LeaseSpec, Walltime
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.recipe import Recipe

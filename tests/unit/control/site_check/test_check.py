@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.batch.findings import Finding
 from headrace.control.site_check import check as looks
 from headrace.errors import BatchError, HeadraceError, LoginError
-from headrace.leases.batch.findings import Finding
 from headrace.recipe.load import load_site
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from headrace import __version__
+from headrace.batch.commands import Answer, LocalCommands
+from headrace.batch.findings import Finding
+from headrace.batch.jobs import JobSpec
 from headrace.control.site_check import elsewhere
-from headrace.leases.batch.commands import Answer, LocalCommands
-from headrace.leases.batch.findings import Finding
-from headrace.leases.batch.jobs import JobSpec
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
 

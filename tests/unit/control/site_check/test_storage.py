@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from headrace.batch.findings import Finding
 from headrace.control.site_check import storage
-from headrace.leases.batch.findings import Finding
 from headrace.recipe.load import parse
 from headrace.recipe.site import Role, Site, Tier
 

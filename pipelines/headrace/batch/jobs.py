@@ -1,0 +1,261 @@
+"""Jobs of a batch system as frozen records, and what their ends mean; pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import Enum
+
+from pydantic import Field
+
+from headrace.record import Record
+from headrace.states import FailureClass
+
+JOB_STARTED = "HEADRACE_JOB_STARTED"
+"""Environment variable of a job: when its script began, seconds since the epoch."""
+
+STARTED = f"export {JOB_STARTED}=$(date +%s)"
+"""First line of every job: the lease's time counts from here."""
+
+
+class JobSpec(Record):
+    """A job as headrace asks for it: one command on each of its nodes."""
+
+    name: str
+    """Name of the job; no other job has it, so that a lost answer can be looked up."""
+    command: tuple[str, ...]
+    """Program and arguments, run once on every node."""
+    nodes: int
+    """Nodes, all at once."""
+    cpus_per_node: int
+    """CPUs of each node."""
+    gpus_per_node: int = 0
+    """Accelerators of each node."""
+    gpu_type: str | None = None
+    """Type of the accelerators; null for any."""
+    memory_bytes: int | None = None
+    """Memory of each node; null for what the queue gives by default."""
+    time_limit_s: float
+    """The batch system ends the job after this time, seconds."""
+    folder: str
+    """Working folder."""
+    log: str
+    """Standard output and error of the job."""
+    environment: dict[str, str] = {}
+    """Environment variables of the command."""
+    partition: str | None = None
+    """Queue; null for the default one."""
+    account: str | None = None
+    """Account that pays; null for the user's default."""
+    qos: str | None = None
+    """Quality of service; null for the default."""
+    constraint: str | None = None
+    """Features that the nodes must have; null for any nodes."""
+    exclusive: bool = False
+    """Nodes that no other job shares."""
+    reservation: str | None = None
+    """Reservation that the job may use; null for none."""
+    nodelist: tuple[str, ...] = ()
+    """Nodes that the job must get."""
+    exclude: tuple[str, ...] = ()
+    """Nodes that the job must not get."""
+    parallel_environment: str | None = None
+    """Grid Engine's parallel environment; null for one slot."""
+    options: tuple[str, ...] = ()
+    """Further options of the submit command, as they are."""
+    srun_options: tuple[str, ...] = ()
+    """Further options of the command that starts one task a node, as they are."""
+    modules: tuple[str, ...] = ()
+    """Environment modules that are loaded before the prologue."""
+    prologue: tuple[str, ...] = ()
+    """Shell lines that run before the command."""
+    epilogue: tuple[str, ...] = ()
+    """Shell lines that run after the command, whether it failed or not."""
+
+
+class JobState(str, Enum):
+    """State of a job in words that all batch systems share."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    TIMED_OUT = "timed out"
+    NODE_FAILED = "node failed"
+    OUT_OF_MEMORY = "out of memory"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job holds no machines and never will."""
+        return self not in (JobState.PENDING, JobState.RUNNING)
+
+
+class JobView(Record):
+    """What a batch system says of the job that holds a lease's machines."""
+
+    is_ended: bool
+    """Whether nothing more will come of the job."""
+    why: str
+    """How it stands, for the user: why it waits, or how it ended."""
+    failure_class: FailureClass = FailureClass.LOST
+    """What its end means for the work on it."""
+    bad_nodes: tuple[str, ...] = ()
+    """Nodes that are at fault, as far as they are known."""
+
+
+class JobSight(Record):
+    """What a batch system tells of one job."""
+
+    job_id: str
+    """Id of the job."""
+    state: JobState
+    """State of the job."""
+    reason: str = ""
+    """Why it waits or ended, in the batch system's words; empty when it gives none."""
+    starts_at: float | None = None
+    """When it is expected to start, seconds since the epoch; null when that is not known."""
+    running_since: float | None = None
+    """When it was first seen to run, by the clock of this machine; null before, or if unknown."""
+    nodes: tuple[str, ...] = ()
+    """Names of its nodes, the first task's first; empty when it has none, or they are not known."""
+    failed_nodes: tuple[str, ...] = ()
+    """Nodes by whose failure it ended, as far as they are known."""
+    earlier: JobState | None = None
+    """How it ended before the batch system put it back into the queue; null when it never did."""
+    is_from_books: bool = False
+    """Whether the books told this, so that they have no more to say."""
+    never_starts: bool = False
+    """Whether it waits for something that waiting does not bring."""
+    nodes_are_out: bool = False
+    """Whether it waits since the nodes that it may get are down or drained."""
+    seen_at: float = Field(default_factory=time.time)
+    """When this was told, seconds since the epoch."""
+
+
+_CLASSES = {
+    JobState.PREEMPTED: FailureClass.PREEMPTED,
+    JobState.TIMED_OUT: FailureClass.TIMED_OUT,
+    JobState.NODE_FAILED: FailureClass.INFRASTRUCTURE,
+    JobState.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
+    # by hand: whoever wants the work itself to stop cancels the run
+    JobState.CANCELLED: FailureClass.LOST,
+}
+
+
+def failure_class(sight: JobSight) -> FailureClass:
+    """Policy for the work of a job that ended, or never starts."""
+    if sight.never_starts:
+        return FailureClass.USER_ERROR
+    return _CLASSES.get(sight.state, FailureClass.LOST)
+
+
+def ended_on(nodes: tuple[str, ...], ended: JobSight) -> JobSight:
+    """Add where a job ran that has ended, for systems that tell no more of its nodes.
+
+    They look at the first node only, so that it is the one whose failure ends a job.
+
+    Args:
+        nodes: Its nodes, the first task's first.
+        ended: How it ended.
+    """
+    failed = nodes[:1] if ended.state is JobState.NODE_FAILED else ()
+    return ended.model_copy(update={"nodes": nodes, "failed_nodes": failed})
+
+
+def put_back(sight: JobSight, *, has_started: bool) -> bool:
+    """Whether a job that had started is in the queue again, or was there.
+
+    Args:
+        sight: What the batch system tells now.
+        has_started: Whether the lease's host has ever reported.
+    """
+    return sight.earlier is not None or (has_started and sight.state is JobState.PENDING)
+
+
+def put_back_view(sight: JobSight, system: str) -> JobView:
+    """A job that the batch system starts again by itself: it never gets to work a second time."""
+    how = sight.earlier.value if sight.earlier is not None else "stopped"
+    earlier = sight.model_copy(update={"state": sight.earlier or JobState.UNKNOWN})
+    return JobView(
+        is_ended=True,
+        why=f"{system} job {sight.job_id} was {how}, and {system} put it back into the queue, "
+        "where headrace cancels it: a new job follows from headrace. Take --requeue out of the "
+        "role's batch.options, or ask your administrators for jobs that are not requeued",
+        failure_class=failure_class(earlier),
+    )
+
+
+def overdue_view(sight: JobSight, system: str, timeout_s: float) -> JobView:
+    """A job that runs, and whose first task never reported."""
+    on = f" on {', '.join(sight.nodes)}" if sight.nodes else ""
+    return JobView(
+        is_ended=True,
+        why=f"{system} job {sight.job_id} has been running{on} for more than {timeout_s:g} s, "
+        "and its first task has never reported (start_timeout of the role)",
+        failure_class=FailureClass.INFRASTRUCTURE,
+        bad_nodes=sight.nodes[:1],
+    )
+
+
+def view_of(sight: JobSight, system: str) -> JobView:
+    """A job as users and the control side see it.
+
+    Args:
+        sight: What the batch system told.
+        system: Name of the batch system, for users.
+    """
+    name = f"{system} job {sight.job_id}"
+    if sight.never_starts:
+        why = f"{name} can never start: {sight.reason}"
+        return JobView(is_ended=True, why=why, failure_class=failure_class(sight))
+    if not sight.state.is_final:
+        details = _colon([waits_for(sight, system)])
+        return JobView(is_ended=False, why=f"{name} is {sight.state.value}{details}")
+    on = f" (on {', '.join(sight.failed_nodes)})" if sight.failed_nodes else ""
+    return JobView(
+        is_ended=True,
+        why=f"{name} ended: {sight.state.value}{on}{_colon([sight.reason])}",
+        failure_class=failure_class(sight),
+        bad_nodes=sight.failed_nodes,
+    )
+
+
+def waits_for(sight: JobSight, system: str) -> str:
+    """What a job waits for, and until when: `Resources, expected 14:05 CET`.
+
+    Args:
+        sight: What the batch system told.
+        system: Name of the batch system, for users.
+    """
+    return ", ".join(part for part in (sight.reason, _start(sight, system)) if part)
+
+
+def moment(at: float, now: float) -> str:
+    """A time for people, in the time zone of this process: `14:05 CET`, `Fri 2 Jan 14:05 CET`.
+
+    Args:
+        at: The time, seconds since the epoch.
+        now: The present; the day is left out when it is today.
+    """
+    local, today = time.localtime(at), time.localtime(now)
+    day = "" if local[:3] == today[:3] else f"{time.strftime('%a', local)} {local.tm_mday} "
+    month = f"{time.strftime('%b', local)} " if day else ""
+    return f"{day}{month}{time.strftime('%H:%M %Z', local)}"
+
+
+def _start(sight: JobSight, system: str) -> str:
+    """When a waiting job is expected to start; never a guess."""
+    if sight.state is not JobState.PENDING:
+        return ""
+    if sight.starts_at is not None:
+        return f"expected {moment(sight.starts_at, sight.seen_at)}"
+    # without a reason nobody has been asked yet
+    return f"{system} gives no expected start" if sight.reason else ""
+
+
+def _colon(parts: Sequence[str]) -> str:
+    told = [part for part in parts if part]
+    return f": {', '.join(told)}" if told else ""

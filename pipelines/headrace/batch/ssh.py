@@ -1,0 +1,245 @@
+"""Runs the commands of a batch system on a login node, over one SSH connection kept for all.
+
+The connection belongs to OpenSSH's client (`ControlMaster`); all processes of a user share it.
+Source: https://man.openbsd.org/ssh_config
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import stat
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from headrace.batch.commands import Answer, LocalCommands
+from headrace.errors import BatchError, LoginError
+from headrace.recipe.batch import Login
+
+LOST = 255
+"""Exit code of `ssh` when the connection, not the command, failed."""
+
+_SLOTS = 8
+"""Commands at once; sshd allows 10 sessions a connection unless told otherwise (MaxSessions)."""
+
+_KEPT_FOR = "10m"
+_CONNECT_TIMEOUT_S = 15
+_SLOT_PAUSE_S = 0.05
+
+_BEGUN = "headrace: begun\n"
+
+_SCRIPT = (
+    f"echo '{_BEGUN.strip()}'; "
+    'PATH="${1:+$1:}$PATH"; export PATH; shift; "$@"; code=$?; '
+    f'if [ "$code" -eq {LOST} ]; then exit 254; fi; exit "$code"'
+)
+"""Runs the command; what a shell says before is told from its output, and 255 is left to ssh."""
+
+_HINTS = (
+    ("host key verification failed", "Log in once by hand with `{by_hand}` and compare the host "
+     "key, so that it is in known_hosts."),
+    ("permission denied", "headrace never asks for a password: use a key without a passphrase, or "
+     "an agent; `{by_hand}` must work without a question."),
+    ("could not resolve", "Correct `login.host` in the site."),
+)  # fmt: skip
+_HINT = "See what `{by_hand}` says."
+
+
+class SshCommands:
+    """Runs commands on a login node.
+
+    Args:
+        login: How it is reached.
+        environment: Set for the commands there.
+        timeout_s: A command without an answer is given up after this time.
+        folder: Where the connection's socket lies; short, since sockets have short names. Null
+            for one folder a user, which all processes share.
+    """
+
+    def __init__(
+        self,
+        login: Login,
+        environment: Mapping[str, str],
+        timeout_s: float = 60.0,
+        folder: Path | None = None,
+    ) -> None:
+        self._login = login
+        self._environment = dict(environment)
+        self._timeout_s = timeout_s
+        self._folder = folder or Path(f"/tmp/headrace-ssh-{os.getuid()}")
+        identity = hashlib.sha256(login.model_dump_json().encode()).hexdigest()[:12]
+        self.socket = self._folder / identity
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        """Run a command to its end; see `Commands.run`.
+
+        Raises:
+            LoginError: The login node cannot be reached; the command was not started.
+            BatchError: There is no such program there.
+        """
+        with self._slot():
+            self._connect()
+            answer = self._local().run(self._through(command), text)
+        if answer.code == LOST:  # it may have done its work before
+            why = _last_line(answer.error) or "no reason given"
+            return Answer(None, "", f"the connection to {self._login.host} was lost: {why}")
+        if answer.code is None:
+            waited = f"{command[0]} on {self._login.host} gave no answer in {self._timeout_s:g} s"
+            return Answer(None, "", waited)
+        _, begun, output = answer.output.partition(_BEGUN)
+        if not begun:
+            told = _last_line(answer.error) or _last_line(answer.output) or "nothing"
+            raise LoginError(
+                f"The login node {self._login.host} runs no commands for this user: {told}",
+                _HINT.format(by_hand=_by_hand(self._login)),
+            )
+        if answer.code == 127:
+            raise BatchError(
+                f"{command[0]} cannot be run on {self._login.host}: {_last_line(answer.error)}",
+                "Name the folder of the batch system's commands as `login.path` in the site.",
+            )
+        return Answer(answer.code, output, answer.error)
+
+    def close(self) -> None:
+        """End the connection; the next command makes another."""
+        self._control("exit")
+
+    def _local(self) -> LocalCommands:
+        return LocalCommands({"LC_ALL": "C"}, self._timeout_s)
+
+    def _through(self, command: Sequence[str]) -> tuple[str, ...]:
+        settings = [f"{name}={value}" for name, value in self._environment.items()]
+        there = ("sh", "-c", _SCRIPT, "sh", self._login.path, "env", *settings, *command)
+        # through the socket or not at all: never a second connection
+        return ("ssh", "-F", "none", "-T", "-S", str(self.socket), "-o", "BatchMode=yes",
+                "-o", "ControlMaster=no", "-o", "ProxyCommand=false", self._login.host,
+                "--", shlex.join(there))  # fmt: skip
+
+    def _connect(self) -> None:
+        """Make the connection, unless it is there."""
+        if self._control("check") == 0:
+            return
+        with FileLock(self.socket.with_suffix(".lock"), mode=0o600):
+            if self._control("check") == 0:
+                return
+            self.socket.unlink(missing_ok=True)  # of a connection that died
+            self._make()
+
+    def _make(self) -> None:
+        log = self.socket.with_suffix(".log")
+        # a file: what goes on in the background must hold no pipe of ours
+        with log.open("wb") as file:
+            try:
+                made = subprocess.run(
+                    master_command(self._login, self.socket),
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    env={**os.environ, "LC_ALL": "C"},
+                    timeout=self._timeout_s,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise _no_login(self._login, str(error)) from error
+        if made.returncode != 0:
+            raise _no_login(self._login, log.read_text(errors="replace"))
+
+    def _control(self, word: str) -> int | None:
+        command = ("ssh", "-F", "none", "-S", str(self.socket), "-O", word, self._login.host)
+        if not self.socket.exists():
+            return LOST
+        return self._local().run(command).code
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """One of the few places in the connection, of all processes together."""
+        _make_private(self._folder)
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline:
+            for number in range(_SLOTS):
+                lock = FileLock(f"{self.socket}.{number}", mode=0o600)
+                try:
+                    lock.acquire(timeout=0)
+                except Timeout:
+                    continue
+                try:
+                    yield
+                finally:
+                    lock.release()
+                return
+            time.sleep(_SLOT_PAUSE_S)
+        raise LoginError(
+            f"{_SLOTS} commands are under way on {self._login.host} and none has ended "
+            f"within {self._timeout_s:g} s"
+        )
+
+
+def master_command(login: Login, socket: Path) -> tuple[str, ...]:
+    """The command that makes the connection and leaves it in the background; pure.
+
+    It asks for nothing: no password, no unknown host key. The user's own OpenSSH configuration
+    holds, but for what would pass the user's agent, display or ports on.
+
+    Args:
+        login: How the login node is reached.
+        socket: The socket of the connection.
+    """
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "ControlMaster": "yes",
+        "ControlPath": str(socket),
+        "ControlPersist": _KEPT_FOR,
+        "ConnectTimeout": str(_CONNECT_TIMEOUT_S),
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "3",
+        "ClearAllForwardings": "yes",
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+    }
+    given = [part for option in login.options for part in ("-o", option)]
+    ours = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    return ("ssh", "-f", "-N", "-T", *given, *ours, *_address(login))
+
+
+def _address(login: Login) -> tuple[str, ...]:
+    port = ("-p", str(login.port)) if login.port is not None else ()
+    key = ("-i", login.identity, "-o", "IdentitiesOnly=yes") if login.identity else ()
+    return (*port, *key, login.host)
+
+
+def _by_hand(login: Login) -> str:
+    given = [part for option in login.options for part in ("-o", option)]
+    return shlex.join(("ssh", *given, *_address(login), "true"))
+
+
+def _no_login(login: Login, told: str) -> LoginError:
+    hint = next((text for words, text in _HINTS if words in told.lower()), _HINT)
+    why = _last_line(told) or "no reason given"
+    return LoginError(
+        f"The login node {login.host} cannot be reached by ssh: {why}",
+        hint.format(by_hand=_by_hand(login)),
+    )
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder; one that others could have made is not used."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    seen = folder.lstat()
+    is_mine = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid()
+    if not is_mine or seen.st_mode & 0o077:
+        raise LoginError(
+            f"{folder} is not a folder of yours that nobody else may enter",
+            "Remove it, or ask whoever made it to.",
+        )
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""

@@ -1,0 +1,72 @@
+"""Which batch system a role names, chosen once from a table."""
+
+from __future__ import annotations
+
+import os
+
+from headrace.batch.commands import Commands, LocalCommands
+from headrace.batch.hosts import SshHosts
+from headrace.batch.lsf import Lsf
+from headrace.batch.pbs import Pbs
+from headrace.batch.sge import Sge
+from headrace.batch.slurm import Slurm
+from headrace.batch.ssh import SshCommands
+from headrace.batch.system import BatchSystem
+from headrace.errors import SiteError, nearest
+from headrace.recipe.site import Role
+
+_SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf]] = {
+    "slurm": Slurm,
+    "pbs": Pbs,
+    "sge": Sge,
+    "lsf": Lsf,
+}
+
+# seconds since the epoch: the commands may run in another time zone than this process
+_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
+
+
+def system_of(role: Role) -> BatchSystem:
+    """The batch system that a role of a site names.
+
+    Its commands run on this machine, or on the login node that the role names; inside a job they
+    run where they are, for that is inside the cluster.
+
+    Raises:
+        SiteError: There is none of that name.
+    """
+    if role.batch.hosts:
+        return SshHosts(role.batch.hosts, commands_of_hosts(role))
+    if role.backend not in _SYSTEMS:
+        raise SiteError(
+            f"There is no batch system '{role.backend}'", nearest(role.backend, _SYSTEMS)
+        )
+    config, login = role.batch.config, role.batch.login
+    address = login and f"{login.host}:{login.port or ''}"
+    queue = " ".join(part for part in (address, config) if part)
+    return _SYSTEMS[role.backend](commands_of(role), queue)
+
+
+def commands_of(role: Role, timeout_s: float = 60.0) -> Commands:
+    """What runs the commands of the batch system that a role names; see `system_of`.
+
+    Args:
+        role: The role.
+        timeout_s: A command without an answer is given up after this time.
+    """
+    system, config, login = _SYSTEMS[role.backend], role.batch.config, role.batch.login
+    environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
+    if login is None or system.job_variable in os.environ:
+        # a host that is a job itself must not give its own job's limits to those it submits
+        own = {name for name in os.environ if name.startswith(system.job_variables)}
+        own.discard(system.config_variable)
+        programs = os.environ.get(system.programs_variable)
+        if programs:  # a job's PATH need not have it
+            environment["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), programs))
+        return LocalCommands(environment, timeout_s, without=own)
+    return SshCommands(login, environment, timeout_s)
+
+
+def commands_of_hosts(role: Role) -> dict[str, Commands]:
+    """What runs commands on the hosts of a role without a queue, by their names."""
+    return {each.host: SshCommands(each, {}) for each in role.batch.hosts}

@@ -1,0 +1,176 @@
+"""Who may submit, when, and what the others are told; the batch system is a table."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.batch.commands import Answer
+from headrace.batch.gate import Gate
+from headrace.batch.jobs import JobSpec
+from headrace.batch.limits import Limit, first_reached, limits_of_site
+from headrace.batch.places import Places, places_file
+from headrace.batch.slurm import Slurm
+from headrace.batch.slurm_limits import parse_association, parse_qos
+from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
+from headrace.recipe.batch import Batch
+from headrace.storage.atomic import read_record, write_record
+from support.scripted_commands import ScriptedCommands, SmallSlurm
+
+
+class Site:
+    """A folder of leases and the Slurm that they use."""
+
+    def __init__(self, leases: Path, **rules: object) -> None:
+        self.leases = leases
+        self.slurm = SmallSlurm()
+        given = {"poll": 1e-6, "submits_per_minute": 10**6}
+        self.gate = Gate(Slurm(self.slurm), leases, Batch.model_validate(given | rules))
+
+    def submit(self, name: str) -> str:
+        (self.leases / name).mkdir(exist_ok=True, parents=True)
+        job = JobSpec(name=name, command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60,
+                      folder="/", log="/dev/null")  # fmt: skip
+        return self.gate.submit(job, self.leases / name / "job.json").job_id
+
+
+def test_a_place_is_free_again_when_the_queue_has_told_the_end(tmp_path: Path):
+    """pains 16: the site's limit on jobs, running ones too."""
+    site = Site(tmp_path, max_jobs=2)
+    assert [site.submit(name) for name in ("a", "b", "a")] == ["1", "2", "1"]
+    with pytest.raises(QueueFullError, match="waiting: site limit of 2 jobs"):
+        site.submit("c")
+    site.slurm.jobs["1"] = "RUNNING"
+    with pytest.raises(QueueFullError):
+        site.submit("c")
+    (tmp_path / "a" / "closed").touch()  # the lease has said goodbye, its job is still there
+    with pytest.raises(QueueFullError):
+        site.submit("c")
+    site.slurm.jobs["1"] = "COMPLETED"
+    assert site.submit("c") == "3"
+    assert site.slurm.num_asked["sbatch"] == 3
+
+
+def test_running_jobs_do_not_count_as_queued(tmp_path: Path):
+    site = Site(tmp_path, max_queued=1)
+    site.submit("a")
+    with pytest.raises(QueueFullError, match="waiting: site limit of 1 queued jobs"):
+        site.submit("b")
+    site.slurm.jobs["1"] = "RUNNING"
+    assert site.submit("b") == "2"
+
+
+def test_what_slurms_books_allow_is_kept_and_asked_about_once(tmp_path: Path):
+    """pains 16: read where the site's rules say nothing."""
+    site = Site(tmp_path)
+    site.slurm.association = "physics|chemistry|9||\nphysics|physics|1|normal|\n"
+    site.submit("a")
+    for _ in range(2):
+        with pytest.raises(QueueFullError, match=r"MaxSubmitJobs of account physics\) limit of 1 "):
+            site.submit("b")
+    assert site.slurm.num_asked["sacctmgr"] == 2  # the association and its QOS
+
+
+def test_books_that_do_not_answer_are_no_limit(tmp_path: Path):
+    site = Site(tmp_path)
+    site.slurm.association = "no such form"
+    assert [site.submit(name) for name in ("a", "b")] == ["1", "2"]
+
+
+def test_a_refusal_for_a_limit_is_waited_for_by_all(tmp_path: Path):
+    """pains 16: others may use the user's share, too."""
+    site = Site(tmp_path, poll=600.0)
+    site.slurm.refuses = "QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed"
+    with pytest.raises(SubmitLimitError, match="no further job: QOSMaxSubmitJobPerUserLimit"):
+        site.submit("a")
+    with pytest.raises(QueueFullError, match="no further job: QOSMaxSubmitJobPerUserLimit"):
+        site.submit("b")
+    assert site.slurm.num_asked["sbatch"] == 1
+    file = places_file(tmp_path, "")
+    places = read_record(file, Places)
+    assert places is not None
+    assert places.refused_until - time.time() <= 1.25 * 600
+    write_record(file, places.model_copy(update={"refused_until": 0.0, "num_refusals": 3}))
+    with pytest.raises(SubmitLimitError):
+        site.submit("b")
+    places = read_record(file, Places)
+    assert places.refused_until - time.time() > 3 * 600  # less and less often
+    write_record(file, places.model_copy(update={"refused_until": 0.0}))
+    site.slurm.refuses = ""
+    assert site.submit("b") == "1"
+    assert read_record(file, Places).refused == ""
+
+
+def test_a_job_that_is_refused_for_good_keeps_no_place(tmp_path: Path):
+    site = Site(tmp_path, max_jobs=1)
+    site.slurm.refuses = "invalid partition specified: nope"
+    with pytest.raises(JobRefusedError, match="invalid partition"):
+        site.submit("a")
+    site.slurm.refuses = ""
+    assert site.submit("b") == "1"
+
+
+def test_whoever_died_between_place_and_submit_keeps_it_for_a_minute(tmp_path: Path):
+    site = Site(tmp_path, max_jobs=1)
+    site.submit("a")
+    (tmp_path / "a" / "job.json").unlink()
+    file = places_file(tmp_path, "")
+    places = read_record(file, Places)
+    left = places.taken["a"].model_copy(update={"job_id": ""})
+    write_record(file, Places(taken={"a": left}))
+    with pytest.raises(QueueFullError):
+        site.submit("b")
+    old = left.model_copy(update={"taken_at": left.taken_at - 100.0})
+    write_record(file, Places(taken={"a": old}))
+    assert site.submit("b") == "2"
+
+
+def test_more_submits_than_the_pace_allows_wait(tmp_path: Path):
+    """pains 17: a burst is spread out."""
+    site = Site(tmp_path, submits_per_minute=1)
+    for name in ("a", "b", "c", "d"):
+        site.submit(name)
+    with pytest.raises(QueueFullError, match="waiting: site limit of 1 submits a minute"):
+        site.submit("e")
+
+
+@pytest.mark.parametrize(
+    ("num_jobs", "num_queued", "reached"),
+    [(0, 0, None), (19, 4, None), (20, 0, "site limit of 20 jobs"),
+     (7, 5, "site limit of 5 queued jobs")],
+)  # fmt: skip
+def test_the_first_limit_that_is_reached(num_jobs: int, num_queued: int, reached: str | None):
+    found = first_reached(limits_of_site(20, 5), num_jobs, num_queued)
+    assert (found and str(found)) == reached
+
+
+def test_limits_in_the_words_of_sacctmgr():
+    text = "physics|chemistry|7|long|long,short\nphysics|physics|||normal\n"
+    assert parse_association(text, None) == ((), "normal")
+    limit = Limit(most=7, whose="Slurm's (MaxSubmitJobs of account chemistry)")
+    assert parse_association(text, "chemistry") == ((limit,), "long")
+    assert parse_association("", None) == ((), "")
+    assert parse_association("a|a|||normal,long\n", None) == ((), "normal")
+    assert parse_association("a|a|||short,long\n", None) == ((), "")
+    (limit,) = parse_qos("normal|12\n")
+    assert str(limit) == "Slurm's (MaxSubmitJobsPerUser of QOS normal) limit of 12 jobs"
+    assert parse_qos("normal|\n") == ()
+
+
+def test_the_longest_job_is_the_least_of_partition_association_and_qos():
+    partitions = Answer(0, "main*|2-00:00:00\ngpu|12:00:00\nfree|infinite\n", "")
+    books = Answer(0, "phys|chem|01:00:00|long|long\nphys|phys|1-00:00:00||normal\n", "")
+    system = Slurm(ScriptedCommands(partitions, Answer(0, "me\n", ""), books, Answer(0, "\n", "")))
+    assert system.longest_job_s(Batch()) == 86400.0
+    commands = ScriptedCommands(
+        partitions, Answer(0, "me\n", ""), books, Answer(0, "00:30:00\n", "")
+    )
+    assert Slurm(commands).longest_job_s(Batch(account="chem", partition="gpu")) == 1800.0
+    assert commands.seen[-1][-2:] == ("name=long", "format=MaxWall")
+    no_books = Answer(1, "", "sacctmgr: error: accounting is off")
+    none = ScriptedCommands(partitions, Answer(0, "me\n", ""), no_books)
+    assert Slurm(none).longest_job_s(Batch(partition="free")) is None
+    with pytest.raises(BatchError):
+        Slurm(ScriptedCommands(no_books)).longest_job_s(Batch())
