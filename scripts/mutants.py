@@ -85,7 +85,10 @@ def mutants_of(module: Path) -> list[list[MutationSpec]]:
             continue
         found = chain.from_iterable(map(operator().mutation_positions, nodes))
         for number, (start, end) in enumerate(found):
-            if not NO_CODE.match(lines[start[0] - 1]):
+            line = lines[start[0] - 1]
+            # cosmic-ray fails at dotted names of exceptions
+            fails = name.endswith("ExceptionReplacer") and "." in line[start[1] : end[1]]
+            if not fails and not NO_CODE.match(line):
                 places.setdefault(start, []).append(MutationSpec(module, name, number, start, end))
     return list(places.values())
 
