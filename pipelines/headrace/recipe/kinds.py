@@ -93,20 +93,24 @@ LOGGER = Kind(
     homes=("lightning.pytorch.loggers.csv_logs", "lightning.pytorch.loggers.tensorboard"),
 )
 
-_INSIDE = (MODULE, OPTIMIZER, SCHEDULER, METRIC)
+_MADE = {
+    "model": MODEL,
+    "trainer": TRAINER,
+    "trainer.callbacks": CALLBACK,
+    "trainer.loggers": LOGGER,
+}
+"""What a target at a key makes, whoever wrote it."""
+
 _AT: dict[str, tuple[Kind, ...]] = {
+    **{key: (kind,) for key, kind in _MADE.items()},
+    **dict.fromkeys(("data.sample_transforms", "data.transforms", "data.augment"), (MODULE,)),
     "dataset.reader": (),
-    "data.sample_transforms": (MODULE,),
-    "data.transforms": (MODULE,),
-    "data.augment": (MODULE,),
-    "model": (MODEL,),
-    "trainer": (TRAINER,),
-    "trainer.callbacks": (CALLBACK,),
-    "trainer.loggers": (LOGGER,),
 }
-_MADE = {"model": MODEL, "trainer": TRAINER, "trainer.callbacks": CALLBACK} | {
-    "trainer.loggers": LOGGER
-}
+"""What of the frameworks may stand at a key."""
+
+_INSIDE = (MODULE, OPTIMIZER, SCHEDULER, METRIC)
+"""What of them may stand further inside."""
+
 SPECIAL_KEYS = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 """Keys of a target that are no arguments, as in Hydra."""
 
