@@ -16,7 +16,7 @@ PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 2 : 4)))
 PARALLEL = -n $(PROCESSES) --dist loadfile
 PARTS = tests/architecture tests/unit tests/contract tests/dags
 
-.PHONY: help demo test setup system-packages lint types imports unit contract dags integration \
+.PHONY: help demo test check setup system-packages lint types imports unit contract dags integration \
 	chaos docs reference mutants slurm-up slurm-down format pins clean
 
 help: ## This list
@@ -30,6 +30,9 @@ demo: setup ## Airflow, the digits, training and evaluation, live in this termin
 test: setup system-packages lint types imports ## Everything that must hold before a change goes in
 	@$(PYTEST) $(PARALLEL) $(PARTS)
 	@exec $(PYTEST) $(PARALLEL) tests $(PARTS:%=--ignore=%)
+
+check: setup lint types imports ## What to run before each commit: all but the whole jobs, in minutes
+	@exec $(PYTEST) $(PARALLEL) tests/architecture tests/unit tests/contract
 
 setup: ## Virtual environment .venv with all that demo, tests and development need
 	@scripts/setup.sh
