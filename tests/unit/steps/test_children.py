@@ -55,6 +55,13 @@ def test_all_end_well_with_logs_and_environment(tmp_path, start):
     assert (tmp_path / "c1.log").read_text() == "word-1\n"
 
 
+def test_a_signal_to_the_group_of_its_parent_is_not_for_a_child(tmp_path, start):
+    code = "import os; print(os.environ['WORD'] == str(os.getpgrp()))"
+    with ChildGroup([child(tmp_path, "one", code, WORD=str(os.getpgrp()))], start=start) as group:
+        group.supervise(go_on)
+    assert (tmp_path / "one.log").read_text() == "False\n"
+
+
 def test_the_first_failure_ends_the_others(tmp_path, start, no_leftover_processes):
     children = [child(tmp_path, "good", SLEEP), child(tmp_path, "bad", "raise SystemExit(3)")]
     with ChildGroup(children, start=start) as group:
