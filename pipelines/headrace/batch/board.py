@@ -62,6 +62,8 @@ def sights(
     system: BatchSystem, leases: Path, jobs: Sequence[JobRecord], poll_s: float
 ) -> dict[str, JobSight]:
     """How several jobs stand, by id; see `sight`."""
+    if not jobs:
+        return {}
     told = read(system, leases).jobs
     if not all(job.job_id in told and told[job.job_id].state.is_final for job in jobs):
         renew(system, leases, poll_s)

@@ -209,6 +209,8 @@ class PoolLoop:
             )
 
     async def _cancel(self, jobs: Sequence[PoolJob]) -> None:
+        if not jobs:
+            return
         for job in jobs:
             job.leaving_s = time.monotonic()
         try:
