@@ -134,7 +134,7 @@ def test_many_files_come_in_order(
     listed = open_source(spec_of(touch(tmp_path, *names))).list_samples()
     assert [ref.path for ref in listed] == sorted(names)
     assert [ref.num_bytes for ref in listed] == [len(name) for name in sorted(names)]
-    assert len(os.listdir("/proc/self/fd")) == num_open
+    assert len(os.listdir("/proc/self/fd")) <= num_open
 
 
 def test_files_come_while_the_folder_is_still_read(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_files_come_while_the_folder_is_still_read(tmp_path: Path) -> None:
     assert next(files).path.endswith(".png")
     assert len(checks) == 1
     del files
-    assert len(os.listdir("/proc/self/fd")) == num_open
+    assert len(os.listdir("/proc/self/fd")) <= num_open
 
 
 def test_check_may_stop_the_listing(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_what_vanishes_while_it_is_listed_is_told(tmp_path: Path, gone: str) -> 
 
     with pytest.raises(DataError, match=f"{gone}/?' cannot be listed: No such file"):
         open_source(spec_of(source)).list_samples(vanish)
-    assert len(os.listdir("/proc/self/fd")) == num_open
+    assert len(os.listdir("/proc/self/fd")) <= num_open
 
 
 def test_name_that_is_not_utf8(tmp_path: Path) -> None:
