@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headrace.batch.board import final_sight, sight
 from headrace.batch.commands import Commands
-from headrace.batch.jobs import JobSight, JobSpec, JobState
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.lsf import Lsf
 from headrace.batch.pbs import Pbs
+from headrace.batch.queue_snapshot import final_status, job_status
 from headrace.batch.scripts import INDEX
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
@@ -194,18 +194,18 @@ class BatchContract:
         lease.mkdir(parents=True)
         record = _submit(system, self.job(tmp_path, command=("sleep", "60")), lease)
         wait_until(
-            lambda: sight(system, lease.parent, record, 0.1).state is JobState.RUNNING,
+            lambda: job_status(system, lease.parent, record, 0.1).state is JobState.RUNNING,
             START_S,
             "the job to run",
         )
         board = lease.parent / ".queue" / "board.json"
         before = board.read_bytes()
         wait_until(
-            lambda: sight(silent, lease.parent, record, 0.1) and board.read_bytes() != before,
+            lambda: job_status(silent, lease.parent, record, 0.1) and board.read_bytes() != before,
             START_S,
             "a question that gets no answer",
         )
-        assert sight(silent, lease.parent, record, 0.1).state is JobState.RUNNING
+        assert job_status(silent, lease.parent, record, 0.1).state is JobState.RUNNING
         with pytest.raises(BatchError):
             silent.poll([record.job_id])
         system.cancel([record.job_id])
@@ -428,9 +428,9 @@ def _submit(system: BatchSystem, job: JobSpec, folder: Path) -> JobRecord:
     return submit_once(system, job, folder / "job.json", lambda: None, pause_s=0.1)
 
 
-def _end_of(system: BatchSystem, job_id: str) -> JobSight:
+def _end_of(system: BatchSystem, job_id: str) -> JobStatus:
     record = JobRecord(job_id=job_id, name="", submitted_at=0.0)
-    ended = final_sight(system, record, ENDED_S)
+    ended = final_status(system, record, ENDED_S)
     assert ended is not None, f"job {job_id} has not ended"
     return ended
 

@@ -15,8 +15,8 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from headrace.control.books import ledger
 from headrace.control.leases import RELEASED
+from headrace.control.ledgers import open_ledger
 from headrace.control.reaper import ABANDONED
 from headrace.control.retrying import KEPT
 from headrace.control.runs import open_run
@@ -132,7 +132,7 @@ def script(monkeypatch):
 def test_prepare_makes_one_run_however_often_it_is_tried(context):
     first = prepare(context)
     assert prepare(context) == first
-    assert [record.run_id for record in ledger().runs()] == [first]
+    assert [record.run_id for record in open_ledger().runs()] == [first]
     assert open_run(first).request.owner == "airflow:headrace_train:manual__2026-01-02T03:04:05"
 
 
@@ -155,7 +155,7 @@ def test_a_mistake_in_the_request_fails_at_once_in_words(context, params, words)
     with pytest.raises(AirflowFailException, match=words) as caught:
         prepare(context, **params)
     assert caught.value.__suppress_context__  # no trace for a user's mistake
-    assert not ledger().runs()
+    assert not open_ledger().runs()
 
 
 # acquire and release
@@ -470,7 +470,7 @@ STEPS = ("pack", "stage", "train", "evaluate")
 def test_finish_records_a_run_that_succeeded(run, context, monkeypatch):
     monkeypatch.setattr(run_operators, "task_states", lambda *_: dict.fromkeys(STEPS, "success"))
     assert FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context) == "succeeded"
-    assert ledger().run(run.run_id).state is StepState.SUCCEEDED
+    assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_finish_fails_with_its_run(run, context, monkeypatch, states, words):
     monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
     with pytest.raises(AirflowFailException, match=words):
         FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context)
-    assert ledger().run(run.run_id).state is StepState.FAILED
+    assert open_ledger().run(run.run_id).state is StepState.FAILED
 
 
 # reaper
@@ -508,13 +508,13 @@ def test_a_run_whose_dag_run_has_ended_is_put_right(run, context, airflow_knows)
     airflow_knows(active=False)
     lines = ReapOperator(task_id="reap").execute(context)
     assert any(run.run_id in line for line in lines)
-    assert ledger().run(run.run_id).state is StepState.LOST
+    assert open_ledger().run(run.run_id).state is StepState.LOST
 
 
 def test_a_run_whose_dag_run_lives_is_left_alone(run, context, airflow_knows):
     airflow_knows(active=True)
     assert ReapOperator(task_id="reap").execute(context) == []
-    assert ledger().run(run.run_id).state is StepState.RUNNING
+    assert open_ledger().run(run.run_id).state is StepState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -531,12 +531,12 @@ def test_a_run_whose_dag_run_lives_is_left_alone(run, context, airflow_knows):
 )
 def test_a_step_is_abandoned_when_its_task_has_ended(run, airflow_knows, state, abandoned):
     airflow_knows(active=True, tasks={"train": state})
-    assert owners.step_is_abandoned(ledger().run(run.run_id), "train") is abandoned
+    assert owners.step_is_abandoned(open_ledger().run(run.run_id), "train") is abandoned
 
 
 def test_runs_of_other_owners_are_not_airflows_to_judge(run, airflow_knows):
     airflow_knows(active=False, tasks={"train": "failed"})
-    record = ledger().run(run.run_id).model_copy(update={"owner": "cli:host:1:2.0"})
+    record = open_ledger().run(run.run_id).model_copy(update={"owner": "cli:host:1:2.0"})
     assert not owners.owner_is_done(record)
     assert not owners.step_is_abandoned(record, "train")
 

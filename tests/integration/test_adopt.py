@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from headrace.batch.submitting import intent_of
 from headrace.cli.app import build
 from headrace.control import leases
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.control.steps import Ticket, collect, start_step
 from headrace.leases import client
@@ -55,7 +55,7 @@ def test_a_running_step_is_found_again_and_its_lease_closed(
     told = _headrace("lease", "adopt", "--site", "quick")
     assert f"lease {started.lease_id}: ready, Slurm job {job_id}, run {run.run_id}" in told
     assert "Nothing to adopt" in _headrace("lease", "adopt", "--site", "quick")
-    (record,) = ledger().leases(run_id=run.run_id)
+    (record,) = open_ledger().leases(run_id=run.run_id)
     assert (record.state, record.job_ids) == (LeaseState.READY, (job_id,))
 
     again = _run()  # the same key, as of a DAG run triggered anew under its id
@@ -66,7 +66,7 @@ def test_a_running_step_is_found_again_and_its_lease_closed(
     attached = start_step(again, "pack")
     result = collect(again, attached) if isinstance(attached, Ticket) else attached
     assert result.state is StepState.SUCCEEDED
-    assert len(ledger().attempts(run.run_id)) == 1
+    assert len(open_ledger().attempts(run.run_id)) == 1
 
     assert "is closed: enough" in _headrace(
         "lease", "close", started.lease_id, "--site", "quick", "--reason", "enough"

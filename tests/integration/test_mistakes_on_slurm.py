@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import build
 from headrace.control.blame import bad_nodes
-from headrace.control.books import ledger
 from headrace.control.execute import execute
+from headrace.control.ledgers import open_ledger
 from headrace.control.overview import overview
 from headrace.control.owners import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
@@ -78,11 +78,11 @@ def run_on(home: Path, role: str, **batch: Any) -> Run:
 
 def failed_attempts(run: Run) -> tuple[AttemptRecord, ...]:
     assert execute(run, lambda: None) is not None
-    return ledger().attempts(run.run_id)
+    return open_ledger().attempts(run.run_id)
 
 
 def assert_no_node_is_blamed(run: Run) -> None:
-    assert bad_nodes(run, ledger().leases(run_id=run.run_id)) == ()
+    assert bad_nodes(run, open_ledger().leases(run_id=run.run_id)) == ()
 
 
 def test_a_python_that_is_not_there_is_told_after_two_jobs(home: Path):
@@ -112,10 +112,10 @@ def test_a_role_of_a_later_step_that_is_refused_is_told_before_anything_is_packe
     run = run_on(home, "gpu", partition="nope")
     with pytest.raises(JobRefusedError, match=r"role gpu can never start.*nope"):
         execute(run, lambda: None)
-    (lease,) = ledger().leases(run_id=run.run_id)
+    (lease,) = open_ledger().leases(run_id=run.run_id)
     assert lease.state is LeaseState.FAILED
     assert "invalid partition specified: nope" in lease.why_ended
-    assert ledger().attempts(run.run_id) == ()
+    assert open_ledger().attempts(run.run_id) == ()
     assert "invalid partition specified: nope" in overview(run.run_id).why
     for command in (["status", run.run_id], ["runs"]):
         shown = CliRunner(env={"COLUMNS": "400"}).invoke(build(), command).output

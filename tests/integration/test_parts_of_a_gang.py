@@ -13,8 +13,8 @@ import h5py
 import numpy as np
 import pytest
 
-from headrace.control.books import ledger
 from headrace.control.execute import execute
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.leases.queued import job_name
@@ -89,7 +89,7 @@ class Job:
         return Counter(f"shards/{Path(n).name}" for n in names if n.endswith(".h5"))
 
     def attempts(self, step: str) -> list[AttemptRecord]:
-        return [each for each in ledger().attempts(self.run.run_id) if each.step == step]
+        return [each for each in open_ledger().attempts(self.run.run_id) if each.step == step]
 
     def look(self) -> None:
         """Called all the time while the run is waited for."""
@@ -158,7 +158,7 @@ def test_three_nodes_hold_a_part_each_though_one_is_lost_and_work_as_one_that_ho
         try:
             failed = execute(job.run, job.look)
         finally:
-            for lease in ledger().leases(run_id=job.run.run_id):
+            for lease in open_ledger().leases(run_id=job.run.run_id):
                 name = job_name(job.run.lease_folder(lease.lease_id))
                 shutil.rmtree(Path.home() / ".headrace" / "ssh-jobs" / name)
         reads = job.reads()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.gate import Gate
 from headrace.batch.jobs import JobSpec
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import QueueFullError, SubmitLimitError
 from headrace.leases import client
 from headrace.recipe.batch import Batch
@@ -96,7 +96,7 @@ def test_a_limit_of_slurm_is_read_and_a_refusal_for_it_is_waited_for(
     slurm: DevSlurm, qos_limit: int, tmp_path: Path
 ):
     """pains 16: known from the books; and when others of the user took the places, from sbatch."""
-    gate = Gate(slurm.system, tmp_path, Batch(poll=0.3, submits_per_minute=1000))
+    gate = SubmissionGate(slurm.system, tmp_path, Batch(poll=0.3, submits_per_minute=1000))
     others = [
         slurm.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 60").strip()
         for _ in range(qos_limit - 1)

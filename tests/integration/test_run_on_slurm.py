@@ -14,8 +14,8 @@ import yaml
 
 from headrace.batch.slurm_facts import parse_limit
 from headrace.control import leases
-from headrace.control.books import ledger
 from headrace.control.execute import execute
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import process_owner
 from headrace.control.preview import previews
 from headrace.control.runs import Run, RunRequest, create_run
@@ -112,7 +112,7 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert steps[-2:] == [0, HOLD_AT - HOLD_AT % CHECKPOINT_EVERY]  # from the last checkpoint
     (evaluated,) = _attempts(run, "evaluate")
     assert evaluated.state is StepState.SUCCEEDED
-    rows = ledger().leases(run_id=run.run_id)
+    rows = open_ledger().leases(run_id=run.run_id)
     assert not any(lease.state.is_active for lease in rows)
     assert {(lease.role, len(lease.job_ids)) for lease in rows} == {("cpu", 0), ("gpu", 1)}
     (pool,) = [run.lease_folder(lease.lease_id) for lease in rows if lease.role == "cpu"]
@@ -156,7 +156,7 @@ def test_a_job_that_slurm_refuses_ends_the_run_with_slurms_reason(
     run = _run(_changed(home, kind="gang", batch=batch))
     with pytest.raises(JobRefusedError, match=reason):
         execute(run, lambda: None)
-    (lease,) = ledger().leases(run_id=run.run_id)
+    (lease,) = open_ledger().leases(run_id=run.run_id)
     assert lease.state is LeaseState.FAILED
     assert reason in str(lease.why_ended)
 
@@ -261,7 +261,7 @@ def _changed(home: Path, *, batch: dict[str, Any] | None = None, **changes: Any)
 
 
 def _attempts(run: Run, step: str) -> list[AttemptRecord]:
-    return [each for each in ledger().attempts(run.run_id) if each.step == step]
+    return [each for each in open_ledger().attempts(run.run_id) if each.step == step]
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -98,8 +98,8 @@ def test_a_job_ends_on_all_hosts_when_one_fails(
     spec = _job(tmp_path, f"{both}; [ $HEADRACE_NODE_INDEX != {failing} ] || exit 3; sleep 600")
     system.submit(spec)
     wait_until(lambda: system.poll([spec.name])[spec.name].state.is_final, 90, "the job to end")
-    sight = system.poll([spec.name])[spec.name]
-    assert (sight.state, sight.reason) == (JobState.FAILED, "exit code 3")
+    status = system.poll([spec.name])[spec.name]
+    assert (status.state, status.reason) == (JobState.FAILED, "exit code 3")
     left = [int(pid) for pid in pids.read_text().split()]
     wait_until(lambda: not any(map(psutil.pid_exists, left)), 90, "both to be cleared away")
 

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.cli import airflow_server
 from headrace.cli.airflow_api import AirflowApi
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace_airflow.service_component import GENERATION_MARK
 from support.airflow_service import TaskApi
 from support.doors import Door, doors
@@ -81,7 +81,7 @@ def pack(server, dag_run_end="success"):
         poll_s=0.5,
     )
     assert api.run_state("headrace_pack", dag_run) == dag_run_end
-    return ledger().run_by_key(f"airflow:headrace_pack:{dag_run}")
+    return open_ledger().run_by_key(f"airflow:headrace_pack:{dag_run}")
 
 
 def test_up_survives_a_killed_scheduler_and_goes_down_without_a_trace(home):
@@ -102,7 +102,7 @@ def test_up_survives_a_killed_scheduler_and_goes_down_without_a_trace(home):
 
     first = pack(server)
     assert first.outputs["pack"]["num_samples"] == 60
-    assert not ledger().active_leases()
+    assert not open_ledger().active_leases()
     events = TaskApi(server.url, airflow_server.login()).asset_events("headrace://dataset/small")
     assert len(events) == 1
 

@@ -12,9 +12,9 @@ from multiprocessing.context import SpawnProcess as Process
 from pathlib import Path
 
 from headrace.batch.commands import LocalCommands
-from headrace.batch.gate import Gate
 from headrace.batch.jobs import JobSpec
 from headrace.batch.slurm import Slurm
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import QueueFullError
 from headrace.leases.queued import job_name
 from headrace.recipe.batch import Batch
@@ -67,7 +67,7 @@ def burst(leases: Path, batch: Batch, bin_folder: Path, num_jobs: int) -> Iterat
 
 def _submit_all(leases: Path, batch: Batch, bin_folder: Path, first: int, num_jobs: int) -> None:
     path = f"{bin_folder}:{os.environ['PATH']}"
-    gate = Gate(Slurm(LocalCommands({"PATH": path}), ""), leases, batch)
+    gate = SubmissionGate(Slurm(LocalCommands({"PATH": path}), ""), leases, batch)
     for number in range(first, num_jobs, _NUM_PROCESSES):
         folder = LeaseFolder(leases / f"burst-{number}")
         folder.path.mkdir(parents=True)
@@ -75,7 +75,7 @@ def _submit_all(leases: Path, batch: Batch, bin_folder: Path, first: int, num_jo
             time.sleep(0.05)  # as the control side does, which asks every second
 
 
-def _submitted(gate: Gate, folder: LeaseFolder) -> bool:
+def _submitted(gate: SubmissionGate, folder: LeaseFolder) -> bool:
     job = JobSpec(
         name=job_name(folder),
         command=("true",),

@@ -7,7 +7,7 @@ import time
 import uuid
 from typing import Any
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.leases.heartbeat import beat
@@ -79,7 +79,7 @@ def lease_on_disk(run: Run, role: str = "cpu", host: ProcessIdentity | None = No
         state=LeaseState.STARTING,
         created_at=time.time(),
     )
-    ledger().add_lease(record, max_active=100)
+    open_ledger().add_lease(record, max_active=100)
     return lease_id
 
 
@@ -95,4 +95,4 @@ def attempt_row_of(run: Run, step: str, lease_id: str, **changes: Any) -> Attemp
         "state": StepState.QUEUED,
         "created_at": time.time(),
     }
-    return ledger().add_attempt(AttemptRecord(**{**values, **changes}))
+    return open_ledger().add_attempt(AttemptRecord(**{**values, **changes}))

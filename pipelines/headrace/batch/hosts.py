@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing_extensions import override
 
 from headrace.batch.commands import Commands
-from headrace.batch.jobs import JobSight, JobSpec, JobState
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.scripts import script, told
 from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
@@ -158,21 +158,21 @@ class SshHosts(BatchSystem):
         )
 
     @override
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         if not job_ids:
             return {}
         answer = self._first.run(("sh", "-c", _LOOK, "sh", *job_ids))
         if answer.code != 0:
             raise BatchError(f"{self._hosts[0].host} does not answer: {told(answer)}")
-        found = [_sight(*line.split()) for line in answer.output.splitlines()]
+        found = [_status(*line.split()) for line in answer.output.splitlines()]
         return {each.job_id: each for each in found}
 
     @override
-    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         return self.poll(job_ids)
 
     @override
-    def find(self, name: str) -> tuple[JobSight, ...]:
+    def find(self, name: str) -> tuple[JobStatus, ...]:
         return tuple(self.poll([name]).values())
 
     @override
@@ -221,7 +221,7 @@ def way_to(host: Login) -> tuple[str, ...]:
     return ("ssh", *fixed, *given, *port, *identity, host.host)
 
 
-def _sight(name: str, word: str, code: str) -> JobSight:
+def _status(name: str, word: str, code: str) -> JobStatus:
     state, reason = {
         "running": (JobState.RUNNING, ""),
         "cancelled": (JobState.CANCELLED, ""),
@@ -233,4 +233,4 @@ def _sight(name: str, word: str, code: str) -> JobSight:
     if word == "ended" and code == _OF_SSH:
         state = JobState.NODE_FAILED
         reason = "a host, or the connection to it from the first, is gone"
-    return JobSight(job_id=name, state=state, reason=reason if state.is_final else "")
+    return JobStatus(job_id=name, state=state, reason=reason if state.is_final else "")

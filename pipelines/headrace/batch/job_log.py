@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headrace.batch.jobs import JobSight, JobState
+from headrace.batch.jobs import JobState, JobStatus
 
 _MEMORY = re.compile(
     r"^(?:slurmstepd|srun)\S*: .*(?:exceeded (?:\w+ )?memory limit|oom[-_ ]kill|out of memory).*$",
@@ -13,7 +13,7 @@ _MEMORY = re.compile(
 )
 
 
-def with_log(ended: JobSight, log: str) -> JobSight:
+def with_log(ended: JobStatus, log: str) -> JobStatus:
     """A job that failed for lack of memory, where its state does not say so.
 
     Slurm gives the state `OUT_OF_MEMORY` when its cgroup plugin has killed the batch step; where

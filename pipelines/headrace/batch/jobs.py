@@ -106,7 +106,7 @@ class JobView(Record):
     """Nodes that are at fault, as far as they are known."""
 
 
-class JobSight(Record):
+class JobStatus(Record):
     """What a batch system tells of one job."""
 
     job_id: str
@@ -145,14 +145,14 @@ _CLASSES = {
 }
 
 
-def failure_class(sight: JobSight) -> FailureClass:
+def failure_class(status: JobStatus) -> FailureClass:
     """Policy for the work of a job that ended, or never starts."""
-    if sight.never_starts:
+    if status.never_starts:
         return FailureClass.USER_ERROR
-    return _CLASSES.get(sight.state, FailureClass.LOST)
+    return _CLASSES.get(status.state, FailureClass.LOST)
 
 
-def ended_on(nodes: tuple[str, ...], ended: JobSight) -> JobSight:
+def ended_on(nodes: tuple[str, ...], ended: JobStatus) -> JobStatus:
     """Add where a job ran that has ended, for systems that tell no more of its nodes.
 
     They look at the first node only, so that it is the one whose failure ends a job.
@@ -165,72 +165,72 @@ def ended_on(nodes: tuple[str, ...], ended: JobSight) -> JobSight:
     return ended.model_copy(update={"nodes": nodes, "failed_nodes": failed})
 
 
-def put_back(sight: JobSight, *, has_started: bool) -> bool:
+def put_back(status: JobStatus, *, has_started: bool) -> bool:
     """Whether a job that had started is in the queue again, or was there.
 
     Args:
-        sight: What the batch system tells now.
+        status: What the batch system tells now.
         has_started: Whether the lease's host has ever reported.
     """
-    return sight.earlier is not None or (has_started and sight.state is JobState.PENDING)
+    return status.earlier is not None or (has_started and status.state is JobState.PENDING)
 
 
-def put_back_view(sight: JobSight, system: str) -> JobView:
+def put_back_view(status: JobStatus, system: str) -> JobView:
     """A job that the batch system starts again by itself: it never gets to work a second time."""
-    how = sight.earlier.value if sight.earlier is not None else "stopped"
-    earlier = sight.model_copy(update={"state": sight.earlier or JobState.UNKNOWN})
+    how = status.earlier.value if status.earlier is not None else "stopped"
+    earlier = status.model_copy(update={"state": status.earlier or JobState.UNKNOWN})
     return JobView(
         is_ended=True,
-        why=f"{system} job {sight.job_id} was {how}, and {system} put it back into the queue, "
+        why=f"{system} job {status.job_id} was {how}, and {system} put it back into the queue, "
         "where headrace cancels it: a new job follows from headrace. Take --requeue out of the "
         "role's batch.options, or ask your administrators for jobs that are not requeued",
         failure_class=failure_class(earlier),
     )
 
 
-def overdue_view(sight: JobSight, system: str, timeout_s: float) -> JobView:
+def overdue_view(status: JobStatus, system: str, timeout_s: float) -> JobView:
     """A job that runs, and whose first task never reported."""
-    on = f" on {', '.join(sight.nodes)}" if sight.nodes else ""
+    on = f" on {', '.join(status.nodes)}" if status.nodes else ""
     return JobView(
         is_ended=True,
-        why=f"{system} job {sight.job_id} has been running{on} for more than {timeout_s:g} s, "
+        why=f"{system} job {status.job_id} has been running{on} for more than {timeout_s:g} s, "
         "and its first task has never reported (start_timeout of the role)",
         failure_class=FailureClass.INFRASTRUCTURE,
-        bad_nodes=sight.nodes[:1],
+        bad_nodes=status.nodes[:1],
     )
 
 
-def view_of(sight: JobSight, system: str) -> JobView:
+def view_of(status: JobStatus, system: str) -> JobView:
     """A job as users and the control side see it.
 
     Args:
-        sight: What the batch system told.
+        status: What the batch system told.
         system: Name of the batch system, for users.
     """
-    name = f"{system} job {sight.job_id}"
-    if sight.never_starts:
-        why = f"{name} can never start: {sight.reason}"
-        return JobView(is_ended=True, why=why, failure_class=failure_class(sight))
-    if not sight.state.is_final:
-        details = _colon([waits_for(sight, system)])
-        return JobView(is_ended=False, why=f"{name} is {sight.state.value}{details}")
-    on = f" (on {', '.join(sight.failed_nodes)})" if sight.failed_nodes else ""
+    name = f"{system} job {status.job_id}"
+    if status.never_starts:
+        why = f"{name} can never start: {status.reason}"
+        return JobView(is_ended=True, why=why, failure_class=failure_class(status))
+    if not status.state.is_final:
+        details = _colon([waits_for(status, system)])
+        return JobView(is_ended=False, why=f"{name} is {status.state.value}{details}")
+    on = f" (on {', '.join(status.failed_nodes)})" if status.failed_nodes else ""
     return JobView(
         is_ended=True,
-        why=f"{name} ended: {sight.state.value}{on}{_colon([sight.reason])}",
-        failure_class=failure_class(sight),
-        bad_nodes=sight.failed_nodes,
+        why=f"{name} ended: {status.state.value}{on}{_colon([status.reason])}",
+        failure_class=failure_class(status),
+        bad_nodes=status.failed_nodes,
     )
 
 
-def waits_for(sight: JobSight, system: str) -> str:
+def waits_for(status: JobStatus, system: str) -> str:
     """What a job waits for, and until when: `Resources, expected 14:05 CET`.
 
     Args:
-        sight: What the batch system told.
+        status: What the batch system told.
         system: Name of the batch system, for users.
     """
-    return ", ".join(part for part in (sight.reason, _start(sight, system)) if part)
+    return ", ".join(part for part in (status.reason, _start(status, system)) if part)
 
 
 def moment(at: float, now: float) -> str:
@@ -246,14 +246,14 @@ def moment(at: float, now: float) -> str:
     return f"{day}{month}{time.strftime('%H:%M %Z', local)}"
 
 
-def _start(sight: JobSight, system: str) -> str:
+def _start(status: JobStatus, system: str) -> str:
     """When a waiting job is expected to start; never a guess."""
-    if sight.state is not JobState.PENDING:
+    if status.state is not JobState.PENDING:
         return ""
-    if sight.starts_at is not None:
-        return f"expected {moment(sight.starts_at, sight.seen_at)}"
+    if status.starts_at is not None:
+        return f"expected {moment(status.starts_at, status.seen_at)}"
     # without a reason nobody has been asked yet
-    return f"{system} gives no expected start" if sight.reason else ""
+    return f"{system} gives no expected start" if status.reason else ""
 
 
 def _colon(parts: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from headrace.batch.commands import Answer
 from headrace.batch.job_log import queue_log
-from headrace.batch.jobs import JobSight, JobSpec, JobState, ended_on
+from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.lsf_queues import longest_job_s
 from headrace.batch.refusals import Refusals
 from headrace.batch.scripts import (
@@ -97,18 +97,18 @@ class Lsf(BatchSystem):
         return render(spec)
 
     @override
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         return {each.job_id: each for each in self._bjobs(*job_ids)} if job_ids else {}
 
     @override
-    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         if not job_ids:
             return {}
         found = parse_bacct(self._ask(("bacct", "-l", "-UF", *job_ids)))
         return {each.job_id: each for each in found}
 
     @override
-    def find(self, name: str) -> tuple[JobSight, ...]:
+    def find(self, name: str) -> tuple[JobStatus, ...]:
         return tuple(sorted(self._bjobs("-J", name), key=lambda each: int(each.job_id)))
 
     @override
@@ -133,7 +133,7 @@ class Lsf(BatchSystem):
         ]
         return bool(said) and all(_NOTHING.search(line) for line in said if line.strip())
 
-    def _bjobs(self, *which: str) -> list[JobSight]:
+    def _bjobs(self, *which: str) -> list[JobStatus]:
         return parse_bjobs(self._ask(("bjobs", "-a", "-json", "-o", _FIELDS, *which)))
 
 
@@ -144,7 +144,7 @@ def render(spec: JobSpec) -> str:
     return script(directives, spec, hosts='"$LSB_DJOB_HOSTFILE"', launch=launch)
 
 
-def parse_bjobs(text: str) -> list[JobSight]:
+def parse_bjobs(text: str) -> list[JobStatus]:
     """The output of `bjobs -json` with the fields that headrace asks for.
 
     Raises:
@@ -157,10 +157,10 @@ def parse_bjobs(text: str) -> list[JobSight]:
         records: list[dict[str, str]] = json.loads(brace + rest).get("RECORDS", [])
     except ValueError as error:
         raise BatchError(f"LSF does not answer bjobs in JSON: {error}") from error
-    return [_sight(record) for record in records if "ERROR" not in record]
+    return [_status(record) for record in records if "ERROR" not in record]
 
 
-def parse_bacct(text: str) -> list[JobSight]:
+def parse_bacct(text: str) -> list[JobStatus]:
     """Jobs of the output of `bacct -l -UF`."""
     found = []
     for block in re.split(r"^(?=Job <\d+>)", text, flags=re.MULTILINE):
@@ -173,7 +173,7 @@ def parse_bacct(text: str) -> list[JobSight]:
     return found
 
 
-def _sight(record: dict[str, str]) -> JobSight:
+def _status(record: dict[str, str]) -> JobStatus:
     stat = record["STAT"]
     # a state of a later LSF is no proof of an end
     state = _STATES.get(stat, JobState.RUNNING)
@@ -183,7 +183,7 @@ def _sight(record: dict[str, str]) -> JobSight:
         why = record.get("EXIT_REASON") or (code and f"exit {code}")
         return _ended(record["JOBID"], stat, why, nodes)
     reason = record.get("PEND_REASON", "").rstrip("; ") if state is JobState.PENDING else ""
-    return JobSight(
+    return JobStatus(
         job_id=record["JOBID"],
         state=state,
         reason=reason,
@@ -197,11 +197,11 @@ def _nodes(hosts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.rpartition("*")[2] for each in hosts if each))
 
 
-def _ended(job_id: str, stat: str, reason: str, nodes: tuple[str, ...]) -> JobSight:
+def _ended(job_id: str, stat: str, reason: str, nodes: tuple[str, ...]) -> JobStatus:
     state = _STATES.get(stat, JobState.FAILED)
     if state is JobState.FAILED:
         state = _REASONS.get(reason.partition(":")[0], state)
-    ended = JobSight(job_id=job_id, state=state, reason=reason.rstrip("."))
+    ended = JobStatus(job_id=job_id, state=state, reason=reason.rstrip("."))
     return ended_on(nodes, ended)
 
 

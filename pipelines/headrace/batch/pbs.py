@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from headrace.batch.commands import Answer
 from headrace.batch.job_log import queue_log
-from headrace.batch.jobs import JobSight, JobSpec, JobState, ended_on
+from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.pbs_queues import longest_job_s
 from headrace.batch.refusals import Refusals
 from headrace.batch.scripts import (
@@ -89,19 +89,19 @@ class Pbs(BatchSystem):
         return render(spec)
 
     @override
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         if not job_ids:
             return {}
         told = self._ask(("qstat", "-x", "-f", "-F", "json", *job_ids))
         return {each.job_id: each for each in parse_qstat(told)}
 
     @override
-    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """What the history says, if the server keeps one."""
         return self.poll(job_ids)  # users cannot read the accounting files
 
     @override
-    def find(self, name: str) -> tuple[JobSight, ...]:
+    def find(self, name: str) -> tuple[JobStatus, ...]:
         found = self.poll(self._ask(("qselect", "-x", "-N", name)).split()).values()
         return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
 
@@ -133,7 +133,7 @@ def render(spec: JobSpec) -> str:
     return script(directives, spec, hosts='"$PBS_NODEFILE"', launch=launch)
 
 
-def parse_qstat(text: str) -> list[JobSight]:
+def parse_qstat(text: str) -> list[JobStatus]:
     """The output of `qstat -x -f -F json`.
 
     Raises:
@@ -145,18 +145,18 @@ def parse_qstat(text: str) -> list[JobSight]:
         jobs: dict[str, dict[str, Any]] = json.loads(text, strict=False).get("Jobs", {})
     except ValueError as error:
         raise BatchError(f"PBS does not answer qstat in JSON: {error}") from error
-    return [_sight(job_id, job) for job_id, job in jobs.items()]
+    return [_status(job_id, job) for job_id, job in jobs.items()]
 
 
-def _sight(job_id: str, job: dict[str, Any]) -> JobSight:
+def _status(job_id: str, job: dict[str, Any]) -> JobStatus:
     comment = str(job.get("comment", ""))
     nodes = _nodes(str(job.get("exec_host", "")))
     if job.get("job_state") in ("F", "X"):
-        return ended_on(nodes, JobSight(job_id=job_id, state=_end(job), reason=comment))
+        return ended_on(nodes, JobStatus(job_id=job_id, state=_end(job), reason=comment))
     # a state of a later PBS, or a job that moved to another server, is no proof of an end
     state = _STATES.get(str(job.get("job_state")), JobState.RUNNING)
     pending = state is JobState.PENDING
-    return JobSight(
+    return JobStatus(
         job_id=job_id,
         state=state,
         reason=comment if pending else "",

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from headrace.batch.commands import Answer
 from headrace.batch.job_log import queue_log
-from headrace.batch.jobs import JobSight, JobSpec, JobState, ended_on
+from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.refusals import Refusals
 from headrace.batch.scripts import (
     clock,
@@ -71,7 +71,7 @@ class Sge(BatchSystem):
         return render(spec)
 
     @override
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """How jobs stand that wait or run."""
         wanted = set(job_ids)
         # all jobs of the user: qstat has no list of jobs
@@ -79,7 +79,7 @@ class Sge(BatchSystem):
         return {each.job_id: self._with_reason(each) for each in found}
 
     @override
-    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """What the books say; they may be some seconds late."""
         wanted = set(job_ids)
         if not wanted:
@@ -91,7 +91,7 @@ class Sge(BatchSystem):
         return {each.job_id: each for each in self._books(command) if each.job_id in wanted}
 
     @override
-    def find(self, name: str) -> tuple[JobSight, ...]:
+    def find(self, name: str) -> tuple[JobStatus, ...]:
         living = [each for its_name, each in self._qstat() if its_name == name]
         ids = {each.job_id for each in living}
         ended = [each for each in self._books(("qacct", "-j", name)) if each.job_id not in ids]
@@ -112,22 +112,22 @@ class Sge(BatchSystem):
         if job_ids:
             self._ask(("qdel", *job_ids))
 
-    def _qstat(self) -> list[tuple[str, JobSight]]:
+    def _qstat(self) -> list[tuple[str, JobStatus]]:
         return parse_qstat(self._ask(("qstat", "-u", self._user(), "-xml")))
 
     def _user(self) -> str:
         """Who we are where the commands run."""
         return self._ask(("id", "-un")).strip()
 
-    def _books(self, command: Sequence[str]) -> list[JobSight]:
+    def _books(self, command: Sequence[str]) -> list[JobStatus]:
         return parse_qacct(self._ask(command))
 
-    def _with_reason(self, sight: JobSight) -> JobSight:
-        if not sight.never_starts:
-            return sight
-        lines = self._ask(("qstat", "-j", sight.job_id)).splitlines()
+    def _with_reason(self, status: JobStatus) -> JobStatus:
+        if not status.never_starts:
+            return status
+        lines = self._ask(("qstat", "-j", status.job_id)).splitlines()
         why = [line.partition(":")[2].strip() for line in lines if line.startswith("error reason")]
-        return sight.model_copy(update={"reason": "; ".join(why) or sight.reason})
+        return status.model_copy(update={"reason": "; ".join(why) or status.reason})
 
     @override
     def _is_about_nothing(self, answer: Answer) -> bool:
@@ -144,7 +144,7 @@ def render(spec: JobSpec) -> str:
     return script(directives, spec, hosts='"$PE_HOSTFILE"', launch=launch)
 
 
-def parse_qstat(text: str) -> list[tuple[str, JobSight]]:
+def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
     """Names and jobs of the output of `qstat -xml`.
 
     Raises:
@@ -158,11 +158,11 @@ def parse_qstat(text: str) -> list[tuple[str, JobSight]]:
     for job in root.iter("job_list"):
         job_id, letters = job.findtext("JB_job_number", ""), job.findtext("state", "")
         _, _, host = job.findtext("queue_name", "").partition("@")
-        found.append((job.findtext("JB_name", ""), _sight(job_id, letters, host)))
+        found.append((job.findtext("JB_name", ""), _status(job_id, letters, host)))
     return found
 
 
-def parse_qacct(text: str) -> list[JobSight]:
+def parse_qacct(text: str) -> list[JobStatus]:
     """Jobs of the output of `qacct -j`, in its order; tasks on further nodes are left out."""
     found = []
     for block in re.split(r"^=+\s*$", text, flags=re.MULTILINE):
@@ -173,11 +173,11 @@ def parse_qacct(text: str) -> list[JobSight]:
     return found
 
 
-def _sight(job_id: str, letters: str, host: str) -> JobSight:
+def _status(job_id: str, letters: str, host: str) -> JobStatus:
     """Source of the letters: sge_status(5). `host` is the first task's."""
     pending = "w" in letters or "q" in letters
     failed = pending and "E" in letters
-    return JobSight(
+    return JobStatus(
         job_id=job_id,
         state=JobState.PENDING if pending else JobState.RUNNING,
         reason=f"in error state {letters}" if failed else "held" if "h" in letters else "",
@@ -186,10 +186,10 @@ def _sight(job_id: str, letters: str, host: str) -> JobSight:
     )
 
 
-def _ended(fields: dict[str, str]) -> JobSight:
+def _ended(fields: dict[str, str]) -> JobStatus:
     code, _, words = fields.get("failed", "0").partition(":")
     exit_status = fields.get("exit_status", "0").split()[0]
-    ended = JobSight(
+    ended = JobStatus(
         job_id=fields["jobnumber"],
         state=_end(code.strip(), exit_status),
         reason=words.strip() or (f"exit status {exit_status}" if exit_status != "0" else ""),

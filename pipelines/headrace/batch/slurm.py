@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing_extensions import override
 
 from headrace.batch.commands import Answer
-from headrace.batch.jobs import STARTED, JobSight, JobSpec, JobState
+from headrace.batch.jobs import STARTED, JobSpec, JobState, JobStatus
 from headrace.batch.limits import Limit
 from headrace.batch.nodelist import node_names
 from headrace.batch.scripts import load, with_quotes
@@ -73,20 +73,20 @@ class Slurm(BatchSystem):
         return told(answer) if is_refused else ""
 
     @override
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         # all jobs of the user: ids that Slurm has forgotten would make the query fail
         wanted = set(job_ids)
         return {each.job_id: each for each in self._squeue() if each.job_id in wanted}
 
     @override
-    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         if not job_ids:
             return {}
         command = ("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
                    "--starttime=now-30days", f"--jobs={','.join(job_ids)}",
                    f"--format={_SACCT_FORMAT}")  # fmt: skip
         lines = self._ask(command).splitlines()
-        found: dict[str, JobSight] = {}
+        found: dict[str, JobStatus] = {}
         names: dict[str, str] = {}
         for line in filter(str.strip, lines):
             each, name = parse_sacct(line), line.split("|", 4)[4]
@@ -95,7 +95,7 @@ class Slurm(BatchSystem):
             found[each.job_id], names[each.job_id] = each, name
         return {job_id: self._with_failed_nodes(each) for job_id, each in found.items()}
 
-    def _with_failed_nodes(self, ended: JobSight) -> JobSight:
+    def _with_failed_nodes(self, ended: JobStatus) -> JobStatus:
         """Add which of its nodes have failed, as far as they still have."""
         if ended.state is not JobState.NODE_FAILED or not ended.nodes:
             return ended
@@ -106,7 +106,7 @@ class Slurm(BatchSystem):
         return ended.model_copy(update={"failed_nodes": failed})
 
     @override
-    def find(self, name: str) -> tuple[JobSight, ...]:
+    def find(self, name: str) -> tuple[JobStatus, ...]:
         return self._squeue(f"--name={name}")
 
     @override
@@ -135,7 +135,7 @@ class Slurm(BatchSystem):
         states = self._ask(("sinfo", "--noheader", "--Node", "--format=%T", *of)).split()
         return not set(states) <= _IN_USE
 
-    def _squeue(self, *options: str) -> tuple[JobSight, ...]:
+    def _squeue(self, *options: str) -> tuple[JobStatus, ...]:
         command = ("squeue", "--noheader", "--states=all", "--me",
                    f"--format={_SQUEUE_FORMAT}", *options)  # fmt: skip
         lines = self._ask(command).splitlines()
@@ -168,12 +168,12 @@ def render(spec: JobSpec) -> str:
     return f"#!/bin/bash\n{directives}\nset -e\n" + "\n".join(body) + "\n"
 
 
-def parse_squeue(line: str) -> JobSight:
+def parse_squeue(line: str) -> JobStatus:
     """A line of `squeue` in the format that headrace asks for."""
     job_id, state, start, nodes, reason, _ = line.split("|", 5)
     known = state_of(state)
     pending = known is JobState.PENDING
-    return JobSight(
+    return JobStatus(
         job_id=job_id,
         state=known,
         reason=_reason(reason, state),
@@ -184,10 +184,10 @@ def parse_squeue(line: str) -> JobSight:
     )
 
 
-def parse_sacct(line: str) -> JobSight:
+def parse_sacct(line: str) -> JobStatus:
     """A line of `sacct` in the format that headrace asks for."""
     job_id, state, nodes, reason, _ = line.split("|", 4)
-    return JobSight(
+    return JobStatus(
         job_id=job_id,
         state=state_of(state),
         reason=_reason(reason, state),

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from headrace.batch.commands import Answer, Commands
-from headrace.batch.jobs import JobSight, JobSpec
+from headrace.batch.jobs import JobSpec, JobStatus
 from headrace.batch.limits import Limit
 from headrace.batch.refusals import Refusals
 from headrace.batch.scripts import INDEX, told
@@ -84,7 +84,7 @@ class BatchSystem(ABC):
         return ""
 
     @abstractmethod
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """How jobs stand, in one query however many they are.
 
         Returns:
@@ -95,7 +95,7 @@ class BatchSystem(ABC):
         """
 
     @abstractmethod
-    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobSight]:
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """What the books say of jobs, also of those that `poll` has forgotten, in one query.
 
         Raises:
@@ -103,7 +103,7 @@ class BatchSystem(ABC):
         """
 
     @abstractmethod
-    def find(self, name: str) -> tuple[JobSight, ...]:
+    def find(self, name: str) -> tuple[JobStatus, ...]:
         """Jobs of that name, the ended ones too, the newest last.
 
         Raises:

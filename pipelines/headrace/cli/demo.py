@@ -19,7 +19,7 @@ from headrace.cli.airflow_server import Server, down, running, up
 from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.overview import overview
 from headrace.control.reaper import end_run
 from headrace.control.runs import open_run
@@ -133,7 +133,7 @@ def _fail(api: AirflowApi, dag_run: str, console: Console) -> None:
 
 
 def _end_rest(key: str, console: Console) -> None:
-    record = ledger().run_by_key(key)
+    record = open_ledger().run_by_key(key)
     if running() is None and record is not None and not record.state.is_final:
         with console.status("Ending the run"):
             end_run(open_run(record.run_id), StepState.CANCELLED)
@@ -195,8 +195,8 @@ def _run_id(api: AirflowApi, dag_run: str, console: Console) -> str:
     key = _key(dag_run)
     ended = _DagRunEnd(api, dag_run)
     with console.status("Triggered; waiting for the first task"):
-        while (record := ledger().run_by_key(key)) is None:
-            if ended() and ledger().run_by_key(key) is None:
+        while (record := open_ledger().run_by_key(key)) is None:
+            if ended() and open_ledger().run_by_key(key) is None:
                 raise StepError(
                     f"DAG run {dag_run} ended before it had made a run",
                     f"Its log: {api.run_url(DAG_ID, dag_run)}",

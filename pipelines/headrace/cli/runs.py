@@ -18,9 +18,9 @@ from headrace.cli.console import open_console
 from headrace.cli.pipes import output_is_gone
 from headrace.cli.view import amount, closing, duration, keep_whole, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
-from headrace.control.books import ledger
 from headrace.control.execute import execute
 from headrace.control.flow import steps_of
+from headrace.control.ledgers import open_ledger
 from headrace.control.overview import (
     RunView,
     newest_run_id,
@@ -206,7 +206,7 @@ def runs(
 
         headrace runs --state failed --json
     """
-    records = ledger().runs(limit=limit, state=state)
+    records = open_ledger().runs(limit=limit, state=state)
     if as_json:
         typer.echo(json.dumps([_for_programs(row) for row in records], indent=1))
         return

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from headrace.control import leases
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.runs import open_run, recorded, run_of_folder
 from headrace.control.steps import record_outcome
 from headrace.errors import HeadraceError, StepError
@@ -44,7 +44,7 @@ def adopt(site: SiteFolder) -> tuple[str, ...]:
 
 
 def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Iterator[str]:
-    known = {record.lease_id for record in ledger().leases(run_id=run_id)}
+    known = {record.lease_id for record in open_ledger().leases(run_id=run_id)}
     new = [folder for folder in found if not folder.closed.exists()]
     new = [folder for folder in new if folder.lease_id not in known]
     if not new:
@@ -65,8 +65,8 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
 
 def _enter_run(site: SiteFolder, run_id: str) -> None:
     run = run_of_folder(run_id, site.run(run_id))
-    ledger().add_run(recorded(run, run.folder.recipe.stat().st_mtime))
-    holder = ledger().run_by_key(run.request.key)
+    open_ledger().add_run(recorded(run, run.folder.recipe.stat().st_mtime))
+    holder = open_ledger().run_by_key(run.request.key)
     if holder is not None and holder.run_id != run_id:
         raise StepError(
             f"run {run_id} was asked for again meanwhile, as {holder.run_id}; "
@@ -78,7 +78,7 @@ def _enter_lease(folder: LeaseFolder) -> None:
     spec = client.spec(folder)
     record = leases.recorded(open_run(spec.run_id), spec.role_name, spec.lease_id)
     changes = {"created_at": folder.spec.stat().st_mtime, **_found(folder, spec)}
-    ledger().add_lease(record.model_copy(update=changes), max_active=_NO_LIMIT)
+    open_ledger().add_lease(record.model_copy(update=changes), max_active=_NO_LIMIT)
     for step in mailbox.submitted(folder):
         _enter_attempt(folder, step)
 
@@ -107,7 +107,7 @@ def _enter_attempt(lease: LeaseFolder, step: StepFolder) -> None:
     spec = read_record(step.spec, StepSpec)
     if spec is None:  # removed meanwhile
         return
-    ledger().add_attempt(
+    open_ledger().add_attempt(
         AttemptRecord(
             run_id=spec.run_id,
             step=spec.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.runs import Run
 from headrace.leases import client
 from headrace.leases.symptoms import symptom_of
@@ -38,7 +38,7 @@ def why_not_the_nodes(run: Run, lease_id: str) -> str:
     Returns:
         What is missing and where to put it right; empty where other nodes may do better.
     """
-    records = ledger().leases(run_id=run.run_id)
+    records = open_ledger().leases(run_id=run.run_id)
     record = next((each for each in records if each.lease_id == lease_id), None)
     return "" if record is None else not_the_nodes(run, record, records)
 

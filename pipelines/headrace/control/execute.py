@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.control import leases
-from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.ledgers import open_ledger
 from headrace.control.reaper import end_run
 from headrace.control.retrying import MAX_FAILURES
 from headrace.control.runs import Run
@@ -74,7 +74,7 @@ def _steps(run: Run, tick: Tick) -> StepResult | None:
 
 
 def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
-    num_before = sum(one.state.is_final for one in ledger().attempts(run.run_id, step.name))
+    num_before = sum(one.state.is_final for one in open_ledger().attempts(run.run_id, step.name))
     num_unopened, told = 0, ""
     while True:
         try:

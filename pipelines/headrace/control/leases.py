@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from headrace.control.blame import bad_nodes
-from headrace.control.books import ledger
 from headrace.control.flow import steps_of
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import owner_process
 from headrace.control.room import why_no_room
 from headrace.control.runs import Run
@@ -43,7 +43,7 @@ def acquire(run: Run, role_name: str) -> str:
         JobRefusedError: The batch system refuses the lease's job or, before any work is done, would
             refuse that of a later step.
     """
-    record = ledger().latest_lease(_key(run, role_name))
+    record = open_ledger().latest_lease(_key(run, role_name))
     if record is not None and record.state.is_active:
         if _is_usable(run, record):
             _start(run, role_name, record.lease_id)
@@ -52,7 +52,7 @@ def acquire(run: Run, role_name: str) -> str:
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
     record = recorded(run, role_name, lease_id)
-    is_first = not ledger().leases(run_id=run.run_id, limit=1)
+    is_first = not open_ledger().leases(run_id=run.run_id, limit=1)
     _enter(run, record)
     if is_first:
         _ask_queues(run, record)
@@ -64,13 +64,13 @@ def _enter(run: Run, record: LeaseRecord) -> None:
     """Take a place of the site, if need be one of a lease that has ended unnoticed."""
     most = run.site.limits.max_leases
     try:
-        ledger().add_lease(record, max_active=most)
+        open_ledger().add_lease(record, max_active=most)
     except CapacityError:
         settle_ended(run.site.name)
     else:
         return
     try:
-        ledger().add_lease(record, max_active=most)
+        open_ledger().add_lease(record, max_active=most)
     except CapacityError as error:
         raise CapacityError(why_no_room(run) or error.what) from None
 
@@ -91,7 +91,7 @@ def _ask_queues(run: Run, record: LeaseRecord) -> None:
                 f"The jobs of role {role_name} can never start. {why}",
                 f"Correct the role in site {run.site.name}; `headrace site check` looks at it.",
             )
-            ledger().set_lease_state(
+            open_ledger().set_lease_state(
                 record.lease_id, LeaseState.FAILED, ended_at=time.time(), why_ended=str(refused)
             )
             raise refused
@@ -105,7 +105,7 @@ def _refusal(run: Run, role_name: str) -> str:
 
 def current(run: Run, role_name: str) -> str | None:
     """Id of the living lease of this run and role, if there is one."""
-    record = ledger().latest_lease(_key(run, role_name))
+    record = open_ledger().latest_lease(_key(run, role_name))
     if record is None or not record.state.is_active or not _is_usable(run, record):
         return None
     return record.lease_id
@@ -115,7 +115,7 @@ def note_ready(run: Run, lease_id: str) -> None:
     """Record addresses and job ids of a lease that has become ready."""
     info = client.info(run.lease_folder(lease_id))
     if info is not None:
-        ledger().set_lease_state(
+        open_ledger().set_lease_state(
             lease_id,
             LeaseState.READY,
             job_ids=info.job_ids,
@@ -129,7 +129,7 @@ def release(run: Run, role_name: str, reason: str) -> None:
 
     A step that still runs on it is cancelled: nobody waits for it any more.
     """
-    record = ledger().latest_lease(_key(run, role_name))
+    record = open_ledger().latest_lease(_key(run, role_name))
     if record is None or not record.state.is_active:
         return
     folder = run.lease_folder(record.lease_id)
@@ -184,7 +184,7 @@ def _start(run: Run, role_name: str, lease_id: str) -> None:
 
 def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:
     role = run.site.roles[role_name]
-    records = ledger().leases(run_id=run.run_id)
+    records = open_ledger().leases(run_id=run.run_id)
     return LeaseSpec(
         lease_id=lease_id,
         key=_key(run, role_name),

@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from headrace.control.blame import bad_nodes
-from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.leases import lost_nodes
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import owner_is_gone, owner_process
 from headrace.control.room import why_no_room
 from headrace.control.runs import Run, open_run
@@ -92,10 +92,10 @@ def overview(run_id: str) -> RunView:
         UnknownNameError: There is no such run.
     """
     run = open_run(run_id)
-    record = ledger().run(run_id)
+    record = open_ledger().run(run_id)
     end = record.finished_at or time.time()
-    attempts = {row.step: row for row in ledger().attempts(run_id)}
-    leases = ledger().leases(run_id=run_id)
+    attempts = {row.step: row for row in open_ledger().attempts(run_id)}
+    leases = open_ledger().leases(run_id=run_id)
     open_leases = [row for row in leases if row.state.is_active]
     planned = steps_of(run.recipe, run.request.kind)
     is_gone = not record.state.is_final and owner_is_gone(record.owner)
@@ -208,7 +208,7 @@ def why_failed(record: RunRecord) -> AttemptRecord | None:
     """The attempt by which a run ended without success; None when there is none."""
     if not record.state.is_final or record.state is StepState.SUCCEEDED:
         return None
-    rows = ledger().attempts(record.run_id)
+    rows = open_ledger().attempts(record.run_id)
     last = rows[-1] if rows else None
     return None if last is None or last.state is StepState.SUCCEEDED else last
 
@@ -218,13 +218,13 @@ def why_no_lease(record: RunRecord) -> str:
     has_failed = record.state.is_final and record.state is not StepState.SUCCEEDED
     if not has_failed or why_failed(record) is not None:
         return ""
-    newest = ledger().leases(run_id=record.run_id, limit=1)
+    newest = open_ledger().leases(run_id=record.run_id, limit=1)
     return newest[0].why_ended if newest and newest[0].state is LeaseState.FAILED else ""
 
 
 def newest_run_id() -> str | None:
     """Id of the run that was started last."""
-    rows = ledger().runs(limit=1)
+    rows = open_ledger().runs(limit=1)
     return rows[0].run_id if rows else None
 
 
@@ -235,6 +235,6 @@ def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord,
         run: The run.
         step: Only this step.
     """
-    rows = ledger().attempts(run.run_id, step)
+    rows = open_ledger().attempts(run.run_id, step)
     folders = [(row, _folder(run, row)) for row in rows]
     return [(row, folder.path) for row, folder in folders if folder is not None]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, finish_run, open_run
 from headrace.control.settling import settle, settle_ended
@@ -40,7 +40,7 @@ def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tupl
         One line for each thing that was done.
     """
     done: list[str] = []
-    for record in ledger().runs(limit=_MOST_RUNS, state=StepState.RUNNING):
+    for record in open_ledger().runs(limit=_MOST_RUNS, state=StepState.RUNNING):
         try:
             run = open_run(record.run_id)
         except HeadraceError as error:
@@ -57,9 +57,9 @@ def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tupl
 
 
 def _write_off(record: RunRecord, error: HeadraceError) -> None:
-    for attempt in ledger().attempts(record.run_id):
+    for attempt in open_ledger().attempts(record.run_id):
         record_lost(attempt, error.what)
-    ledger().finish_run(record.run_id, StepState.LOST, time.time(), {})
+    open_ledger().finish_run(record.run_id, StepState.LOST, time.time(), {})
 
 
 def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
@@ -71,7 +71,7 @@ def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
         reason: Told to whoever asks why its steps and leases ended.
     """
     _cancel_steps(run, lambda _step: True, reason)
-    for record in ledger().leases(run_id=run.run_id):
+    for record in open_ledger().leases(run_id=run.run_id):
         if record.state.is_active:
             settle(run, record, reason)
     _settle_attempts(run)
@@ -82,7 +82,7 @@ def _cancel_steps(
     run: Run, is_abandoned: Callable[[str], bool], reason: str = ABANDONED
 ) -> list[str]:
     done = []
-    for attempt in ledger().attempts(run.run_id):
+    for attempt in open_ledger().attempts(run.run_id):
         if attempt.state.is_final or attempt.number is None:
             continue
         folder = run.lease_folder(attempt.lease_id).step(attempt.number)
@@ -93,7 +93,7 @@ def _cancel_steps(
 
 
 def _settle_attempts(run: Run) -> None:
-    for attempt in ledger().attempts(run.run_id):
+    for attempt in open_ledger().attempts(run.run_id):
         if attempt.state.is_final:
             continue
         lease = run.lease_folder(attempt.lease_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import owner_is_gone, owner_process
 from headrace.control.runs import Run
 from headrace.ledger.records import LeaseRecord, RunRecord
@@ -22,10 +22,10 @@ def why_no_room(run: Run) -> str:
     Returns:
         A line, and one for each lease that is open; empty when there is room.
     """
-    taken, most = ledger().active_leases(run.site.name), run.site.limits.max_leases
+    taken, most = open_ledger().active_leases(run.site.name), run.site.limits.max_leases
     if len(taken) < most:
         return ""
-    held = [_held(each, ledger().run(each.run_id), run) for each in taken[:_MOST_SHOWN]]
+    held = [_held(each, open_ledger().run(each.run_id), run) for each in taken[:_MOST_SHOWN]]
     first = (
         f"Site '{run.site.name}' has {len(taken)} leases open and allows {most} "
         "(limits.max_leases). They are held by"

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import owner_process
 from headrace.control.provenance import provenance
 from headrace.control.readiness import check_dataset
@@ -83,7 +83,7 @@ def create_run(request: RunRequest) -> Run:
             the recipe needs.
         UserError: The recipe does not fit the site in another way.
     """
-    existing = ledger().run_by_key(request.key)
+    existing = open_ledger().run_by_key(request.key)
     if existing is not None:
         return _reopened(existing, request.owner)
     recipe = absolute(load_recipe(request.recipe, request.overrides))
@@ -95,7 +95,7 @@ def create_run(request: RunRequest) -> Run:
     run = _new_run(request, recipe, site)
     if _entered(run):
         return run
-    existing = ledger().run_by_key(request.key)
+    existing = open_ledger().run_by_key(request.key)
     if existing is None:
         raise StepError(f"The run for key {request.key} vanished from the ledger")
     return _reopened(existing, request.owner)
@@ -108,7 +108,7 @@ def open_run(run_id: str) -> Run:
         UnknownNameError: There is no such run.
         StepError: Its folder is gone or damaged.
     """
-    return _from_record(ledger().run(run_id))
+    return _from_record(open_ledger().run(run_id))
 
 
 def take_over_run(run_id: str, owner: str) -> Run:
@@ -118,11 +118,11 @@ def take_over_run(run_id: str, owner: str) -> Run:
         UnknownNameError: There is no such run.
         StepError: Its owner still works on it, or somebody else takes it over just now.
     """
-    record = ledger().run(run_id)
+    record = open_ledger().run(run_id)
     run = _from_record(record)
     if not record.state.is_final:
         _check_left(run)
-    taken = ledger().reopen_run(run_id, owner, previous=record.owner)
+    taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
     if taken.owner != owner:
         raise StepError(
             f"Run {run_id} was taken over by {taken.owner} at the same moment",
@@ -135,10 +135,10 @@ def finish_run(run: Run, state: StepState) -> None:
     """Record the final state of a run and what its steps gave."""
     outputs: dict[str, JsonValue] = {
         attempt.step: dict(attempt.outputs)
-        for attempt in ledger().attempts(run.run_id)
+        for attempt in open_ledger().attempts(run.run_id)
         if attempt.state is StepState.SUCCEEDED
     }
-    ledger().finish_run(run.run_id, state, time.time(), outputs)
+    open_ledger().finish_run(run.run_id, state, time.time(), outputs)
 
 
 def _check_left(run: Run) -> None:
@@ -161,7 +161,7 @@ def _reopened(record: RunRecord, owner: str) -> Run:
     run = _from_record(record)
     if not record.state.is_final:
         return run
-    ledger().reopen_run(record.run_id, owner)
+    open_ledger().reopen_run(record.run_id, owner)
     return _owned_by(run, owner)
 
 
@@ -206,7 +206,7 @@ def _entered(run: Run) -> bool:
     entered = False
     try:
         _write_folder(run)
-        entered = ledger().add_run(recorded(run, time.time()))
+        entered = open_ledger().add_run(recorded(run, time.time()))
     finally:
         if not entered:
             shutil.rmtree(run.folder.path, ignore_errors=True)

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import owner_is_gone
 from headrace.control.runs import Run, open_run
 from headrace.errors import BatchError, HeadraceError, StepError
@@ -40,7 +40,7 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     client.end(folder, reason=reason)
     why = client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
-    ledger().set_lease_state(
+    open_ledger().set_lease_state(
         record.lease_id,
         final,
         ended_at=time.time(),
@@ -61,9 +61,13 @@ def settle_ended(site_name: str | None = None) -> list[str]:
         One line for each lease that was settled.
     """
     done, known = [], {}
-    for record in ledger().active_leases(site_name):
+    for record in open_ledger().active_leases(site_name):
         try:
-            known[record.lease_id] = record, open_run(record.run_id), ledger().run(record.run_id)
+            known[record.lease_id] = (
+                record,
+                open_run(record.run_id),
+                open_ledger().run(record.run_id),
+            )
         except HeadraceError as error:
             if _is_of_this_machine(record):
                 _end_without_run(record, error)
@@ -123,6 +127,6 @@ def _is_of_this_machine(record: LeaseRecord) -> bool:
 
 def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
     client.end(LeaseFolder(Path(record.folder)))
-    ledger().set_lease_state(
+    open_ledger().set_lease_state(
         record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
     )

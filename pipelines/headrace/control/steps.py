@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from headrace.control import leases
 from headrace.control.blame import why_not_the_nodes
-from headrace.control.books import ledger
 from headrace.control.flow import Outputs, PlannedStep, step_of
+from headrace.control.ledgers import open_ledger
 from headrace.control.readiness import judged
 from headrace.control.retrying import KEPT, TOTAL, Decision, decide
 from headrace.control.runs import Run
@@ -56,7 +56,7 @@ def start_step(run: Run, name: str) -> Ticket | StepResult:
         CapacityError: A lease is needed and the site has no room for it.
     """
     planned = _planned(run, name)
-    latest = ledger().latest_attempt(run.run_id, name)
+    latest = open_ledger().latest_attempt(run.run_id, name)
     if latest is not None:
         attached = _resume(run, latest)
         if attached is not None:
@@ -104,7 +104,7 @@ def conclude(
     Returns:
         The decision, and the result with the reason for giving up, if there is one to tell.
     """
-    attempts = ledger().attempts(run.run_id, name)[num_before:]
+    attempts = open_ledger().attempts(run.run_id, name)[num_before:]
     is_training = bool(attempts) and attempts[-1].kind == "train"
     if result.failure is None or not attempts:
         return Decision(again=False), result
@@ -114,7 +114,7 @@ def conclude(
         return decision, result
     message = f"{result.failure.message}\n  {decision.why_not}"
     failure = result.failure.model_copy(update={"message": message})
-    ledger().explain_attempt(run.run_id, name, attempts[-1].attempt, message)
+    open_ledger().explain_attempt(run.run_id, name, attempts[-1].attempt, message)
     return decision, result.model_copy(update={"failure": failure})
 
 
@@ -157,7 +157,7 @@ def cancel_step(run: Run, name: str, reason: str) -> bool:
     Returns:
         Whether there was one.
     """
-    latest = ledger().latest_attempt(run.run_id, name)
+    latest = open_ledger().latest_attempt(run.run_id, name)
     if latest is None or latest.state.is_final:
         return False
     ticket = _find(run, latest)
@@ -170,7 +170,7 @@ def outputs_of(run: Run) -> dict[str, Outputs]:
     """Outputs of the steps that have succeeded, by step."""
     return {
         attempt.step: attempt.outputs
-        for attempt in ledger().attempts(run.run_id)
+        for attempt in open_ledger().attempts(run.run_id)
         if attempt.state is StepState.SUCCEEDED
     }
 
@@ -178,7 +178,7 @@ def outputs_of(run: Run) -> dict[str, Outputs]:
 def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> None:
     """Write the end of an attempt to the ledger."""
     failure = result.failure
-    ledger().set_attempt(
+    open_ledger().set_attempt(
         run_id,
         step,
         attempt,
@@ -193,7 +193,7 @@ def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> 
 
 def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
     """Write off an attempt of which no mailbox knows."""
-    ledger().set_attempt(
+    open_ledger().set_attempt(
         attempt.run_id,
         attempt.step,
         attempt.attempt,
@@ -249,7 +249,7 @@ def _submit(run: Run, planned: PlannedStep, attempt: int) -> Ticket:
         state=StepState.QUEUED,
         created_at=time.time(),
     )
-    return _put(run, ledger().add_attempt(record))
+    return _put(run, open_ledger().add_attempt(record))
 
 
 def _put(run: Run, record: AttemptRecord) -> Ticket:
@@ -266,7 +266,7 @@ def _put(run: Run, record: AttemptRecord) -> Ticket:
     )
     lease = run.lease_folder(record.lease_id)
     folder = mailbox.submit(lease, spec)
-    ledger().set_attempt(
+    open_ledger().set_attempt(
         run.run_id, record.step, record.attempt, state=StepState.RUNNING, number=folder.number
     )
     return _ticket(record, lease, folder)

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.errors import WorkerLostError
 from headrace.evaluation.plan import ShardTask
-from headrace.leases.held import node_name, wanted
+from headrace.leases.cancellable_call import node_name, wanted
 from headrace.processes import ProcessIdentity
 from headrace.steps.children import Child
 from headrace.steps.kept_process import KeptProcess

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.errors import StepCancelledError
+from headrace.leases.cancellable_call import wanted
 from headrace.leases.fleet import Fleet
-from headrace.leases.held import wanted
 from headrace.recipe.data import StageSpec, packed_split
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.steps.context import StepContext

@@ -11,6 +11,7 @@ from filelock import FileLock
 from headrace.batch.jobs import JobView
 from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
 from headrace.leases.backends import backend
+from headrace.leases.lease_status import decide, host_alive, lease_status
 from headrace.leases.lifetime import BY_SIGNAL
 from headrace.leases.records import (
     BadNodes,
@@ -21,7 +22,6 @@ from headrace.leases.records import (
     PoolRecord,
     Waiting,
 )
-from headrace.leases.sight import decide, host_alive, sight
 from headrace.states import LeaseState
 from headrace.storage.atomic import leave_word, read_record, write_if_room, write_record
 from headrace.storage.layout import LeaseFolder
@@ -84,7 +84,7 @@ def state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
         folder: The lease.
         lost_after_s: Seconds without a heartbeat after which it counts as lost.
     """
-    return decide(sight(folder), lost_after_s)
+    return decide(lease_status(folder), lost_after_s)
 
 
 def info(folder: LeaseFolder) -> LeaseInfo | None:
@@ -168,7 +168,7 @@ def bad_nodes(folder: LeaseFolder) -> BadNodes | None:
 
 def why_ended(folder: LeaseFolder) -> str:
     """Why the lease ended, in words for the user; empty while it lives."""
-    seen = sight(folder)
+    seen = lease_status(folder)
     if seen.ending is not None:
         return _told(folder, seen.ending)
     asked = read_record(folder.spec, LeaseSpec)
@@ -204,7 +204,7 @@ def _told(folder: LeaseFolder, ending: Ending) -> str:
 def is_refused(folder: LeaseFolder) -> bool:
     """Whether the batch system will never start the lease's job, so that asking again is vain."""
     pool = read_record(folder.pool, PoolRecord)
-    job = sight(folder).job if pool is None else pool.failure
+    job = lease_status(folder).job if pool is None else pool.failure
     return job is not None and job.is_ended and not job.failure_class.is_retried
 
 
@@ -217,7 +217,7 @@ def waiting_for(folder: LeaseFolder) -> str:
         return ""
     if not folder.job.exists() and not folder.waiting.exists():
         return ""
-    job = sight(folder).job
+    job = lease_status(folder).job
     return "" if job is None or job.is_ended else job.why
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from distributed import Client, Future
 
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
+from headrace.leases import cancellable_call
 from headrace.leases import client as lease_client
-from headrace.leases import held
 from headrace.leases.encryption import security
 from headrace.leases.nodes import Node, arrived, is_there, present
 from headrace.leases.records import LeaseSpec
@@ -132,7 +132,7 @@ class Fleet:
     ) -> list[Result]:
         """Run one call on each node, all at once; each holds its node.
 
-        A call asks `headrace.leases.held.wanted` whether to go on; it is killed otherwise.
+        A call asks `cancellable_call.wanted` whether to go on; it is killed otherwise.
 
         Args:
             function: Function of a module that the nodes can import.
@@ -240,8 +240,9 @@ class Fleet:
         **options: Any,
     ) -> Future:
         key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
-        wrapped = (function, arguments, key, held.GRACE_S)
-        return self._submit(held.hold, wrapped, key=key, resources={resource: 1}, **options)
+        options |= {"key": key, "resources": {resource: 1}}
+        wrapped = (function, arguments, key, cancellable_call.GRACE_S)
+        return self._submit(cancellable_call.hold, wrapped, **options)
 
     def _submit(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any

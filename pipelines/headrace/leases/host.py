@@ -23,7 +23,7 @@ from headrace.leases.backends import Backend, Cluster, backend
 from headrace.leases.drivers import Drivers
 from headrace.leases.guard import Guard
 from headrace.leases.heartbeat import beat
-from headrace.leases.lifetime import Life, ends_at, why_close
+from headrace.leases.lifetime import LeaseClock, ends_at, why_close
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.leases.timeouts import TIMED_OUT
 from headrace.processes import ProcessIdentity, tell_children
@@ -130,10 +130,10 @@ class Host:
         elif self._idle_since_s is None:
             self._idle_since_s = time.monotonic()
 
-    def _life(self) -> Life:
+    def _life(self) -> LeaseClock:
         owner = self._spec.owner
         gone = owner is not None and owner.is_here and not owner.is_alive
-        return Life(
+        return LeaseClock(
             now_s=time.monotonic(),
             ends_s=self._ends_s,
             idle_since_s=self._idle_since_s,

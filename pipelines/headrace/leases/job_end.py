@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from headrace.batch.jobs import JobSight, JobView, overdue_view
+from headrace.batch.jobs import JobStatus, JobView, overdue_view
 from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError
 from headrace.leases.records import LeaseSpec
@@ -13,7 +13,7 @@ from headrace.storage.layout import LeaseFolder
 logger = logging.getLogger(__name__)
 
 
-def overdue(seen: JobSight, folder: LeaseFolder, spec: LeaseSpec, system: str) -> JobView | None:
+def overdue(seen: JobStatus, folder: LeaseFolder, spec: LeaseSpec, system: str) -> JobView | None:
     """A job that runs, and whose host should have reported long ago."""
     timeout_s = spec.role.start_timeout + spec.lost_after_s
     since = seen.running_since
@@ -22,7 +22,7 @@ def overdue(seen: JobSight, folder: LeaseFolder, spec: LeaseSpec, system: str) -
     return overdue_view(seen, system, timeout_s)
 
 
-def with_books(system: BatchSystem, seen: JobSight) -> JobSight:
+def with_books(system: BatchSystem, seen: JobStatus) -> JobStatus:
     """Add what only the books tell, where there are any."""
     if seen.is_from_books:
         return seen

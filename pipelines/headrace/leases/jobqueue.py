@@ -14,7 +14,7 @@ from typing import Any
 import dask
 from distributed.deploy.spec import ProcessInterface
 
-from headrace.batch.jobs import JobSight, JobSpec, JobState
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.submitting import JobRecord
 from headrace.leases.avoidance import is_nodes_fault
 from headrace.leases.lifetime import leaving_s
@@ -78,7 +78,7 @@ class PoolJob(Job):  # type: ignore[misc]
         self.spec = spec
         self.record: JobRecord | None = None
         """What the batch system knows it by; None until it was submitted."""
-        self.sight = JobSight(job_id="", state=JobState.PENDING)
+        self.job_status = JobStatus(job_id="", state=JobState.PENDING)
         """What the batch system told last."""
         self.asked_s = 0.0
         """When it was submitted."""
@@ -114,10 +114,10 @@ class PoolJob(Job):  # type: ignore[misc]
         share = 1 - _STAGGER * (self.request.serial * 0.618 % 1)
         self.retire_s = (life_s - leaving_s(life_s)) * share
 
-    def take(self, sight: JobSight) -> None:
+    def take(self, status: JobStatus) -> None:
         """Take up what the batch system tells."""
-        self.sight = sight
-        self.host = sight.nodes[0] if sight.nodes else self.host
+        self.job_status = status
+        self.host = status.nodes[0] if status.nodes else self.host
 
     def see(self, worker: Any, now_s: float) -> None:
         """Take up what the scheduler tells."""
@@ -126,28 +126,28 @@ class PoolJob(Job):  # type: ignore[misc]
             stage = Stage.BUSY if worker.processing else Stage.IDLE
             self.joined_s = self.joined_s or now_s
             self.is_bound = any(task.worker_restrictions for task in worker.processing)
-        elif self.joined_s is None and self.sight.state is JobState.PENDING:
+        elif self.joined_s is None and self.job_status.state is JobState.PENDING:
             stage = Stage.QUEUED
         if stage is not self.stage:
             self.stage, self.since_s = stage, now_s
 
     @property
-    def is_vain(self) -> bool:
+    def never_starts(self) -> bool:
         """Whether it waits for what waiting does not bring."""
-        return self.sight.never_starts and self.leaving_s is None
+        return self.job_status.never_starts and self.leaving_s is None
 
     @property
     def is_kept_from_nodes(self) -> bool:
         """Whether it waits since it must not get some nodes, and the others are down or drained."""
         is_asked = bool(self.request.exclude) and self.leaving_s is None
-        return is_asked and self.sight.nodes_are_out
+        return is_asked and self.job_status.nodes_are_out
 
     def speaks_against_node(self, now_s: float) -> bool:
         """Whether what its job did, or did not do, is a fault of the node."""
-        if not self.sight.state.is_final:
+        if not self.job_status.state.is_final:
             return self.joined_s is None
         here_s = None if self.joined_s is None else now_s - self.joined_s
-        return is_nodes_fault(self.sight.state, here_s)
+        return is_nodes_fault(self.job_status.state, here_s)
 
     def node(self, now_s: float) -> PoolNode:
         """What decisions need to know."""

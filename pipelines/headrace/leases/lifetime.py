@@ -36,7 +36,7 @@ def ends_at(lifetime_s: float, now: float, job_started: str | None) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class LeaseClock:
     """What the host sees of its lease at one moment; times on one clock, in seconds."""
 
     now_s: float
@@ -59,7 +59,7 @@ class Life:
     """Name of the signal that asked the host to end."""
 
 
-def why_close(life: Life) -> str | None:
+def why_close(life: LeaseClock) -> str | None:
     """Why the lease ends now; None when it goes on."""
     if life.asked is not None:
         return life.asked.strip() or "asked to close"

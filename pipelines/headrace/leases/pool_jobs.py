@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.batch.gate import Gate
 from headrace.batch.job_log import end_of, queue_log
 from headrace.batch.jobs import JobSpec
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord
 from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError
@@ -41,7 +41,7 @@ class NodeRequest:
 class Queue:
     """Where the jobs of a pool wait."""
 
-    gate: Gate
+    gate: SubmissionGate
     """The way into it."""
     node_job: Callable[[NodeRequest], JobSpec]
     """The job of a node."""
@@ -144,7 +144,7 @@ def _job_ids(system: BatchSystem, folder: LeaseFolder) -> list[str]:
     records = [read_record(file, JobRecord) for file in folder.jobs.glob("*.json")]
     found = {record.job_id for record in records if record is not None}
     for intent in folder.jobs.glob("*.submitting"):
-        found.update(sight.job_id for sight in system.find(intent.read_text()))
+        found.update(status.job_id for status in system.find(intent.read_text()))
     return sorted(found)
 
 

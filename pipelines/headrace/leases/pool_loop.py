@@ -11,20 +11,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distributed import Scheduler
-
-from headrace.batch.board import sights
-from headrace.batch.gate import Gate
 from headrace.batch.jobs import view_of
+from headrace.batch.queue_snapshot import job_statuses
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
 from headrace.leases.cluster import demand
+from headrace.leases.failure_tracker import FailureTracker
 from headrace.leases.jobqueue import PoolJob
 from headrace.leases.pool_jobs import NodeRequest, last_words, record_file
 from headrace.leases.pool_members import lack, node_jobs
 from headrace.leases.records import LeaseSpec, PoolRecord
 from headrace.leases.resources import WAITS
-from headrace.leases.scaling import Moves, Stage, Wish, moves, staying_nodes
-from headrace.leases.setbacks import Setbacks
+from headrace.leases.scaling import ScalingInput, ScalingPlan, Stage, plan, staying_nodes
 from headrace.leases.timeouts import TIMED_OUT
 from headrace.storage.layout import LeaseFolder
 
@@ -49,13 +47,16 @@ class PoolLoop:
         gate: The way into the queue.
     """
 
-    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, pool: NodePool, gate: Gate) -> None:
+    def __init__(
+        self, folder: LeaseFolder, spec: LeaseSpec, pool: NodePool, gate: SubmissionGate
+    ) -> None:
         self._folder = folder
         self._role = spec.role
         self._pool = pool
         self._gate = gate
         powerless = f"{gate.system.name} cannot leave nodes out"
-        self._setbacks = Setbacks(spec.exclude, "" if self._role.leaves_nodes_out else powerless)
+        can_leave_out = self._role.leaves_nodes_out
+        self._failures = FailureTracker(spec.exclude, "" if can_leave_out else powerless)
         self._wanted = 0
         self._num_submitted = 0
         self._surplus_since_s: float | None = None
@@ -68,10 +69,6 @@ class PoolLoop:
         self._first_node_at: float | None = None
 
     @property
-    def _scheduler(self) -> Scheduler:
-        return self._pool.scheduler
-
-    @property
     def _jobs(self) -> dict[int, PoolJob]:
         """Jobs that were submitted and have not ended, by the places of their nodes."""
         jobs = self._pool.workers.values()
@@ -80,13 +77,13 @@ class PoolLoop:
     @property
     def failure(self) -> HeadraceError | None:
         """Why there can be no nodes; None as long as there can."""
-        return self._setbacks.failure
+        return self._failures.failure
 
     async def run(self) -> None:
         """Do so until there can be no nodes."""
         while self.failure is None:
             await self._look()
-            await self._lose_hope()
+            await self._fail_if_exhausted()
             if self.failure is None:
                 await self._act(self._decide())
             await self._publish()
@@ -109,28 +106,32 @@ class PoolLoop:
         jobs = list(self._jobs.values())
         records = [job.record for job in jobs if job.record is not None]
         gate = self._gate
-        told = await asyncio.to_thread(sights, gate.system, gate.leases, records, gate.batch.poll)
-        workers = {str(state.name): state for state in self._scheduler.workers.values()}
+        told = await asyncio.to_thread(
+            job_statuses, gate.system, gate.leases, records, gate.batch.poll
+        )
+        workers = {str(state.name): state for state in self._pool.scheduler.workers.values()}
         now_s = time.monotonic()
         for job in jobs:
             job.take(told[job.job_id])
             worker = workers.get(job.name)
-            if job.sight.state.is_final:
+            if job.job_status.state.is_final:
                 await self._end(job, worker)
                 continue
             job.see(worker, now_s)
             if worker is not None:
                 self._first_node_at = self._first_node_at or time.time()
-                self._setbacks.see(job, now_s)
+                self._failures.see(job, now_s)
         await self._end_overdue(now_s)
 
     async def _end(self, job: PoolJob, worker: Any) -> None:
-        why = view_of(job.sight, self._gate.system.name).why
+        why = view_of(job.job_status, self._gate.system.name).why
         logger.info("%s: %s", job.name, why)
         if job.leaving_s is None:
-            self._setbacks.strike(job, why, last_words(self._folder, job.request.serial))
+            self._failures.record_failure(job, why, last_words(self._folder, job.request.serial))
         if worker is not None:  # its node has gone without a word; its name is needed again
-            await self._scheduler.remove_worker(worker.address, stimulus_id="headrace-job-ended")
+            await self._pool.scheduler.remove_worker(
+                worker.address, stimulus_id="headrace-job-ended"
+            )
         record_file(self._folder, job.request.serial).unlink(missing_ok=True)
         await self._pool.drop(job)
 
@@ -141,43 +142,43 @@ class PoolLoop:
                 continue
             logger.warning("The job of %s %s; cancelling it", job.name, what)
             if job.leaving_s is None:
-                self._setbacks.strike(job, f"{self._why(job)}; it {what}")
+                self._failures.record_failure(job, f"{self._why(job)}; it {what}")
             await self._cancel([job])
 
-    async def _lose_hope(self) -> None:
+    async def _fail_if_exhausted(self) -> None:
         jobs = self._jobs.values()
         if any(job.stage.is_here for job in jobs):
             return
-        for job in [each for each in jobs if each.is_vain]:
-            if not self._setbacks.never_start(job, self._why(job)):
+        for job in [each for each in jobs if each.never_starts]:
+            if not self._failures.never_start(job, self._why(job)):
                 return
             await self._cancel([job])
-        await self._cancel(self._setbacks.find_stuck(jobs, time.monotonic()))
-        self._setbacks.lose_hope()
+        await self._cancel(self._failures.find_stuck(jobs, time.monotonic()))
+        self._failures.fail_if_exhausted()
 
-    def _decide(self) -> Moves:
+    def _decide(self) -> ScalingPlan:
         now_s = time.monotonic()
         nodes = [job.node(now_s) for job in self._jobs.values()]
-        asked = max(int(self._scheduler.adaptive_target()), demand(self._scheduler))
+        asked = max(int(self._pool.scheduler.adaptive_target()), demand(self._pool.scheduler))
         self._wanted = min(asked, self._role.nodes)
         if self._wanted >= len(staying_nodes(nodes)):
             self._surplus_since_s = None
         elif self._surplus_since_s is None:
             self._surplus_since_s = now_s
-        wish = Wish(
+        given = ScalingInput(
             now_s=now_s,
             nodes=self._wanted,
             most=self._role.nodes,
             keep_s=self._role.keep_nodes,
             surplus_since_s=self._surplus_since_s,
         )
-        found = moves(nodes, wish, self._setbacks.faults)
+        found = plan(nodes, given, self._failures.faults)
         return found if now_s >= self._paused_until_s else replace(found, submit=0)
 
-    async def _act(self, found: Moves) -> None:
+    async def _act(self, found: ScalingPlan) -> None:
         jobs = self._jobs
         if found.cancel:
-            self._setbacks.waste()
+            self._failures.waste()
             await self._cancel([jobs[number] for number in found.cancel])
         if found.retire:
             await self._send_away([jobs[number] for number in found.retire])
@@ -192,10 +193,10 @@ class PoolLoop:
             job.leaving_s = time.monotonic()
         names = [job.name for job in jobs]
         logger.info("Sending away %s", ", ".join(names))
-        retired = self._scheduler.retire_workers(names=names, close_workers=True, remove=True)
+        retired = self._pool.scheduler.retire_workers(names=names, close_workers=True, remove=True)
         with suppress(*TIMED_OUT):
             await asyncio.wait_for(retired, _LEAVE_S)
-        left = {str(worker.name): worker for worker in self._scheduler.workers.values()}
+        left = {str(worker.name): worker for worker in self._pool.scheduler.workers.values()}
         for job in jobs:
             worker = left.get(job.name)
             if worker is None:
@@ -204,7 +205,7 @@ class PoolLoop:
                 job.leaving_s = None  # it holds what no other node could take
                 continue
             logger.info("%s holds what no other node could take; it is made again", job.name)
-            await self._scheduler.remove_worker(
+            await self._pool.scheduler.remove_worker(
                 worker.address, stimulus_id="headrace-node-is-old", expected=True
             )
 
@@ -224,7 +225,7 @@ class PoolLoop:
                 if not self._is_closing:
                     await self._submit_one()
         except JobRefusedError as error:
-            self._setbacks.refuse(error)
+            self._failures.refuse(error)
         except QueueFullError as error:
             self._pause(error.what, _TURN_S)
         except BatchError as error:
@@ -247,7 +248,7 @@ class PoolLoop:
             await self._pool.drop(job)
             if not job.request.exclude or isinstance(error, QueueFullError):
                 raise
-            self._setbacks.take_all_nodes(error.what)
+            self._failures.take_all_nodes(error.what)
             return
         self._num_submitted += 1
         job.submitted(record, now_s)
@@ -257,32 +258,32 @@ class PoolLoop:
         free = next(number for number in itertools.count() if number not in self._jobs)
         left_s = self._started_s + self._role.lifetime_s - now_s
         life_s = max(min(self._role.node_lifetime or left_s, left_s), 1.0)
-        self._setbacks.forgive(now_s)
+        self._failures.forgive(now_s)
         return NodeRequest(
             serial=self._num_submitted + 1,
             number=free,
             time_limit_s=life_s,
-            exclude=self._setbacks.avoidance.nodes,
+            exclude=self._failures.avoidance.nodes,
         )
 
     async def _publish(self) -> None:
         record = self._record()
-        self._scheduler.task_metadata[WAITS] = record.waits_for
+        self._pool.scheduler.task_metadata[WAITS] = record.waits_for
         if record != self._told:
             self._told = record
             await asyncio.to_thread(self._pool.tell, record)
 
     def _record(self) -> PoolRecord:
         jobs, system = list(self._jobs.values()), self._gate.system.name
-        avoidance = self._setbacks.avoidance
+        avoidance = self._failures.avoidance
         return PoolRecord(
             jobs=node_jobs(jobs, system),
             waits_for=lack(jobs, self._wanted, system, self._trouble(), avoidance.nodes),
             first_node_at=self._first_node_at,
-            ended=self._setbacks.ended,
+            ended=self._failures.ended,
             avoids=avoidance.avoided,
             takes_all=avoidance.lifted if avoidance.blamed else "",
-            failure=self._setbacks.view,
+            failure=self._failures.view,
         )
 
     def _trouble(self) -> str:
@@ -290,8 +291,8 @@ class PoolLoop:
             return "a job is being submitted"
         if time.monotonic() < self._paused_until_s:
             return self._paused_for
-        setbacks = self._setbacks
-        return setbacks.last_end.partition("\n")[0] if setbacks.faults.strikes else ""
+        failures = self._failures
+        return failures.last_end.partition("\n")[0] if failures.faults.strikes else ""
 
     def _why(self, job: PoolJob) -> str:
-        return view_of(job.sight, self._gate.system.name).why
+        return view_of(job.job_status, self._gate.system.name).why

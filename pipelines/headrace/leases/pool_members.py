@@ -22,7 +22,7 @@ def node_jobs(members: Sequence[PoolJob], system: str) -> tuple[NodeJob, ...]:
             node=str(member.name),
             job_id=member.job_id,
             stage="leaving" if member.leaving_s is not None else member.stage.value,
-            why=view_of(member.sight, system).why,
+            why=view_of(member.job_status, system).why,
         )
         for member in sorted(members, key=lambda each: each.request.number)
     )
@@ -48,7 +48,7 @@ def lack(
         return ""
     what = trouble
     if queued:
-        details = waits_for(queued[0].sight, system)
+        details = waits_for(queued[0].job_status, system)
         what = f"{len(queued)} pending{f': {details}' if details else ''}"
     without = f" (without {', '.join(avoided)}, where jobs failed)" if avoided else ""
     return f"{num_here} of {wanted} nodes; {what}{without}"

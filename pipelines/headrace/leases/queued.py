@@ -9,8 +9,6 @@ import os
 import sys
 from functools import partial
 
-from headrace.batch.board import final_sight, look, sight
-from headrace.batch.gate import Gate
 from headrace.batch.job_log import end_of, with_log
 from headrace.batch.jobs import (
     JobSpec,
@@ -20,6 +18,8 @@ from headrace.batch.jobs import (
     put_back_view,
     view_of,
 )
+from headrace.batch.queue_snapshot import final_status, job_status, look
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord, intent_of, recovered
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
@@ -107,7 +107,7 @@ class BatchBackend:
         if record is None:
             return None
         system = system_of(spec.role)
-        seen = sight(system, folder.path.parent, record, spec.role.batch.poll)
+        seen = job_status(system, folder.path.parent, record, spec.role.batch.poll)
         return overdue(seen, folder, spec, system.name) or view_of(seen, system.name)
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
@@ -123,14 +123,16 @@ class BatchBackend:
         if record is None:
             return None
         system = system_of(spec.role)
-        late = overdue(sight(system, folder.path.parent, record, 0.0), folder, spec, system.name)
+        late = overdue(
+            job_status(system, folder.path.parent, record, 0.0), folder, spec, system.name
+        )
         if late is not None:
             return late
         seen = with_books(system, look(system, record))
         if put_back(seen, has_started=folder.host.exists()):
             return put_back_view(seen, system.name)
         if not seen.state.is_final:
-            ended = final_sight(system, record, _ENDING_S, or_never=True)
+            ended = final_status(system, record, _ENDING_S, or_never=True)
             if ended is None:
                 return None
             seen = with_books(system, ended)
@@ -243,8 +245,8 @@ def _has_host_here(spec: LeaseSpec) -> bool:
     return spec.role.kind == "pool" and spec.role.host == "control"
 
 
-def _gate(folder: LeaseFolder, spec: LeaseSpec) -> Gate:
-    return Gate(system_of(spec.role), folder.path.parent, spec.role.batch)
+def _gate(folder: LeaseFolder, spec: LeaseSpec) -> SubmissionGate:
+    return SubmissionGate(system_of(spec.role), folder.path.parent, spec.role.batch)
 
 
 def job_name(folder: LeaseFolder) -> str:
@@ -265,10 +267,10 @@ def _job_ids(folder: LeaseFolder, system: BatchSystem) -> list[str]:
 def _end(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> bool:
     """End a job; one whose host has said goodbye gets a moment to end by itself."""
     grace_s = _LEAVING_S if folder.closed.exists() else 0.0
-    if final_sight(system, record, grace_s) is not None:
+    if final_status(system, record, grace_s) is not None:
         return False
     system.cancel([record.job_id])
-    if final_sight(system, record, _CANCEL_TIMEOUT_S) is None:
+    if final_status(system, record, _CANCEL_TIMEOUT_S) is None:
         raise BatchError(
             f"{system.name} job {record.job_id} was cancelled and has not ended "
             f"after {_CANCEL_TIMEOUT_S:g} s",

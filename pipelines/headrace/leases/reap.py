@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from headrace.errors import StepError
 from headrace.leases import client
+from headrace.leases.lease_status import lease_status
 from headrace.leases.marks import marked
 from headrace.leases.records import LeaseSpec
 from headrace.leases.second_look import sure_states
-from headrace.leases.sight import sight
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder
@@ -67,7 +67,7 @@ def _readable(known: Iterable[LeaseFolder]) -> Iterator[tuple[LeaseFolder, Lease
     for folder in known:
         try:
             spec = read_record(folder.spec, LeaseSpec)
-            sight(folder)
+            lease_status(folder)
         except StepError as error:
             logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
             continue

@@ -55,7 +55,7 @@ class PoolNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class ScalingInput:
     """What a pool shall be; times on the clock of its nodes, in seconds."""
 
     now_s: float
@@ -71,7 +71,7 @@ class Wish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moves:
+class ScalingPlan:
     """What is done now."""
 
     submit: int = 0
@@ -141,25 +141,25 @@ class Faults:
         return replace(self, unused=0) if self.unused else self
 
 
-def moves(nodes: Sequence[PoolNode], wish: Wish, faults: Faults) -> Moves:
+def plan(nodes: Sequence[PoolNode], given: ScalingInput, faults: Faults) -> ScalingPlan:
     """What to do now.
 
     Args:
         nodes: All nodes whose jobs have not ended.
-        wish: What the pool shall be.
+        given: What the pool shall be.
         faults: What went wrong lately.
     """
     old = [node.number for node in nodes if _is_over(node)]
     staying = staying_nodes(nodes)
-    wanted = min(wish.nodes, wish.most)
-    lacking = min(wanted - len(staying), wish.most - len(nodes))
+    wanted = min(given.nodes, given.most)
+    lacking = min(wanted - len(staying), given.most - len(nodes))
     if faults.strikes > 1:  # one job at a time shows whether it is better now
         on_trial = any(not node.stage.is_here for node in staying)
         lacking = min(lacking, 0 if on_trial else 1)
-    if wish.now_s < faults.submit_after_s:
+    if given.now_s < faults.submit_after_s:
         lacking = 0
-    cancel, idle = _unwanted(staying, len(staying) - wanted, wish)
-    return Moves(submit=max(lacking, 0), cancel=cancel, retire=(*old, *idle))
+    cancel, idle = _unwanted(staying, len(staying) - wanted, given)
+    return ScalingPlan(submit=max(lacking, 0), cancel=cancel, retire=(*old, *idle))
 
 
 def given_up(faults: Faults, last_end: str) -> tuple[LeaseError, FailureClass]:
@@ -188,16 +188,16 @@ def _is_over(node: PoolNode) -> bool:
 
 
 def _unwanted(
-    staying: Sequence[PoolNode], surplus: int, wish: Wish
+    staying: Sequence[PoolNode], surplus: int, given: ScalingInput
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Nodes too many: those in the queue to cancel, and the idle ones to send away."""
-    if surplus <= 0 or wish.surplus_since_s is None:
+    if surplus <= 0 or given.surplus_since_s is None:
         return (), ()
-    if wish.now_s - wish.surplus_since_s < wish.keep_s:
+    if given.now_s - given.surplus_since_s < given.keep_s:
         return (), ()
     queued = [node for node in staying if node.stage is Stage.QUEUED]
     queued = sorted(queued, key=lambda node: -node.since_s)[:surplus]
     idle = [node for node in staying if node.stage is Stage.IDLE]
-    idle = [node for node in idle if wish.now_s - node.since_s >= wish.keep_s]
+    idle = [node for node in idle if given.now_s - node.since_s >= given.keep_s]
     idle = sorted(idle, key=lambda node: node.since_s)[: surplus - len(queued)]
     return tuple(node.number for node in queued), tuple(node.number for node in idle)

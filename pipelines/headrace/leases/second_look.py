@@ -10,8 +10,8 @@ import os
 import time
 from collections.abc import Mapping
 
+from headrace.leases.lease_status import decide, lease_status
 from headrace.leases.records import LeaseSpec
-from headrace.leases.sight import decide, sight
 from headrace.states import LeaseState
 from headrace.storage.atomic import look_afresh, read_record, read_text
 from headrace.storage.layout import LeaseFolder
@@ -40,12 +40,12 @@ def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseS
     Args:
         leases: For each lease, the seconds without a heartbeat after which it counts as lost.
     """
-    sights = {folder: sight(folder) for folder in leases}
-    states = {each: decide(sights[each], leases[each]) for each in leases}
+    statuses = {folder: lease_status(folder) for folder in leases}
+    states = {each: decide(statuses[each], leases[each]) for each in leases}
     silent = {
         each: read_text(each.heartbeat)
         for each, state in states.items()
-        if state is LeaseState.LOST and not sights[each].is_certain
+        if state is LeaseState.LOST and not statuses[each].is_certain
     }
     pause_s = _BEATS * max(map(_beat_s, silent), default=0.0) / _LOOKS
     for _ in range(_LOOKS):
@@ -55,7 +55,7 @@ def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseS
         if not silent:
             break
         _wait(pause_s)
-    return states | {each: decide(sight(each), leases[each]) for each in silent}
+    return states | {each: decide(lease_status(each), leases[each]) for each in silent}
 
 
 def _gives_a_sign(folder: LeaseFolder, lost_after_s: float, known_beat: str | None) -> bool:
@@ -63,7 +63,7 @@ def _gives_a_sign(folder: LeaseFolder, lost_after_s: float, known_beat: str | No
     beat = read_text(folder.heartbeat)
     if beat is not None and beat != known_beat:  # by whatever clock
         return True
-    return decide(sight(folder), lost_after_s).is_active or _is_being_started(folder)
+    return decide(lease_status(folder), lost_after_s).is_active or _is_being_started(folder)
 
 
 def _is_being_started(folder: LeaseFolder) -> bool:

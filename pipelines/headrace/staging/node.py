@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import StepCancelledError
-from headrace.leases.held import wanted
+from headrace.leases.cancellable_call import wanted
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.record import Record
 from headrace.storage.atomic import read_record, write_record

@@ -16,7 +16,7 @@ from headrace.data.loader import BatchLoader
 from headrace.data.seeding import seed_at
 from headrace.errors import NotFiniteLossError
 from headrace.storage.atomic import write_if_room
-from headrace.training.beats import Beat
+from headrace.training.rank_heartbeat import Beat
 from headrace.training.records import TrainingProgress
 
 _INTERVAL_S = 1.0

@@ -26,7 +26,7 @@ def launcher_command(
         sys.executable,
         "-u",
         "-m",
-        "headrace.training.placed",
+        "headrace.training.mpi_rank",
         str(nodes[0].launch.folder.path),
     )
     return (

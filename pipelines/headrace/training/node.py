@@ -21,9 +21,9 @@ from headrace.storage.packed import read_manifest_at
 from headrace.training.data import data_on_node
 from headrace.training.data_watch import DataWatch
 from headrace.training.launch import interface_of, rank_children, rank_spec
+from headrace.training.mpi_launch import run_together
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
 from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady, Streamed
-from headrace.training.together import run_together
 from headrace.training.watch import run_watched, tell_failure
 
 

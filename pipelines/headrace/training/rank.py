@@ -28,7 +28,6 @@ from headrace.storage.fetching import Brought
 from headrace.storage.gang_store import Traffic
 from headrace.storage.layout import RunFolder
 from headrace.training import checkpoints
-from headrace.training.beats import Beat
 from headrace.training.callbacks import (
     LossGuard,
     ProgressWriter,
@@ -41,6 +40,7 @@ from headrace.training.failures import describe
 from headrace.training.launch_folder import LaunchFolder
 from headrace.training.meeting import meet
 from headrace.training.pausing import StopInTime, TrainingPausedError
+from headrace.training.rank_heartbeat import Beat
 from headrace.training.records import RankSpec, Streamed, TrainingOutcome
 from headrace.training.rounds import spared_steps
 from headrace.training.trainer import TrainerParts, build_loggers, build_trainer

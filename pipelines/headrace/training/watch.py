@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headrace.leases.held import wanted
+from headrace.leases.cancellable_call import wanted
 from headrace.steps.children import (
     Child,
     ChildEnd,
@@ -20,9 +20,9 @@ from headrace.steps.children import (
 from headrace.steps.oom import KILLED, NEXT_STEP, num_memory_kills
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.layout import StepFolder
-from headrace.training.beats import read_beat
 from headrace.training.failures import script_failure
 from headrace.training.launch import rank_name
+from headrace.training.rank_heartbeat import read_beat
 from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
 
 GRACE_S = 3.0

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from headrace.batch.commands import Answer, LocalCommands
 from headrace.batch.hosts import SshHosts, render
-from headrace.batch.jobs import JobSight, JobSpec, JobState
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
@@ -136,6 +136,6 @@ def _spec(folder: Path, **changes: Any) -> JobSpec:
     return JobSpec(**{**given, **changes})
 
 
-def _ended(system: SshHosts, name: str) -> JobSight | None:
+def _ended(system: SshHosts, name: str) -> JobStatus | None:
     seen = system.poll([name])[name]
     return seen if seen.state.is_final else None

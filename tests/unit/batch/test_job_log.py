@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.batch.job_log import with_log
-from headrace.batch.jobs import JobSight, JobState
+from headrace.batch.jobs import JobState, JobStatus
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from headrace.batch.jobs import JobSight, JobState
 )
 def test_lack_of_memory(line: str, is_memory: bool):
     """peers 41: told apart also where the books say no more than FAILED."""
-    failed = JobSight(job_id="3", state=JobState.FAILED, reason="JobLaunchFailure")
+    failed = JobStatus(job_id="3", state=JobState.FAILED, reason="JobLaunchFailure")
     told = with_log(failed, f"2026-01-01 INFO before\n{line}\nsrun: forcing job termination\n")
     assert (told.state is JobState.OUT_OF_MEMORY) == is_memory
     assert told.reason == (line if is_memory else "JobLaunchFailure")
 
 
 def test_other_ends_stay_what_they_are():
-    ended = JobSight(job_id="3", state=JobState.PREEMPTED)
+    ended = JobStatus(job_id="3", state=JobState.PREEMPTED)
     assert with_log(ended, "slurmstepd: error: Exceeded job memory limit\n") is ended

@@ -8,9 +8,9 @@ import pytest
 
 from headrace.batch.commands import Answer
 from headrace.batch.jobs import (
-    JobSight,
     JobSpec,
     JobState,
+    JobStatus,
     failure_class,
     put_back,
     put_back_view,
@@ -189,7 +189,7 @@ def test_the_expected_start_is_told_in_the_readers_time_zone(
     """Never a guess: when Slurm does not know, that is said."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
-    sight = JobSight(
+    status = JobStatus(
         job_id="7",
         state=JobState.PENDING,
         reason="Resources",
@@ -197,7 +197,7 @@ def test_the_expected_start_is_told_in_the_readers_time_zone(
         seen_at=1767261600.0,  # 1 January 2026, 10:00 UTC
     )
     try:
-        assert view_of(sight, "Slurm").why == f"Slurm job 7 is pending: Resources, {told}"
+        assert view_of(status, "Slurm").why == f"Slurm job 7 is pending: Resources, {told}"
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -250,9 +250,9 @@ def test_which_nodes_have_failed():
 def test_words_for_users():
     cancelled = view_of(parse_sacct("7|CANCELLED by 1000|None|None|n"), "Slurm")
     assert cancelled.why == "Slurm job 7 ended: cancelled: by user 1000"
-    waiting = JobSight(job_id="7", state=JobState.PENDING, reason="Resources", starts_at=0.0)
+    waiting = JobStatus(job_id="7", state=JobState.PENDING, reason="Resources", starts_at=0.0)
     assert view_of(waiting, "Slurm").why.startswith("Slurm job 7 is pending: Resources, expected ")
-    never = JobSight(job_id="7", state=JobState.PENDING, reason="BadX", never_starts=True)
+    never = JobStatus(job_id="7", state=JobState.PENDING, reason="BadX", never_starts=True)
     assert view_of(never, "Slurm").why == "Slurm job 7 can never start: BadX"
     assert view_of(never, "Slurm").failure_class is FailureClass.USER_ERROR
 

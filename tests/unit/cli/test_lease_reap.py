@@ -8,7 +8,7 @@ import sys
 from typer.testing import CliRunner
 
 from headrace.cli.app import build
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.runs import RunRequest, create_run
 from headrace.processes import ProcessIdentity
 from headrace.states import StepState
@@ -28,7 +28,7 @@ def test_runs_of_processes_that_have_gone_are_closed(headrace_home):
     answer = CliRunner().invoke(build(), ["lease", "reap"])
     assert answer.exit_code == 0, answer.output
     assert run.run_id in answer.output
-    assert ledger().run(run.run_id).state is StepState.LOST
+    assert open_ledger().run(run.run_id).state is StepState.LOST
     assert "Nothing to reap" in CliRunner().invoke(build(), ["lease", "reap"]).output
 
 
@@ -36,4 +36,4 @@ def test_runs_of_airflow_are_left_to_its_reaper(headrace_home):
     request = RunRequest(recipe="digits", site="laptop", key="k", owner="airflow:dag:run")
     run = create_run(request)
     assert "Nothing to reap" in CliRunner().invoke(build(), ["lease", "reap"]).output
-    assert ledger().run(run.run_id).state is StepState.RUNNING
+    assert open_ledger().run(run.run_id).state is StepState.RUNNING

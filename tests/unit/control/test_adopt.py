@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.control.adopt import adopt
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.leases.records import Ending, LeaseInfo
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
@@ -51,12 +51,12 @@ def test_leases_with_their_states_and_steps(
         f"lease {ready}: ready, run {run.run_id}",
         f"lease {starting}: starting, run {run.run_id}",
     ]
-    rows = {each.lease_id: each for each in ledger().leases(run_id=run.run_id)}
+    rows = {each.lease_id: each for each in open_ledger().leases(run_id=run.run_id)}
     assert rows[starting].state is LeaseState.STARTING
     assert (rows[ready].state, rows[ready].job_ids) == (LeaseState.READY, ("7",))
     assert (rows[ready].dashboard_url, rows[ready].ready_at) == ("http://d", 5.0)
     ended = rows[over.lease_id]
     assert (ended.state, ended.why_ended) == (LeaseState.CLOSED, "done")
-    attempts = ledger().attempts(run.run_id)
+    attempts = open_ledger().attempts(run.run_id)
     assert [each.state for each in attempts] == [StepState.LOST, StepState.SUCCEEDED]
     assert adopt(site) == ()

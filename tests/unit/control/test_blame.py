@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.control.blame import bad_nodes, not_the_nodes
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.leases.preflight import Check, NodeReport, report_file
 from headrace.leases.records import BadNodes
 from headrace.storage.atomic import write_record
@@ -26,7 +26,7 @@ def test_what_fails_in_the_same_way_again_blames_no_node(
 ) -> None:
     run = make_run()
     lease_on_disk(run, "gpu")
-    (row,) = ledger().leases(run_id=run.run_id)
+    (row,) = open_ledger().leases(run_id=run.run_id)
     rows = [row.model_copy(update={"lease_id": f"l{number}"}) for number in range(len(problems))]
     for each, problem in zip(rows, problems, strict=True):
         folder = run.lease_folder(each.lease_id)

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from headrace.control import execute as module
-from headrace.control.books import ledger
 from headrace.control.execute import execute
 from headrace.control.flow import steps_of
+from headrace.control.ledgers import open_ledger
 from headrace.control.retrying import MAX_FAILURES
 from headrace.errors import LeaseError, LeaseLostError, StorageFullError
 from headrace.leases.heartbeat import beat
@@ -35,15 +35,15 @@ def test_a_run_that_is_interrupted_while_it_waits_for_room_is_cancelled_and_leav
 
     with pytest.raises(KeyboardInterrupt):
         execute(run, interrupted)
-    assert ledger().run(run.run_id).state is StepState.CANCELLED
-    assert ledger().attempts(run.run_id) == ()
-    assert [row.lease_id for row in ledger().active_leases()] == held
+    assert open_ledger().run(run.run_id).state is StepState.CANCELLED
+    assert open_ledger().attempts(run.run_id) == ()
+    assert [row.lease_id for row in open_ledger().active_leases()] == held
 
 
 def test_an_interrupted_run_has_no_open_attempt_in_the_ledger():
     run = make_run()
     attempt_row_of(run, "pack", lease_on_disk(run, host=ProcessIdentity.of()))
-    ledger().set_lease_state(f"{run.run_id}-cpu-1", LeaseState.CLOSED, ended_at=1.0)
+    open_ledger().set_lease_state(f"{run.run_id}-cpu-1", LeaseState.CLOSED, ended_at=1.0)
 
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -54,7 +54,7 @@ def test_an_interrupted_run_has_no_open_attempt_in_the_ledger():
         lease_on_disk(other, host=ProcessIdentity.of())
     with pytest.raises(KeyboardInterrupt):
         execute(run, interrupted)
-    (row,) = ledger().attempts(run.run_id)
+    (row,) = open_ledger().attempts(run.run_id)
     assert row.state is StepState.LOST
 
 
@@ -70,7 +70,7 @@ def test_a_full_disk_ends_the_run_with_the_file_and_the_way_on(monkeypatch):
     ) as caught:
         execute(run, nothing)
     assert caught.value.hint.endswith(f"headrace resume {run.run_id}")
-    assert ledger().run(run.run_id).state is StepState.FAILED
+    assert open_ledger().run(run.run_id).state is StepState.FAILED
 
 
 class Starting:
@@ -103,7 +103,7 @@ def test_a_lease_that_fails_to_open_is_tried_again(starting):
     run, calls = make_run(), starting(2)
     assert execute(run, nothing) is None
     assert calls.num_calls == 4 + 2
-    assert ledger().run(run.run_id).state is StepState.SUCCEEDED
+    assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
 
 
 def test_each_lease_is_released_after_the_last_step_that_needs_it(starting, monkeypatch):
@@ -122,7 +122,7 @@ def test_a_lease_that_never_opens_ends_the_run(starting):
     with pytest.raises(LeaseError, match="ended before the step"):
         execute(run, nothing)
     assert calls.num_calls == MAX_FAILURES
-    assert ledger().run(run.run_id).state is StepState.FAILED
+    assert open_ledger().run(run.run_id).state is StepState.FAILED
 
 
 def test_a_lease_that_was_taken_for_lost_and_came_back_is_waited_for(monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.steps import Ticket, collect
 from headrace.processes import ProcessIdentity
@@ -31,7 +31,7 @@ def test_the_step_of_the_newest_checkpoint_is_kept(
     run = make_run()
     lease_id = lease_on_disk(run, "gpu", host=ProcessIdentity.of())
     attempt_row_of(run, "train", lease_id)
-    (row,) = ledger().attempts(run.run_id)
+    (row,) = open_ledger().attempts(run.run_id)
     lease = run.lease_folder(lease_id)
     spec = StepSpec(
         key=row.key, kind="train", run_id=run.run_id, name="train", attempt=1,
@@ -52,5 +52,5 @@ def test_the_step_of_the_newest_checkpoint_is_kept(
         lease_folder=str(lease.path), step_folder=str(Path(folder.path)),
     )  # fmt: skip
     collect(run, ticket)
-    (row,) = ledger().attempts(run.run_id)
+    (row,) = open_ledger().attempts(run.run_id)
     assert row.outputs == {KEPT: 24.0, TOTAL: 60.0}

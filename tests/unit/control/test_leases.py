@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.cli.view import remarks
-from headrace.control.books import ledger
 from headrace.control.leases import RELEASED, release
+from headrace.control.ledgers import open_ledger
 from headrace.control.overview import overview
 from headrace.control.runs import Run
 from headrace.leases.records import EndedJob, PoolRecord
@@ -66,7 +66,7 @@ def test_a_step_that_runs_when_its_lease_is_released_counts_as_cancelled(run, le
     assert result.failure is not None
     assert result.failure.message == f"{RELEASED}: released by task release_gang"
     assert not done.cancel.exists()
-    (row,) = ledger().leases(run_id=run.run_id)
+    (row,) = open_ledger().leases(run_id=run.run_id)
     assert (row.state, row.why_ended) == (LeaseState.CLOSED, "asked")
 
 
@@ -80,7 +80,7 @@ def test_nodes_that_a_pool_lost_and_why_stay_in_the_ledger(run, lease_id):
     assert [each.why for each in overview(run.run_id).lost_nodes] == [ended.why]  # it still lives
     release(run, "cpu", "the test is over")
     folder.pool.unlink()
-    (row,) = ledger().leases(run_id=run.run_id)
+    (row,) = open_ledger().leases(run_id=run.run_id)
     assert [each.model_dump() for each in row.lost_nodes] == [ended.model_dump()]
     seen = overview(run.run_id)
     assert [each.why for each in seen.lost_nodes] == [ended.why]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.preview import previews
 from headrace.control.steps import collect, start_step
 from headrace.errors import DataError, HeadraceError, UserError
@@ -66,7 +66,7 @@ def test_a_packed_dataset_is_looked_at_by_plan_and_run(
         previews(recipe, load_site("laptop"))
     with pytest.raises(error, match=words):
         make_run(overrides=asked(folder, *overrides))
-    assert ledger().runs() == ()
+    assert open_ledger().runs() == ()
 
 
 @pytest.mark.parametrize("overrides", [(), ("evaluate=null",)])
@@ -93,7 +93,7 @@ def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path,
     )
     write_record(StepFolder(Path(ticket.step_folder)).result, done)
     result = collect(run, ticket)
-    (row,) = ledger().attempts(run.run_id)
+    (row,) = open_ledger().attempts(run.run_id)
     assert row.state is result.state
     assert json.loads((folder / "manifest.json").read_text())
     if kind == "pack":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.reaper import end_run, reap
 from headrace.leases import client, second_look
 from headrace.leases.heartbeat import beat
@@ -29,15 +29,15 @@ def submitted(run, lease_id, step="pack") -> StepFolder:
         run_folder=str(run.folder.path),
     )  # fmt: skip
     folder = mailbox.submit(run.lease_folder(lease_id), spec)
-    ledger().set_attempt(run.run_id, step, 1, state=StepState.RUNNING, number=folder.number)
+    open_ledger().set_attempt(run.run_id, step, 1, state=StepState.RUNNING, number=folder.number)
     return folder
 
 
 def state_of(run) -> tuple[StepState, list[StepState], list[LeaseState]]:
     return (
-        ledger().run(run.run_id).state,
-        [row.state for row in ledger().attempts(run.run_id)],
-        [row.state for row in ledger().leases(run_id=run.run_id)],
+        open_ledger().run(run.run_id).state,
+        [row.state for row in open_ledger().attempts(run.run_id)],
+        [row.state for row in open_ledger().leases(run_id=run.run_id)],
     )
 
 
@@ -118,7 +118,7 @@ def test_ending_a_run_leaves_no_open_attempt_not_even_one_that_was_never_submitt
         [StepState.CANCELLED, StepState.LOST],
         [LeaseState.LOST],
     )
-    pack, train = ledger().attempts(run.run_id)
+    pack, train = open_ledger().attempts(run.run_id)
     assert pack.message == "interrupted"
     assert train.failure_class is FailureClass.LOST
     assert "never submitted" in (train.message or "")

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.control.books import ledger
 from headrace.control.leases import acquire
+from headrace.control.ledgers import open_ledger
 from headrace.control.room import why_no_room
 from headrace.control.runs import Run
 from headrace.control.settling import settle_ended
@@ -48,7 +48,7 @@ def test_leases_that_have_ended_on_disk_hold_no_place(started: list[str]) -> Non
     run = make_run()
     assert acquire(run, "cpu") == f"{run.run_id}-cpu-1"
     assert started == [f"{run.run_id}-cpu-1"]
-    rows = [row for holder in holders for row in ledger().leases(run_id=holder.run_id)]
+    rows = [row for holder in holders for row in open_ledger().leases(run_id=holder.run_id)]
     assert {(row.state, row.why_ended) for row in rows} == {(LeaseState.CLOSED, _GONE_BY_ITSELF)}
 
 
@@ -56,7 +56,7 @@ def test_a_lease_whose_host_died_holds_no_place() -> None:
     holders = [make_run() for _ in range(make_run().site.limits.max_leases)]
     lost = [lease_on_disk(holder) for holder in holders]
     acquire(make_run(), "cpu")
-    assert {ledger().lease(lease_id).state for lease_id in lost} == {LeaseState.LOST}
+    assert {open_ledger().lease(lease_id).state for lease_id in lost} == {LeaseState.LOST}
 
 
 def test_a_lease_that_a_killed_command_never_started_holds_no_place() -> None:
@@ -65,7 +65,7 @@ def test_a_lease_that_a_killed_command_never_started_holds_no_place() -> None:
         lease_id = lease_on_disk(holder)
         shutil.rmtree(holder.lease_folder(lease_id).path)
     acquire(run, "cpu")
-    assert [row.run_id for row in ledger().active_leases()] == [run.run_id]
+    assert [row.run_id for row in open_ledger().active_leases()] == [run.run_id]
 
 
 def test_a_lease_of_the_run_is_used_unless_it_was_lost() -> None:
@@ -90,7 +90,7 @@ def test_a_lease_of_another_machine_that_uses_the_same_ledger_is_left_alone() ->
     shutil.rmtree(holder.site_folder.leases)
     shutil.rmtree(holder.folder.path)
     assert settle_ended() == []
-    assert ledger().lease(lease_id).state is LeaseState.STARTING
+    assert open_ledger().lease(lease_id).state is LeaseState.STARTING
 
 
 def test_who_waits_is_told_who_has_what_since_when_and_how_to_free_it() -> None:
@@ -129,4 +129,4 @@ def test_of_many_that_ask_at_once_no_more_get_a_place_than_there_are() -> None:
     with ThreadPoolExecutor(len(runs)) as pool:
         got = list(pool.map(ask, runs))
     most = runs[0].site.limits.max_leases
-    assert sum(got) == most == len(ledger().active_leases())
+    assert sum(got) == most == len(open_ledger().active_leases())

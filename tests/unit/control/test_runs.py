@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.owners import process_owner
 from headrace.control.runs import finish_run, open_run, take_over_run
 from headrace.errors import HeadraceError, SiteError, StepError, TargetError, UserError
@@ -32,12 +32,12 @@ def test_two_that_ask_at_once_get_one_run(headrace_home):
 
     with ThreadPoolExecutor(2) as pool:
         assert len(set(pool.map(ask, range(2)))) == 1
-    assert len(ledger().runs()) == 1
+    assert len(open_ledger().runs()) == 1
 
 
 def test_the_ledger_is_opened_once():
     """Not a pool of connections for each look at it."""
-    assert ledger() is ledger()
+    assert open_ledger() is open_ledger()
 
 
 def test_an_ended_run_that_is_asked_for_again_belongs_to_who_asks(headrace_home):
@@ -45,7 +45,7 @@ def test_an_ended_run_that_is_asked_for_again_belongs_to_who_asks(headrace_home)
     run = make_run(key="k", owner=ended_owner())
     finish_run(run, StepState.FAILED)
     assert make_run(key="k", owner=AIRFLOW).request.owner == AIRFLOW
-    record = ledger().run(run.run_id)
+    record = open_ledger().run(run.run_id)
     assert (record.owner, record.state) == (AIRFLOW, StepState.RUNNING)
     assert open_run(run.run_id).request.owner == AIRFLOW
 
@@ -77,7 +77,7 @@ def test_what_does_not_fit_the_site_is_refused_at_once(headrace_home, overrides,
         make_run(overrides=overrides)
     assert words in caught.value.what
     assert caught.value.hint
-    assert ledger().runs() == ()
+    assert open_ledger().runs() == ()
     assert not (headrace_home / "runs").exists()
 
 
@@ -107,7 +107,7 @@ def test_a_site_folder_that_cannot_be_written_is_named(headrace_home, tmp_path, 
         make_run()
     assert str(headrace_home) in caught.value.what
     assert "HEADRACE_HOME" in caught.value.hint
-    assert ledger().runs() == ()
+    assert open_ledger().runs() == ()
 
 
 def test_a_run_that_is_worked_on_is_not_taken_over():
@@ -138,7 +138,7 @@ def test_of_two_that_take_over_at_once_one_is_refused():
 
     with ThreadPoolExecutor(2) as pool:
         told = sorted(pool.map(take, ["airflow:one", "airflow:two"]))
-    winner = ledger().run(run.run_id).owner
+    winner = open_ledger().run(run.run_id).owner
     assert winner in told
     refused = next(text for text in told if text != winner)
     assert winner in refused

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from headrace.control.books import ledger
 from headrace.control.leases import acquire
+from headrace.control.ledgers import open_ledger
 from headrace.control.reaper import end_run
 from headrace.control.steps import Ticket, cancel_step, collect, start_step
 from headrace.errors import CapacityError, StepError, StepNotEndedError
@@ -45,11 +45,13 @@ def result(state: StepState, **changes) -> StepResult:
 def test_a_succeeded_step_is_collected_without_a_lease():
     run = make_run()
     attempt_row_of(run, "pack", lease_on_disk(run))
-    ledger().set_attempt(run.run_id, "pack", 1, state=StepState.SUCCEEDED, outputs={"dataset": "d"})
+    open_ledger().set_attempt(
+        run.run_id, "pack", 1, state=StepState.SUCCEEDED, outputs={"dataset": "d"}
+    )
     found = start_step(run, "pack")
     assert isinstance(found, StepResult)
     assert found.outputs == {"dataset": "d"}
-    assert len(ledger().attempts(run.run_id)) == 1
+    assert len(open_ledger().attempts(run.run_id)) == 1
 
 
 def test_a_result_that_nobody_wrote_down_is_collected():
@@ -61,7 +63,7 @@ def test_a_result_that_nobody_wrote_down_is_collected():
     done = result(StepState.SUCCEEDED, outputs={"dataset": "d"})
     write_record(StepFolder(run.lease_folder(ticket.lease_id).step(1).path).result, done)
     assert start_step(run, "pack") == done
-    (row,) = ledger().attempts(run.run_id)
+    (row,) = open_ledger().attempts(run.run_id)
     assert (row.state, row.outputs, row.finished_at) == (StepState.SUCCEEDED, {"dataset": "d"}, 3.0)
 
 
@@ -70,7 +72,7 @@ def test_many_that_start_a_step_at_once_get_one_attempt():
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
     tickets = at_once(4, lambda: start_step(run, "pack"))
     assert len(set(tickets)) == 1
-    (row,) = ledger().attempts(run.run_id)
+    (row,) = open_ledger().attempts(run.run_id)
     assert (row.attempt, row.state, row.number) == (1, StepState.RUNNING, 1)
     assert len(list(mailbox.submitted(run.lease_folder(lease_id)))) == 1
 
@@ -115,7 +117,7 @@ def test_only_a_running_step_is_asked_to_stop():
     start_step(run, "pack")
     assert cancel_step(run, "pack", "why")
     assert run.lease_folder(lease_id).step(1).cancel.read_text() == "why"
-    ledger().set_attempt(run.run_id, "pack", 1, state=StepState.CANCELLED)
+    open_ledger().set_attempt(run.run_id, "pack", 1, state=StepState.CANCELLED)
     assert not cancel_step(run, "pack", "why")
 
 
@@ -129,7 +131,7 @@ def test_a_site_without_room_says_who_holds_its_leases():
     assert "laptop" in caught.value.what
     assert all(lease_id in str(caught.value) for lease_id in held)
     assert caught.value.failure_class.is_retried
-    assert ledger().attempts(run.run_id) == ()
+    assert open_ledger().attempts(run.run_id) == ()
     assert len(list(run.site_folder.leases.iterdir())) == len(held)
 
 
@@ -144,15 +146,15 @@ def test_a_lease_that_died_is_replaced_and_the_step_tried_again(no_leftover_proc
     process.wait(90)
     (second,) = set(at_once(4, lambda: start_step(run, "pack")))
     assert (second.attempt, second.lease_id) == (2, f"{run.run_id}-cpu-2")
-    lost, running = ledger().attempts(run.run_id)
+    lost, running = open_ledger().attempts(run.run_id)
     assert (lost.state, lost.failure_class) == (StepState.LOST, FailureClass.LOST)
     assert f"process {process.pid} " in (lost.message or "")
     assert running.state is StepState.RUNNING
     assert acquire(run, "cpu") == second.lease_id
 
     end_run(run, StepState.CANCELLED, "the test is over")
-    assert [row.state for row in ledger().leases(run_id=run.run_id)] == [
+    assert [row.state for row in open_ledger().leases(run_id=run.run_id)] == [
         LeaseState.CLOSED,
         LeaseState.LOST,
     ]
-    assert all(row.state.is_final for row in ledger().attempts(run.run_id))
+    assert all(row.state.is_final for row in open_ledger().attempts(run.run_id))

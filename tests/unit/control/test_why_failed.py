@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.overview import why_failed
 from headrace.states import StepState
 from support.runs import attempt_row_of, lease_on_disk, make_run
@@ -22,5 +22,5 @@ from support.runs import attempt_row_of, lease_on_disk, make_run
 def test_why_a_run_failed(state: StepState, last: StepState, is_told: bool) -> None:
     run = make_run()
     row = attempt_row_of(run, "pack", lease_on_disk(run), state=last)
-    record = ledger().run(run.run_id).model_copy(update={"state": state})
+    record = open_ledger().run(run.run_id).model_copy(update={"state": state})
     assert why_failed(record) == (row if is_told else None)

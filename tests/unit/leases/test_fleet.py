@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, WorkerLostError
-from headrace.leases import client, held
+from headrace.leases import cancellable_call, client
+from headrace.leases.cancellable_call import wanted
 from headrace.leases.fleet import Fleet, Node
-from headrace.leases.held import wanted
 from headrace.leases.waiting import first_done
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder, SiteFolder
@@ -197,7 +197,7 @@ def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path
     driver = Fleet.open(lease)
     node = driver.nodes(2, 60)[0]
     driver._submit(
-        held.hold,
+        cancellable_call.hold,
         (fleet_functions.hold_until_unwanted, (str(started), str(ended)), "lonely", 60.0),
         key="lonely",
         workers=[node.address],
@@ -211,7 +211,7 @@ def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path
 def test_a_call_that_does_not_listen_is_killed_with_its_worker(
     lease: LeaseFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "GRACE_S", 0.5)
+    monkeypatch.setattr(cancellable_call, "GRACE_S", 0.5)
     started = tmp_path / "started"
 
     def check() -> None:
@@ -233,7 +233,7 @@ def test_an_item_that_does_not_listen_is_killed_with_its_worker(
     lease: LeaseFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its slot would be taken for as long as the lease lives."""
-    monkeypatch.setattr(held, "GRACE_S", 0.5)
+    monkeypatch.setattr(cancellable_call, "GRACE_S", 0.5)
     started = tmp_path / "started"
 
     def check() -> None:

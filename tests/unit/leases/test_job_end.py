@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.jobs import JobSight, JobState
+from headrace.batch.jobs import JobState, JobStatus
 from headrace.batch.slurm import Slurm
 from headrace.batch.submitting import JobRecord
 from headrace.leases import queued
@@ -60,10 +60,10 @@ def test_a_job_whose_host_never_reports(
     if has_host:
         write_text(folder.host, "{}")
     spec = lease_spec(folder, Role(start_timeout=100.0))
-    sight = JobSight(
+    status = JobStatus(
         job_id="7", state=JobState.RUNNING, running_since=since, nodes=("n1", "n2"), seen_at=now
     )
-    found = overdue(sight, folder, spec, "Slurm")
+    found = overdue(status, folder, spec, "Slurm")
     assert (found is not None) == is_overdue
     if found is not None:
         assert found.why.startswith("Slurm job 7 has been running on n1, n2 for more than 115 s")

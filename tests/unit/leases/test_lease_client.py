@@ -13,6 +13,7 @@ from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.leases.heartbeat import beat
 from headrace.leases.keys import make_keys
+from headrace.leases.lease_status import LeaseStatus, decide
 from headrace.leases.lifetime import BY_SIGNAL
 from headrace.leases.records import (
     Ending,
@@ -23,7 +24,6 @@ from headrace.leases.records import (
     PoolRecord,
     Waiting,
 )
-from headrace.leases.sight import Sight, decide
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
@@ -58,8 +58,8 @@ def test_state_from_what_is_seen(
     is_ready: bool,
     expected: LeaseState,
 ) -> None:
-    sight = Sight(ending=ending, host_alive=host_alive, silent_s=silent_s, is_ready=is_ready)
-    assert decide(sight, lost_after_s=20.0) is expected
+    status = LeaseStatus(ending=ending, host_alive=host_alive, silent_s=silent_s, is_ready=is_ready)
+    assert decide(status, lost_after_s=20.0) is expected
 
 
 _WAITS = JobView(is_ended=False, why="Slurm job 7 is pending: Resources")
@@ -82,7 +82,7 @@ def test_state_of_a_lease_with_a_job(
     job: JobView, has_host: bool, silent_s: float, expected: LeaseState
 ) -> None:
     """Waiting in a queue is no silence; the queue may know of an end before the files do."""
-    sight = Sight(
+    status = LeaseStatus(
         ending=None,
         host_alive=None,
         silent_s=silent_s,
@@ -90,7 +90,7 @@ def test_state_of_a_lease_with_a_job(
         has_host=has_host,
         job=job,
     )
-    assert decide(sight, lost_after_s=20.0) is expected
+    assert decide(status, lost_after_s=20.0) is expected
 
 
 @pytest.fixture

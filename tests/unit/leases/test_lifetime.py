@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.leases.lifetime import Life, ends_at, why_close
+from headrace.leases.lifetime import LeaseClock, ends_at, why_close
 
 _QUIET = {
     "now_s": 100.0,
@@ -39,7 +39,7 @@ _QUIET = {
 )
 def test_why_close(changes: dict[str, Any], expected: str | None) -> None:
     """pains 18, 22: no lease lives without an owner, for ever, or for nothing."""
-    assert why_close(Life(**{**_QUIET, **changes})) == expected
+    assert why_close(LeaseClock(**{**_QUIET, **changes})) == expected
 
 
 @pytest.mark.parametrize(

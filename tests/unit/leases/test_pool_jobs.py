@@ -10,12 +10,12 @@ import pytest
 from distributed.core import Status
 
 from headrace.batch import submitting
-from headrace.batch.gate import Gate
 from headrace.batch.jobs import JobSpec
 from headrace.batch.lsf import Lsf
 from headrace.batch.pbs import Pbs
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord
 from headrace.errors import BatchError
 from headrace.leases.jobqueue import PoolJob
@@ -54,7 +54,7 @@ class Submits(ScriptedCommands):
 
 
 def _submit(folder: LeaseFolder, commands: ScriptedCommands, serial: int, number: int) -> JobRecord:
-    gate = Gate(Slurm(commands), folder.path.parent, ROLE.batch)
+    gate = SubmissionGate(Slurm(commands), folder.path.parent, ROLE.batch)
     return gate.submit(_node(folder, serial, number), record_file(folder, serial))
 
 

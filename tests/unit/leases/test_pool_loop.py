@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.batch.gate import Gate
 from headrace.batch.slurm import Slurm
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.leases import pool_loop
 from headrace.leases.jobqueue import PoolJob
 from headrace.leases.pool_jobs import NodeRequest, node_job
@@ -44,7 +44,9 @@ class FakePool:
         )
         self._seen = seen
         self._node_job = partial(node_job, job_spec(folder, spec), folder)
-        self.loop = PoolLoop(folder, spec, self, Gate(Slurm(slurm), folder.path.parent, role.batch))
+        self.loop = PoolLoop(
+            folder, spec, self, SubmissionGate(Slurm(slurm), folder.path.parent, role.batch)
+        )
 
     async def add(self, request: NodeRequest) -> PoolJob:
         name = f"node-{request.number}"

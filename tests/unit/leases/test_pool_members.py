@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.batch.jobs import JobSight, JobState
+from headrace.batch.jobs import JobState, JobStatus
 from support.pool_nodes import pool_job
 
 
@@ -31,7 +31,7 @@ def test_the_stages_of_a_node_and_since_when_it_is_there() -> None:
     seen = []
     for now_s, worker in enumerate((None, None, idle, busy, busy, idle, None), start=10):
         if now_s == 11:
-            job.take(JobSight(job_id="7", state=JobState.RUNNING, nodes=("n3",)))
+            job.take(JobStatus(job_id="7", state=JobState.RUNNING, nodes=("n3",)))
         job.see(worker, now_s)
         seen.append((job.stage.value, job.since_s))
     assert seen == [

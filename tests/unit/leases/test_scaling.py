@@ -11,12 +11,12 @@ from headrace.leases.scaling import (
     MOST_UNUSED,
     SETTLED_S,
     Faults,
-    Moves,
     PoolNode,
+    ScalingInput,
+    ScalingPlan,
     Stage,
-    Wish,
     given_up,
-    moves,
+    plan,
 )
 
 NOW_S = 1000.0
@@ -27,44 +27,48 @@ def _node(number: int, stage: Stage, since_s: float = 0.0, **changes: bool) -> P
     return PoolNode(number=number, stage=stage, since_s=since_s, **changes)
 
 
-def _wish(nodes: int, **changes: Any) -> Wish:
+def _wish(nodes: int, **changes: Any) -> ScalingInput:
     given = {"now_s": NOW_S, "most": 4, "keep_s": KEEP_S, "surplus_since_s": 0.0}
-    return Wish(nodes=nodes, **given | changes)
+    return ScalingInput(nodes=nodes, **given | changes)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "wish", "wanted"),
+    ("nodes", "given", "wanted"),
     [
-        ([], _wish(0), Moves()),
-        ([], _wish(3), Moves(submit=3)),
-        ([], _wish(9), Moves(submit=4)),
-        ([_node(0, Stage.QUEUED), _node(1, Stage.STARTING)], _wish(3), Moves(submit=1)),
+        ([], _wish(0), ScalingPlan()),
+        ([], _wish(3), ScalingPlan(submit=3)),
+        ([], _wish(9), ScalingPlan(submit=4)),
+        ([_node(0, Stage.QUEUED), _node(1, Stage.STARTING)], _wish(3), ScalingPlan(submit=1)),
         # one that leaves is no node any more, but still a job
-        ([_node(n, Stage.IDLE, is_leaving=n == 0) for n in range(3)], _wish(4), Moves(submit=1)),
-        ([_node(n, Stage.IDLE, is_leaving=n == 0) for n in range(4)], _wish(4), Moves()),
+        (
+            [_node(n, Stage.IDLE, is_leaving=n == 0) for n in range(3)],
+            _wish(4),
+            ScalingPlan(submit=1),
+        ),
+        ([_node(n, Stage.IDLE, is_leaving=n == 0) for n in range(4)], _wish(4), ScalingPlan()),
         # too many: the youngest of the queue first, then what is idle longest, never what works
         (
             [_node(0, Stage.QUEUED, 1), _node(1, Stage.QUEUED, 2), _node(2, Stage.BUSY)],
             _wish(2),
-            Moves(cancel=(1,)),
+            ScalingPlan(cancel=(1,)),
         ),
         (
             [_node(0, Stage.IDLE, 7), _node(1, Stage.IDLE, 3), _node(2, Stage.QUEUED)],
             _wish(1),
-            Moves(cancel=(2,), retire=(1,)),
+            ScalingPlan(cancel=(2,), retire=(1,)),
         ),
-        ([_node(0, Stage.BUSY), _node(1, Stage.STARTING)], _wish(0), Moves()),
+        ([_node(0, Stage.BUSY), _node(1, Stage.STARTING)], _wish(0), ScalingPlan()),
         # not at once
-        ([_node(0, Stage.QUEUED)], _wish(0, surplus_since_s=NOW_S - 1), Moves()),
-        ([_node(0, Stage.IDLE, NOW_S - 1)], _wish(0), Moves()),
+        ([_node(0, Stage.QUEUED)], _wish(0, surplus_since_s=NOW_S - 1), ScalingPlan()),
+        ([_node(0, Stage.IDLE, NOW_S - 1)], _wish(0), ScalingPlan()),
         # its time is over: replaced, even when it works, but not when only it can do the work
-        ([_node(0, Stage.BUSY, is_old=True)], _wish(1), Moves(submit=1, retire=(0,))),
-        ([_node(0, Stage.BUSY, is_old=True, is_bound=True)], _wish(1), Moves()),
+        ([_node(0, Stage.BUSY, is_old=True)], _wish(1), ScalingPlan(submit=1, retire=(0,))),
+        ([_node(0, Stage.BUSY, is_old=True, is_bound=True)], _wish(1), ScalingPlan()),
     ],
 )
-def test_moves(nodes: list[PoolNode], wish: Wish, wanted: Moves):
+def test_moves(nodes: list[PoolNode], given: ScalingInput, wanted: ScalingPlan):
     """pains 20: no submit-cancel loop by a demand that comes and goes."""
-    assert moves(nodes, wish, Faults()) == wanted
+    assert plan(nodes, given, Faults()) == wanted
 
 
 def test_jobs_that_die_are_followed_by_longer_and_longer_pauses_and_then_by_none():
@@ -75,11 +79,11 @@ def test_jobs_that_die_are_followed_by_longer_and_longer_pauses_and_then_by_none
         faults = faults.struck(now_s - 1, now_s)
         assert faults.struck(now_s - 2, now_s + 1) == faults  # asked for before: the same fault
         pause_s = 2.0 ** (strike - 1)
-        assert moves([], _wish(4, now_s=now_s + pause_s - 0.1), faults) == Moves()
-        again = moves([], _wish(4, now_s=now_s + pause_s), faults)
+        assert plan([], _wish(4, now_s=now_s + pause_s - 0.1), faults) == ScalingPlan()
+        again = plan([], _wish(4, now_s=now_s + pause_s), faults)
         assert again.submit == (4 if strike == 1 else 1)  # then one at a time, on trial
     on_trial = [_node(0, Stage.QUEUED)]
-    assert moves(on_trial, _wish(4, now_s=NOW_S + 999), faults) == Moves()
+    assert plan(on_trial, _wish(4, now_s=NOW_S + 999), faults) == ScalingPlan()
     assert faults.is_hopeless
 
 

@@ -13,7 +13,7 @@ from headrace.training.launcher import launcher_command
 from headrace.training.placement import Placement, placement
 from headrace.training.records import NodeLaunch, NodeReady
 
-_RANK = (sys.executable, "-u", "-m", "headrace.training.placed")
+_RANK = (sys.executable, "-u", "-m", "headrace.training.mpi_rank")
 _FOLDER = "/leases/l1/steps/000003/parts/launch-002"
 
 

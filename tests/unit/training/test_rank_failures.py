@@ -21,7 +21,6 @@ from headrace.errors import (
 from headrace.states import FailureClass
 from headrace.steps.children import ChildEnd
 from headrace.steps.oom import num_memory_kills
-from headrace.training.beats import Beat, read_beat
 from headrace.training.failures import (
     PortTakenError,
     describe,
@@ -29,6 +28,7 @@ from headrace.training.failures import (
     to_error,
     verdict,
 )
+from headrace.training.rank_heartbeat import Beat, read_beat
 from headrace.training.records import FailureKind, NodeOutcome, RankFailure
 
 

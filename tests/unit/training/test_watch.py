@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.steps.children import Child, ChildGroup
-from headrace.training.beats import Beat
+from headrace.training.rank_heartbeat import Beat
 from headrace.training.records import NodeLaunch
 from headrace.training.watch import RankWatch
 

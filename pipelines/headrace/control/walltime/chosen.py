@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.batch.systems import system_of
-from headrace.control.books import ledger
 from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.ledgers import open_ledger
 from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run
 from headrace.control.walltime import history
@@ -46,7 +46,7 @@ def for_run(run: Run, role_name: str) -> Walltime | None:
         return None
     planned = [step for step in steps_of(run.recipe, run.request.kind) if step.role == role_name]
     names = {step.name for step in planned}
-    attempts = [each for each in ledger().attempts(run.run_id) if each.step in names]
+    attempts = [each for each in open_ledger().attempts(run.run_id) if each.step in names]
     done = {each.step for each in attempts if each.state is StepState.SUCCEEDED}
     _, kept, total = history.trained([each for each in attempts if each.kind == "train"])
     work = Work(recipe=run.recipe, role=role, kept_steps=kept, total_steps=total)

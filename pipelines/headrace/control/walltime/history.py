@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run, open_run
 from headrace.control.walltime.estimate import Past, slots
@@ -24,7 +24,7 @@ _NUM_STARTS = 3
 
 def attempts_at(recipe_name: str, site_name: str, role_name: str) -> tuple[AttemptRecord, ...]:
     """Attempts at steps of a recipe that have ended on a role of a site, the newest first."""
-    return ledger().past_attempts(recipe_name, site_name, role_name, limit=_NUM_ATTEMPTS)
+    return open_ledger().past_attempts(recipe_name, site_name, role_name, limit=_NUM_ATTEMPTS)
 
 
 def pasts(attempts: Sequence[AttemptRecord], role_name: str) -> tuple[Past, ...]:

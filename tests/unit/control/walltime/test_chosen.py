@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import build
 from headrace.control import leases
-from headrace.control.books import ledger
+from headrace.control.ledgers import open_ledger
 from headrace.control.preview import previews
 from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run
@@ -195,7 +195,9 @@ def test_time_outs_do_not_end_a_run_whose_leases_still_grow() -> None:
     assert not decision.again
     assert told.failure is not None
     assert "lifetime_max" in told.failure.message
-    recorded = ledger().attempts(run.run_id, "train")[-1].message  # what `headrace status` shows
+    recorded = (
+        open_ledger().attempts(run.run_id, "train")[-1].message
+    )  # what `headrace status` shows
     assert recorded is not None
     assert "lifetime_max" in recorded
 
@@ -230,7 +232,7 @@ def test_a_lease_keeps_its_choice_and_its_reason(
         build(), ["lease", "show", lease_id, "--site", "chosen"]
     )
     assert "1:00:00, chosen: no earlier run tells how long" in shown.output
-    assert ledger().lease(lease_id).role == "gpu"
+    assert open_ledger().lease(lease_id).role == "gpu"
 
 
 def test_plan_explains_the_choice_for_gang_and_pool() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.board import look, renew, sight
 from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobState
+from headrace.batch.queue_snapshot import job_status, look, renew
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.batch.submitting import JobRecord
@@ -32,8 +32,8 @@ def test_however_many_ask_the_queue_hears_one_question(tmp_path: Path):
         write_record(tmp_path / f"lease-{number}" / "job.json", record)
         records.append(record)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda each: sight(Slurm(slurm), tmp_path, each, 60.0), records))
-    seen = [sight(Slurm(slurm), tmp_path, each, 60.0).state for each in records]
+        list(pool.map(lambda each: job_status(Slurm(slurm), tmp_path, each, 60.0), records))
+    seen = [job_status(Slurm(slurm), tmp_path, each, 60.0).state for each in records]
     assert seen == [JobState.RUNNING] * len(records)
     assert slurm.num_asked["squeue"] == 1
 
@@ -60,11 +60,11 @@ def test_a_job_that_the_queue_has_forgotten_stays_what_it_was_for_a_while(tmp_pa
     (tmp_path / "a").mkdir()
     record = JobRecord(job_id="1", name="a", submitted_at=time.time())
     write_record(tmp_path / "a" / "job.json", record)
-    assert sight(Slurm(slurm), tmp_path, record, 0.0).state is JobState.RUNNING
+    assert job_status(Slurm(slurm), tmp_path, record, 0.0).state is JobState.RUNNING
     slurm.jobs.clear()
-    assert sight(Slurm(slurm), tmp_path, record, 0.0).state is JobState.RUNNING
+    assert job_status(Slurm(slurm), tmp_path, record, 0.0).state is JobState.RUNNING
     write_record(tmp_path / "a" / "job.json", record.model_copy(update={"submitted_at": 0.0}))
-    assert sight(Slurm(slurm), tmp_path, record, 0.0).state is JobState.UNKNOWN
+    assert job_status(Slurm(slurm), tmp_path, record, 0.0).state is JobState.UNKNOWN
 
 
 class Forgetful:
@@ -100,7 +100,7 @@ def test_books_that_are_one_large_file_are_seldom_read(
         records.append(JobRecord(job_id=job_id, name=job_id, submitted_at=clock[0]))
         write_record(tmp_path / job_id / "job.json", records[-1])
     while clock[0] < 1600.0:
-        seen = [sight(Sge(commands), tmp_path, each, 10.0).state for each in records]
+        seen = [job_status(Sge(commands), tmp_path, each, 10.0).state for each in records]
         if clock[0] == 1005.0:
             commands.books = ["2"]
         clock[0] += 5.0

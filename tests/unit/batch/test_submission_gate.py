@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from headrace.batch.commands import Answer
-from headrace.batch.gate import Gate
 from headrace.batch.jobs import JobSpec
 from headrace.batch.limits import Limit, first_reached, limits_of_site
-from headrace.batch.places import Places, places_file
+from headrace.batch.slots import Slots, slots_file
 from headrace.batch.slurm import Slurm
 from headrace.batch.slurm_limits import parse_association, parse_qos
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
 from headrace.recipe.batch import Batch
 from headrace.storage.atomic import read_record, write_record
@@ -27,7 +27,7 @@ class Site:
         self.leases = leases
         self.slurm = SmallSlurm()
         given = {"poll": 1e-6, "submits_per_minute": 10**6}
-        self.gate = Gate(Slurm(self.slurm), leases, Batch.model_validate(given | rules))
+        self.gate = SubmissionGate(Slurm(self.slurm), leases, Batch.model_validate(given | rules))
 
     def submit(self, name: str) -> str:
         (self.leases / name).mkdir(exist_ok=True, parents=True)
@@ -88,19 +88,19 @@ def test_a_refusal_for_a_limit_is_waited_for_by_all(tmp_path: Path):
     with pytest.raises(QueueFullError, match="no further job: QOSMaxSubmitJobPerUserLimit"):
         site.submit("b")
     assert site.slurm.num_asked["sbatch"] == 1
-    file = places_file(tmp_path, "")
-    places = read_record(file, Places)
-    assert places is not None
-    assert places.refused_until - time.time() <= 1.25 * 600
-    write_record(file, places.model_copy(update={"refused_until": 0.0, "num_refusals": 3}))
+    file = slots_file(tmp_path, "")
+    slots = read_record(file, Slots)
+    assert slots is not None
+    assert slots.refused_until - time.time() <= 1.25 * 600
+    write_record(file, slots.model_copy(update={"refused_until": 0.0, "num_refusals": 3}))
     with pytest.raises(SubmitLimitError):
         site.submit("b")
-    places = read_record(file, Places)
-    assert places.refused_until - time.time() > 3 * 600  # less and less often
-    write_record(file, places.model_copy(update={"refused_until": 0.0}))
+    slots = read_record(file, Slots)
+    assert slots.refused_until - time.time() > 3 * 600  # less and less often
+    write_record(file, slots.model_copy(update={"refused_until": 0.0}))
     site.slurm.refuses = ""
     assert site.submit("b") == "1"
-    assert read_record(file, Places).refused == ""
+    assert read_record(file, Slots).refused == ""
 
 
 def test_a_job_that_is_refused_for_good_keeps_no_place(tmp_path: Path):
@@ -116,14 +116,14 @@ def test_whoever_died_between_place_and_submit_keeps_it_for_a_minute(tmp_path: P
     site = Site(tmp_path, max_jobs=1)
     site.submit("a")
     (tmp_path / "a" / "job.json").unlink()
-    file = places_file(tmp_path, "")
-    places = read_record(file, Places)
-    left = places.taken["a"].model_copy(update={"job_id": ""})
-    write_record(file, Places(taken={"a": left}))
+    file = slots_file(tmp_path, "")
+    slots = read_record(file, Slots)
+    left = slots.taken["a"].model_copy(update={"job_id": ""})
+    write_record(file, Slots(taken={"a": left}))
     with pytest.raises(QueueFullError):
         site.submit("b")
     old = left.model_copy(update={"taken_at": left.taken_at - 100.0})
-    write_record(file, Places(taken={"a": old}))
+    write_record(file, Slots(taken={"a": old}))
     assert site.submit("b") == "2"
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from headrace.ledger.ledger import Ledger, default_url
 
 
-def ledger() -> Ledger:
+def open_ledger() -> Ledger:
     """The ledger named by `$HEADRACE_LEDGER`, by default a SQLite file in headrace's home."""
     return _open(default_url(), os.getpid())
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import Field
 
-from headrace.batch.jobs import JobSight, JobState
-from headrace.batch.places import jobs_with_places, mark_of, places_file
+from headrace.batch.jobs import JobState, JobStatus
+from headrace.batch.slots import jobs_with_slots, mark_of, slots_file
 from headrace.batch.submitting import JobRecord
 from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError
@@ -28,7 +28,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
 
-class Board(Record):
+class QueueSnapshot(Record):
     """The answers of the last query."""
 
     asked_at: float = 0.0
@@ -37,14 +37,14 @@ class Board(Record):
     """Queries in a row that got no answer."""
     patience: float = 1.0
     """The next question comes after so many times the usual time."""
-    jobs: dict[str, JobSight] = {}
+    jobs: dict[str, JobStatus] = {}
     """Jobs by id, as last told."""
     unbooked: dict[str, float] = {}
     """Jobs that the queue had forgotten and the books did not know, and when these were asked,
     seconds since the epoch."""
 
 
-def sight(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> JobSight:
+def job_status(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> JobStatus:
     """How a job stands, from the board; the queue is asked when the board is too old.
 
     A queue that does not answer is never taken for the end of a job.
@@ -55,31 +55,31 @@ def sight(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> J
         job: The job.
         poll_s: Seconds between two questions.
     """
-    return sights(system, leases, [job], poll_s)[job.job_id]
+    return job_statuses(system, leases, [job], poll_s)[job.job_id]
 
 
-def sights(
+def job_statuses(
     system: BatchSystem, leases: Path, jobs: Sequence[JobRecord], poll_s: float
-) -> dict[str, JobSight]:
-    """How several jobs stand, by id; see `sight`."""
+) -> dict[str, JobStatus]:
+    """How several jobs stand, by id; see `job_status`."""
     if not jobs:
         return {}
     told = read(system, leases).jobs
     if not all(job.job_id in told and told[job.job_id].state.is_final for job in jobs):
         renew(system, leases, poll_s)
         told = read(system, leases).jobs
-    unknown = {job.job_id: JobSight(job_id=job.job_id, state=JobState.PENDING) for job in jobs}
+    unknown = {job.job_id: JobStatus(job_id=job.job_id, state=JobState.PENDING) for job in jobs}
     return unknown | {job_id: told[job_id] for job_id in unknown if job_id in told}
 
 
-def read(system: BatchSystem, leases: Path) -> Board:
+def read(system: BatchSystem, leases: Path) -> QueueSnapshot:
     """The board as it is; nothing is asked.
 
     Args:
         system: The batch system.
         leases: Folder of all leases of the site.
     """
-    return read_record(_file(system, leases), Board) or Board()
+    return read_record(_file(system, leases), QueueSnapshot) or QueueSnapshot()
 
 
 def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
@@ -111,9 +111,9 @@ def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
     return False
 
 
-def final_sight(
+def final_status(
     system: BatchSystem, job: JobRecord, timeout_s: float, *, or_never: bool = False
-) -> JobSight | None:
+) -> JobStatus | None:
     """How a job ended, asked at once; waits for one that is just ending.
 
     Args:
@@ -144,7 +144,7 @@ def _file(system: BatchSystem, leases: Path) -> Path:
     return leases / ".queue" / f"board{mark_of(system.queue)}.json"
 
 
-def look(system: BatchSystem, job: JobRecord) -> JobSight:
+def look(system: BatchSystem, job: JobRecord) -> JobStatus:
     """How a job stands, asked at once.
 
     Raises:
@@ -153,15 +153,15 @@ def look(system: BatchSystem, job: JobRecord) -> JobSight:
     return _look(system, [job.job_id])[0].get(job.job_id) or _nothing(job)
 
 
-def _nothing(job: JobRecord) -> JobSight:
-    return JobSight(job_id=job.job_id, state=JobState.UNKNOWN, reason="nothing is known")
+def _nothing(job: JobRecord) -> JobStatus:
+    return JobStatus(job_id=job.job_id, state=JobState.UNKNOWN, reason="nothing is known")
 
 
-def _is_due(board: Board, poll_s: float) -> bool:
+def _is_due(board: QueueSnapshot, poll_s: float) -> bool:
     return time.time() - board.asked_at >= poll_s * board.patience
 
 
-def _ask(system: BatchSystem, leases: Path, board: Board) -> Board:
+def _ask(system: BatchSystem, leases: Path, board: QueueSnapshot) -> QueueSnapshot:
     now = time.time()
     records = _watched(leases, system.queue)
     ended = {job_id: each for job_id, each in board.jobs.items() if each.state.is_final}
@@ -181,11 +181,11 @@ def _ask(system: BatchSystem, leases: Path, board: Board) -> Board:
     for job_id in open_ids:
         if job_id not in told and _is_past(records[job_id], now):
             reason = f"{system.name} knows nothing of it any more"
-            told[job_id] = JobSight(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
+            told[job_id] = JobStatus(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
     known = {job_id: each for job_id, each in board.jobs.items() if job_id in records}
     unbooked = {**in_vain, **{job_id: now for job_id in asked if job_id not in told}}
     jobs = {**known, **{each: _since(board, told[each]) for each in told}}
-    return Board(asked_at=now, jobs=jobs, unbooked=unbooked)
+    return QueueSnapshot(asked_at=now, jobs=jobs, unbooked=unbooked)
 
 
 def _is_past(job: JobRecord, now: float) -> bool:
@@ -193,7 +193,7 @@ def _is_past(job: JobRecord, now: float) -> bool:
     return now - job.submitted_at > _FORGOTTEN_AFTER_S
 
 
-def _since(board: Board, seen: JobSight) -> JobSight:
+def _since(board: QueueSnapshot, seen: JobStatus) -> JobStatus:
     """Add since when a job has been seen to run, by this clock: that of the queue may differ."""
     if seen.state is not JobState.RUNNING:
         return seen
@@ -204,7 +204,7 @@ def _since(board: Board, seen: JobSight) -> JobSight:
 
 def _look(
     system: BatchSystem, job_ids: Sequence[str], not_in_books: Collection[str] = ()
-) -> tuple[dict[str, JobSight], list[str]]:
+) -> tuple[dict[str, JobStatus], list[str]]:
     """Jobs by id, those of which something is known, and for which ones the books were asked."""
     told = system.poll(job_ids)
     forgotten = [each for each in job_ids if each not in told and each not in not_in_books]
@@ -217,10 +217,10 @@ def _look(
 
 
 def _watched(leases: Path, queue: str) -> dict[str, JobRecord]:
-    """Jobs by id: those of leases that are not recorded as ended, and those with a place."""
+    """Jobs by id: those of leases that are not recorded as ended, and those with a slot."""
     files = [*leases.glob("*/job.json"), *leases.glob("*/jobs/*.json")]
     ended = {each.parent for each in leases.glob("*/closed")}
     files = [each for each in files if ended.isdisjoint(each.parents)]
     found = [read_record(each, JobRecord) for each in sorted(files)]
     held = [each for each in found if each is not None and each.queue == queue]
-    return {each.job_id: each for each in (*jobs_with_places(places_file(leases, queue)), *held)}
+    return {each.job_id: each for each in (*jobs_with_slots(slots_file(leases, queue)), *held)}

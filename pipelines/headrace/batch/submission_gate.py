@@ -13,14 +13,14 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from headrace.batch import board
+from headrace.batch import queue_snapshot
 from headrace.batch.jobs import JobSpec
 from headrace.batch.limits import Limit, first_reached, limits_of_site
-from headrace.batch.places import (
-    Places,
+from headrace.batch.slots import (
+    Slots,
     mark_of,
     num_queued,
-    places_file,
+    slots_file,
     still_taken,
     taken_now,
 )
@@ -49,10 +49,10 @@ class ToldLimits(Record):
 
 
 @dataclass(frozen=True)
-class Gate:
+class SubmissionGate:
     """The way into a queue, shared by all processes that use the same folder of leases.
 
-    A job takes a place before it is submitted, and leaves it when the queue has told its end.
+    A job takes a slot before it is submitted, and leaves it when the queue has told its end.
 
     Args:
         system: The batch system.
@@ -77,7 +77,7 @@ class Gate:
             BatchError: No clear answer and no such job, several times.
         """
         try:
-            # what follows a lost answer needs a token, and keeps its place
+            # what follows a lost answer needs a token, and keeps its slot
             first: Callable[[], None] = partial(self._enter, spec, file)
             tries = chain([first], repeat(self._wait_for_token))
             record = submit_once(self.system, spec, file, lambda: next(tries)())
@@ -96,23 +96,23 @@ class Gate:
             *self._told(spec),
         )
         why = self._try(spec.name, file, limits)
-        if why and board.renew(self.system, self.leases, self.batch.poll):
+        if why and queue_snapshot.renew(self.system, self.leases, self.batch.poll):
             why = self._try(spec.name, file, limits)
         if why:
             raise QueueFullError(why, "It is submitted as soon as earlier jobs have ended.")
 
     def _try(self, name: str, file: Path, limits: tuple[Limit, ...]) -> str:
-        """Take a place and a token, both or none; why not, in words for the user."""
+        """Take a slot and a token, both or none; why not, in words for the user."""
         with self._lock():
-            places, jobs = self._read(), board.read(self.system, self.leases).jobs
-            taken = still_taken(places, jobs, time.time())
+            slots, jobs = self._read(), queue_snapshot.read(self.system, self.leases).jobs
+            taken = still_taken(slots, jobs, time.time())
             if name not in taken:
-                why = _why_not(places, limits, len(taken), num_queued(taken, jobs))
+                why = _why_not(slots, limits, len(taken), num_queued(taken, jobs))
                 if why:
                     return why
             if self._take():
                 return f"waiting: site limit of {self.batch.submits_per_minute} submits a minute"
-            self._write(places.model_copy(update={"taken": {name: taken_now(file)} | taken}))
+            self._write(slots.model_copy(update={"taken": {name: taken_now(file)} | taken}))
         return ""
 
     def _wait_for_token(self) -> None:
@@ -124,24 +124,24 @@ class Gate:
 
     def _note_refusal(self, name: str, why: str) -> None:
         with self._lock():
-            places = self._read()
-            patience = min(2**places.num_refusals, _MOST_PATIENCE) * random.uniform(1, 1.25)
+            slots = self._read()
+            patience = min(2**slots.num_refusals, _MOST_PATIENCE) * random.uniform(1, 1.25)
             self._write(
-                Places(
-                    taken={key: each for key, each in places.taken.items() if key != name},
+                Slots(
+                    taken={key: each for key, each in slots.taken.items() if key != name},
                     refused=why,
                     refused_until=time.time() + self.batch.poll * patience,
-                    num_refusals=places.num_refusals + 1,
+                    num_refusals=slots.num_refusals + 1,
                 )
             )
 
     def _change(self, name: str, *, job_id: str = "", leaves: bool = False) -> None:
         with self._lock():
             taken = dict(self._read().taken)
-            place = taken.pop(name, None)
-            if place is not None and not leaves:
-                taken[name] = place.model_copy(update={"job_id": job_id})
-            self._write(Places(taken=taken))
+            slot = taken.pop(name, None)
+            if slot is not None and not leaves:
+                taken[name] = slot.model_copy(update={"job_id": job_id})
+            self._write(Slots(taken=taken))
 
     def _told(self, spec: JobSpec) -> tuple[Limit, ...]:
         """What the batch system tells of its limits, asked about once an hour."""
@@ -166,21 +166,21 @@ class Gate:
 
     @property
     def _file(self) -> Path:
-        return places_file(self.leases, self.system.queue)
+        return slots_file(self.leases, self.system.queue)
 
-    def _lock(self, what: str = "places") -> FileLock:
+    def _lock(self, what: str = "slots") -> FileLock:
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return FileLock(self._file.with_name(f"{what}.lock"), mode=0o600)
 
-    def _read(self) -> Places:
-        return read_record(self._file, Places) or Places()
+    def _read(self) -> Slots:
+        return read_record(self._file, Slots) or Slots()
 
-    def _write(self, places: Places) -> None:
-        write_record(self._file, places)
+    def _write(self, slots: Slots) -> None:
+        write_record(self._file, slots)
 
 
-def _why_not(places: Places, limits: tuple[Limit, ...], num_jobs: int, waiting: int) -> str:
-    if places.refused_until > time.time():
-        return places.refused
+def _why_not(slots: Slots, limits: tuple[Limit, ...], num_jobs: int, waiting: int) -> str:
+    if slots.refused_until > time.time():
+        return slots.refused
     reached = first_reached(limits, num_jobs, waiting)
     return "" if reached is None else f"waiting: {reached}"

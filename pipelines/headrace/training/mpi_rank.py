@@ -1,4 +1,4 @@
-"""Starts and watches one rank where mpirun or srun says: `… headrace.training.placed LAUNCH`."""
+"""Starts and watches one rank where mpirun or srun says: `… headrace.training.mpi_rank LAUNCH`."""
 
 from __future__ import annotations
 

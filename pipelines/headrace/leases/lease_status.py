@@ -18,7 +18,7 @@ _WAITING_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
+class LeaseStatus:
     """What the files of a lease, and a look at its host process, tell."""
 
     ending: Ending | None
@@ -41,33 +41,33 @@ class Sight:
         return has_ended or self.host_alive is False
 
 
-def decide(sight: Sight, lost_after_s: float) -> LeaseState:
+def decide(status: LeaseStatus, lost_after_s: float) -> LeaseState:
     """State of a lease; a pure function.
 
     Args:
-        sight: What is seen.
+        status: What is seen.
         lost_after_s: Silence that counts as loss, seconds.
     """
-    if sight.ending is not None:
-        return sight.ending.state
-    if sight.job is not None and sight.job.is_ended:
-        refused = sight.job.failure_class is FailureClass.USER_ERROR
+    if status.ending is not None:
+        return status.ending.state
+    if status.job is not None and status.job.is_ended:
+        refused = status.job.failure_class is FailureClass.USER_ERROR
         return LeaseState.FAILED if refused else LeaseState.LOST
-    if sight.job is not None and not sight.has_host:
+    if status.job is not None and not status.has_host:
         return LeaseState.STARTING
-    if sight.host_alive is False or sight.silent_s > lost_after_s:
+    if status.host_alive is False or status.silent_s > lost_after_s:
         return LeaseState.LOST
-    return LeaseState.READY if sight.is_ready else LeaseState.STARTING
+    return LeaseState.READY if status.is_ready else LeaseState.STARTING
 
 
-def sight(folder: LeaseFolder) -> Sight:
+def lease_status(folder: LeaseFolder) -> LeaseStatus:
     """What is seen of a lease now."""
     # before `closed`, which the host writes as its last act
     is_alive = host_alive(folder)
     has_host = folder.host.exists()
     silent_s = silence_s(folder, host_is_here=is_alive is True)
     is_well = has_host and is_alive is not False and silent_s < _WELL_S
-    return Sight(
+    return LeaseStatus(
         job=None if is_well or folder.closed.exists() else _job(folder),
         ending=read_record(folder.closed, Ending),
         host_alive=is_alive,

@@ -23,7 +23,7 @@ _PLACES = 2
 _MEND = "Correct `batch` (container, python, modules, prologue) or the tiers of the role."
 
 
-class Setbacks:
+class FailureTracker:
     """The memory of a pool's host for jobs that came to nothing.
 
     Args:
@@ -58,7 +58,7 @@ class Setbacks:
         error, failure_class = self._failure
         return JobView(is_ended=True, why=error.what, failure_class=failure_class)
 
-    def strike(self, member: PoolJob, why: str, words: str = "") -> None:
+    def record_failure(self, member: PoolJob, why: str, words: str = "") -> None:
         """Take up that a job has ended by itself, or did not do what it should.
 
         Args:
@@ -69,7 +69,7 @@ class Setbacks:
         now_s = time.monotonic()
         self.last_end = f"{why}\n{words}" if words else why
         is_common = self._is_common(member, words)
-        if member.sight.state is not JobState.PREEMPTED:  # its turn comes again in the queue
+        if member.job_status.state is not JobState.PREEMPTED:  # its turn comes again in the queue
             self.faults = self.faults.struck(member.asked_s, now_s)
         ended = EndedJob(node=member.name, job_id=member.job_id, host=member.host, why=why)
         self.ended = (*self.ended, ended)[-_MOST_ENDED:]
@@ -150,7 +150,7 @@ class Setbacks:
         self._stuck_since_s = self._stuck_since_s or now_s
         if now_s - self._stuck_since_s < _STUCK_S:
             return []
-        self.take_all_nodes(f"the others are down or drained ({stuck[0].sight.reason})")
+        self.take_all_nodes(f"the others are down or drained ({stuck[0].job_status.reason})")
         return stuck
 
     def refuse(self, error: HeadraceError) -> None:
@@ -173,7 +173,7 @@ class Setbacks:
         self.refuse(JobRefusedError(why, "Correct the role's `batch` settings in the site."))
         return False
 
-    def lose_hope(self) -> None:
+    def fail_if_exhausted(self) -> None:
         """Give a pool without nodes up, if too much went wrong."""
         if self.faults.is_hopeless:
             self.take_all_nodes("jobs fail on other nodes, too")
