@@ -103,3 +103,7 @@ def start_pool_of_processes(numbers: list[int]) -> list[int]:
 
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.map(double, numbers)
+
+
+def time_out() -> None:
+    raise TimeoutError("mine")

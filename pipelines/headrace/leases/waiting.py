@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -55,13 +56,37 @@ def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
     """Results of futures that are done; none of those whose workers were lost, see `loss`."""
     kept = [future for future in futures if loss(future) is None]
     try:
-        return dict(zip(kept, client.gather(kept), strict=True))
-    except KilledWorker:  # a result went with its worker, before it was here
+        return dict(zip(kept, _gathered(client, kept), strict=True))
+    except (KilledWorker, _GoneError):  # a result went with its worker, before it was here
         found: dict[Future, Any] = {}
         for future in kept:
-            with suppress(KilledWorker):
-                found[future] = client.gather(future)
+            with suppress(KilledWorker, _GoneError):
+                (found[future],) = _gathered(client, [future])
         return found
+
+
+class _GoneError(Exception):
+    """A result is not there any more."""
+
+
+def _gathered(client: Client, futures: list[Future]) -> list[Any]:
+    """Results of futures that were done.
+
+    Raises:
+        _GoneError: One is done no more. Dask would wait until its node computes it again, which has
+            gone.
+    """
+    loop = client.loop.asyncio_loop
+    gathering = run_coroutine_threadsafe(client.gather(futures, asynchronous=True), loop)
+    while True:
+        try:
+            return list(gathering.result(CHECK_EVERY_S))
+        except TIMED_OUT:
+            if gathering.done():  # what was called raised it
+                raise
+        if not all(future.done() for future in futures):
+            gathering.cancel()
+            raise _GoneError
 
 
 def lost_item(index: int, num_losses: int, last: str | None) -> WorkerLostError:

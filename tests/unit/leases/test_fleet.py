@@ -10,9 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
+from distributed import Client, Future
 
 from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, WorkerLostError
-from headrace.leases import cancellable_call, client
+from headrace.leases import cancellable_call, client, waiting
+from headrace.leases import fleet as fleet_module
 from headrace.leases.cancellable_call import wanted
 from headrace.leases.fleet import Fleet, Node
 from headrace.leases.waiting import first_done
@@ -59,6 +61,29 @@ def _answering(fleet: Fleet) -> tuple[Node, ...]:
         return found
 
     return wait_until(answering, 60, "both nodes to answer")
+
+
+@pytest.mark.timeout(120)
+def test_a_result_that_goes_with_its_worker_is_not_waited_for(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask would wait for the node to compute it again, which has gone."""
+    node = _answering(fleet)[0]
+    pid = fleet.call(node, os.getpid)
+
+    def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
+        psutil.Process(pid).kill()
+        wait_until(lambda: futures[0].status != "finished", 60, "Dask to miss the result")
+        return waiting.results_of(client, futures)
+
+    monkeypatch.setattr(fleet_module, "results_of", results_of)
+    with pytest.raises(WorkerLostError, match="died"):
+        fleet.call(node, os.getpid)
+
+
+def test_a_timeout_of_the_function_is_an_error_like_others(fleet: Fleet) -> None:
+    with pytest.raises(TimeoutError, match="mine"):
+        fleet.call(_answering(fleet)[0], fleet_functions.time_out)
 
 
 def test_map_gives_every_result_once(fleet: Fleet) -> None:
