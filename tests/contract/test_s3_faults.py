@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from headrace.errors import StoreAccessError, StoreError, UserError
 from headrace.recipe.site import StoreOptions
 from headrace.states import FailureClass
 from headrace.storage import s3_errors
-from headrace.storage.s3_client import connection, forget
+from headrace.storage.s3_quick import bucket_url
 from headrace.storage.store import Store, open_store
 from support.ports import find_free_port
 from support.s3_faults import Cut, Faults, Refuse, faulty
@@ -143,6 +145,22 @@ def test_an_upload_that_fails_is_taken_back(store: Store, faults: Faults, tmp_pa
     assert store.stat("large") is None
 
 
+def test_an_upload_that_is_stopped_is_taken_back(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.storage.store_fsspec._LOOK_S", 0.001)
+    (tmp_path / "source").write_bytes(CONTENT * 5)
+
+    def stop(num_bytes: int) -> None:
+        if num_bytes:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.upload(tmp_path / "source", "large", stop)
+    assert store.stat("large") is None
+    assert store.read("small") == b"0123456789"
+
+
 REFUSED = {
     "AccessDenied": (403, "s3:GetObject"),
     "ExpiredToken": (400, "Renew the credentials"),
@@ -162,7 +180,7 @@ def test_a_refusal_is_told_at_once(store: Store, faults: Faults, code: str) -> N
     with pytest.raises(StoreAccessError) as caught:
         store.read("small")
     got = [request for request in faults.requests[before:] if request.startswith("GET")]
-    # a quick one, and then botocore's; that follows a redirect when it is told the region
+    # a quick one, and then s3fs'; that follows a redirect when it is told the region
     assert 2 <= len(got) <= (3 if code == "PermanentRedirect" else 2)
     assert caught.value.failure_class is FailureClass.USER_ERROR
     for part in (f"{store.url}/small", faults.endpoint_url, "environment", code, step):
@@ -249,7 +267,7 @@ def test_an_endpoint_with_a_password_is_not_shown(
     assert "hidden" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["s3://", "gs://bucket/a", "s3:///a"])
+@pytest.mark.parametrize("url", ["s3://", "ftp://bucket/a", "s3:///a", "gs://"])
 def test_a_url_that_is_no_store_is_refused(url: str) -> None:
     with pytest.raises(UserError, match="s3://bucket/prefix"):
         open_store(url)
@@ -262,24 +280,95 @@ def test_credentials_in_a_url_are_refused_without_showing_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    ("endpoint", "bucket", "addressing", "expected"),
     [
-        ({"NO_PROXY": "127.0.0.1"}, "https://a-bucket.s3.eu-central-1.amazonaws.com/"),
-        ({"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "127.0.0.1"}, ""),
+        ("https://s3.eu-central-1.amazonaws.com", "a-bucket", "auto", "https://a-bucket.s3.eu-"),
+        ("https://s3.eu-central-1.amazonaws.com", "a-bucket", "path", "https://s3.eu-central-1."),
+        ("https://s3.eu-central-1.amazonaws.com", "a.bucket", "auto", "https://s3.eu-central-1."),
+        ("http://127.0.0.1:9000", "a-bucket", "auto", "http://127.0.0.1:9000"),
+        ("http://store:9000", "a-bucket", "virtual", "http://a-bucket.store:9000"),
     ],
-    ids=["straight", "by-a-proxy"],
 )
 def test_quick_requests_go_straight_to_the_bucket(
-    s3_credentials: None,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    expected: str,
+    endpoint: str, bucket: str, addressing: str, expected: str
 ) -> None:
-    """Where a proxy stands between, botocore does it."""
-    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    options = StoreOptions(region="eu-central-1", timeout=7)
-    forget(options)
-    assert connection(options).quick.base("a-bucket") == expected
+    url, is_virtual = bucket_url(endpoint, bucket, addressing)
+    assert url.startswith(expected)
+    assert is_virtual == (f"//{bucket}." in expected)
+
+
+def test_requests_go_through_the_proxy_of_the_environment(
+    rclone_server: S3Server, s3_credentials: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether obstore sends them or s3fs, and past it for what `NO_PROXY` names."""
+    bucket, url = new_bucket(rclone_server), rclone_server.endpoint_url
+    with faulty(url) as proxy:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, proxy.endpoint_url)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.setenv(name, "127.0.0.1")
+        endpoint = url.replace("127.0.0.1", "s3.invalid")
+        far = open_store(bucket, StoreOptions(endpoint_url=endpoint, max_attempts=1))
+        far.write("a", b"x")
+        assert far.read("a") == b"x"
+        assert [line.split("//")[0] for line in proxy.requests] == ["PUT http:", "GET http:"]
+        proxy.requests.clear()
+        near = open_store(bucket, StoreOptions(endpoint_url=url, max_attempts=2))
+        assert near.read("a") == b"x"
+        assert near.stat("a") is not None
+        assert not proxy.requests
+
+
+def worked(store: Store, folder: Path) -> list[object]:
+    """What every method gives, one after the other."""
+    (folder / "source").write_bytes(CONTENT)
+    store.upload(folder / "source", "large")
+    digest = store.download("large", folder / "target")
+    listed = sorted(file.path for file in store.list_files())
+    return [digest, listed, *store.read_many(["small"] * 4), store.read("large", 5, 9)]
+
+
+def test_the_child_of_a_process_that_has_read_works(store: Store, tmp_path: Path) -> None:
+    """obstore would wait for ever for threads that a fork does not bring: s3fs does it all."""
+    expected = worked(store, tmp_path)
+    assert expected[:2] == [xxhash.xxh3_128_hexdigest(CONTENT), ["large", "small"]]
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(worked, (store, tmp_path)).get(60) == expected
+    assert worked(store, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"),
+    [("gs://bucket/a", "gs"), ("az://box/a", "az"), ("abfs://box/a", "az"), ("hf://u/a", "hf")],
+)
+def test_a_scheme_whose_package_is_missing_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, url: str, extra: str
+) -> None:
+    monkeypatch.setattr("headrace.storage.store.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=rf"pip install 'headrace\[{extra}\]'") as caught:
+        open_store(url)
+    assert url in str(caught.value)
+
+
+def test_no_error_holds_a_secret(store: Store, faults: Faults, tmp_path: Path) -> None:
+    """Neither in its text nor in that of what caused it."""
+    (tmp_path / "source").write_bytes(CONTENT)
+    reads = (
+        lambda: store.read("small"),
+        lambda: list(store.list_files()),
+        lambda: store.download("small", tmp_path / "target"),
+    )
+    writes = (
+        lambda: store.write("small", b"x"),
+        lambda: store.upload(tmp_path / "source", "large"),
+    )
+    refused, failing = Refuse(403, "SignatureDoesNotMatch"), Refuse(500, "InternalError")
+    told = [(refused, (*reads, *writes)), (failing, (*reads, *writes)), (Cut(2), reads)]
+    for fault, actions in told:
+        faults.always = fault
+        for action in actions:
+            with pytest.raises((StoreError, StoreAccessError)) as caught:
+                action()
+            text = "".join(traceback.format_exception(caught.value))
+            assert SECRET not in text
+            assert "Signature=" not in text

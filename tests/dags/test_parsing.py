@@ -26,7 +26,7 @@ print(json.dumps({
 _HEAVY = {
     *("torch", "lightning", "torchmetrics", "dask", "distributed", "h5py", "hdf5plugin", "numpy"),
     *("scipy", "sklearn", "pandas", "pyarrow", "matplotlib", "s3fs", "botocore", "boto3"),
-    *("aiobotocore", "soundfile", "alembic"),
+    *("aiobotocore", "obstore", "soundfile", "alembic"),
 }
 
 _LIGHT = {"headrace", "headrace_airflow", "airflow", "antlr4", "asgiref", "filelock", "omegaconf"}

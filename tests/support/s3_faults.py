@@ -107,7 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in ("content-length", "transfer-encoding", "connection"):
                 self.send_header(name, value)
         length = answer.getheader("Content-Length") if self.command == "HEAD" else len(content)
-        self.send_header("Content-Length", str(length))
+        if length is not None:
+            self.send_header("Content-Length", str(length))
         self.end_headers()
         self.wfile.write(content if cut is None else content[: cut.after_bytes])
         self.close_connection = cut is not None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from support.waiting import wait_until
 KEY = "headrace-test"
 SECRET = "a-secret-that-no-message-may-show"
 
-_SERVES = re.compile(r"Starting s3 server on \[(http://[^/]+)/\]")
+_SERVES = re.compile(r"Starting s3 server on \[(https?://[^/]+)/\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,18 @@ def moto_server() -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """`rclone serve s3`: a folder; checks signatures."""
-    folder = tmp_path_factory.mktemp("rclone-s3")
+    with serving(tmp_path_factory.mktemp("rclone-s3")) as server:
+        yield server
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[S3Server]:
+    """`rclone serve s3` of a folder, with further options."""
     log = folder.with_suffix(".log")
+    command = [rclone(), "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", *options]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [rclone(), "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", str(folder)],
+            [*command, str(folder)],
             env={**os.environ, "RCLONE_AUTH_KEY": f'"{KEY},{SECRET}"'},
             stderr=output,
         )
@@ -97,10 +105,12 @@ def new_bucket(server: S3Server) -> str:
     Returns:
         `s3://bucket`.
     """
-    from headrace.storage.s3_client import connection
+    import botocore.session
 
     name = f"test-{uuid.uuid4().hex}"
-    connection(server.options).client.create_bucket(Bucket=name)
+    session = botocore.session.get_session()
+    client = session.create_client("s3", "us-east-1", endpoint_url=server.endpoint_url)
+    client.create_bucket(Bucket=name)
     return f"s3://{name}"
 
 

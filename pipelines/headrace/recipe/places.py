@@ -47,7 +47,7 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
     folder = Path(site.folder).expanduser()
     examples = [str(home() / "examples"), *filter(None, [os.environ.get("HEADRACE_DIGITS")])]
     here = [str(each) for each in (folder, Path.home(), Path.cwd()) if is_from_terminal]
-    there = ["s3://"] if is_from_terminal else []
+    there = ["s3://", "gs://", "az://", "abfs://", "hf://"] if is_from_terminal else []
     packed = str(folder.absolute() / "datasets")
     changes: dict[str, tuple[str, ...]] = {
         "allowed_sources": (*site.allowed_sources, packed, *examples, *here, *there),

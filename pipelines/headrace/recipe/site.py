@@ -149,7 +149,10 @@ class Tier(Record):
 
 
 class StoreOptions(Record):
-    """How S3 is reached; credentials come from the environment or AWS configuration, never here."""
+    """How S3 is reached; credentials come from the environment or AWS configuration, never here.
+
+    Of other object stores, `anonymous` and `connections` count; the rest is up to their packages.
+    """
 
     endpoint_url: str | None = None
     """Server other than AWS, such as `http://minio:9000`; null for `AWS_ENDPOINT_URL` or AWS."""
@@ -208,17 +211,19 @@ class Site(Record):
     """Folders from which a recipe's `code` and `train.script` may be taken; in a terminal also this
     site's folder, the user's home and the current folder."""
     allowed_sources: tuple[str, ...] = ()
-    """Folders and S3 prefixes that recipes may read, besides the datasets of this site; in a
-    terminal also this site's folder, the user's home, the current folder and `s3://`."""
+    """Folders and prefixes of object stores that recipes may read, besides the datasets of this
+    site; in a terminal also this site's folder, the user's home, the current folder and all
+    object stores."""
     allowed_outputs: tuple[str, ...] = ()
-    """Folders and S3 prefixes that `pack.target` and arguments of the Trainer, its callbacks and
-    loggers may name, besides the datasets of this site; in a terminal as for `allowed_sources`."""
+    """Folders and prefixes of object stores that `pack.target` and arguments of the Trainer, its
+    callbacks and loggers may name, besides the datasets of this site; in a terminal as for
+    `allowed_sources`."""
     pickled_checkpoints: Literal["refuse", "allow"] = "refuse"
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
     s3: StoreOptions = StoreOptions()
-    """How `s3://` sources, datasets and targets are reached."""
+    """How sources, datasets and targets on S3 and in other object stores are reached."""
 
     @model_validator(mode="after")
     def _check(self) -> Site:

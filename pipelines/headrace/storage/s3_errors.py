@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import aiohttp
 from botocore.exceptions import (
     BotoCoreError,
     ChecksumError,
@@ -20,7 +21,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
-from headrace.errors import HeadraceError, StoreAccessError, StoreError, StoreMissingError
+from headrace.errors import StoreAccessError, StoreError, StoreMissingError
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,12 @@ _TRANSIENT_ERRORS = (
     IncompleteReadError,
     ChecksumError,
     ResponseParserError,  # XML that was cut
+    aiohttp.ClientError,  # a body that was cut
+    ConnectionError,
+    TimeoutError,
+    asyncio.TimeoutError,
 )
+_FROM_S3 = (BotoCoreError, *_TRANSIENT_ERRORS, OSError)
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _UNKNOWN_KEY = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"})
 _WRONG_REGION = frozenset(
@@ -72,7 +78,7 @@ class Place:
     """Whose credentials are used: `profile 'x'`, `no credentials` or the environment's."""
 
 
-def retried(call: Callable[[], Result], place: Place, max_attempts: int) -> Result:
+async def retried(call: Callable[[], Awaitable[Result]], place: Place, max_attempts: int) -> Result:
     """Result of a request; one that may succeed later is sent again after a random pause.
 
     The pause is drawn from zero to a bound that doubles with every attempt ("full jitter"), so
@@ -87,18 +93,20 @@ def retried(call: Callable[[], Result], place: Place, max_attempts: int) -> Resu
         StoreError: It still fails in a way that may pass.
         StoreAccessError: The server refuses it, or there are no usable credentials.
         StoreMissingError: There is no such file.
+        EOFError: It asks for a range behind the end.
     """
     for attempt in range(1, max_attempts + 1):
         try:
-            return call()
-        except (BotoCoreError, ClientError, ResponseParserError) as error:
+            return await call()
+        except _FROM_S3 as raised:
+            error = _source(raised)
             if not is_transient(error):
                 raise explained(error, place) from error
             if attempt == max_attempts:
                 raise _kept_failing(error, place, attempt) from error
             logger.info("Attempt %d at %s failed: %s", attempt, place.url, _reason(error))
         bound = min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S)
-        time.sleep(random.uniform(0, bound))
+        await asyncio.sleep(random.uniform(0, bound))
     raise ValueError(f"max_attempts is {max_attempts}, but must be 1 or more")
 
 
@@ -112,10 +120,12 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, _TRANSIENT_ERRORS)
 
 
-def explained(error: Exception, place: Place) -> HeadraceError:
+def explained(error: Exception, place: Place) -> Exception:
     """The error to raise instead of one of botocore that no further attempt can mend."""
     reason = _reason(error)
     if isinstance(error, ClientError):
+        if _status(error) == 416:
+            return EOFError(f"The range begins behind the end of {place.url}")
         if _code(error) == "NoSuchBucket":
             what = f"There is no bucket for {place.url} at {place.endpoint}"
             return StoreAccessError(what, _ENDPOINT_HINT)
@@ -154,6 +164,11 @@ def _next_step(error: Exception) -> str:
         "Ask for s3:ListBucket and s3:GetObject on the bucket (to write also s3:PutObject, "
         f"s3:DeleteObject, s3:AbortMultipartUpload). {_CREDENTIALS_HINT}"
     )
+
+
+def _source(error: Exception) -> Exception:
+    """What the server said, which s3fs turns into an error of the operating system."""
+    return error.__cause__ if isinstance(error.__cause__, ClientError) else error
 
 
 def _kept_failing(error: Exception, place: Place, num_attempts: int) -> StoreError:

@@ -1,7 +1,8 @@
-"""Where files of sources and datasets lie: a folder or an S3 prefix, behind one narrow protocol."""
+"""Where files of sources and datasets lie: a folder, or an object store."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import UserError, without_secrets
@@ -11,21 +12,32 @@ from headrace.storage.store_protocol import Store, StoredFile
 
 __all__ = ["Store", "StoreOptions", "StoredFile", "below", "is_remote", "open_store"]
 
+_PACKAGES = {
+    "s3": "s3fs",
+    "gs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "hf": "huggingface_hub",
+    "memory": "fsspec",
+}
+"""Schemes of object stores, and what opens each."""
+_EXTRAS = {"gcsfs": "gs", "adlfs": "az", "huggingface_hub": "hf"}
+
 
 def is_remote(url: str) -> bool:
-    """Whether a location is an S3 URL rather than a local path."""
-    return url.startswith("s3://")
+    """Whether a location is in an object store rather than in a folder."""
+    return urlsplit(url).scheme in _PACKAGES and "://" in url
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> Store:
     """The store at a location; nothing is connected or checked yet.
 
     Args:
-        url: `s3://bucket/prefix`, `file:///folder` or a path.
-        options: How to reach S3; defaults when None.
+        url: `s3://bucket/prefix` or of another object store, `file:///folder` or a path.
+        options: How to reach an object store; defaults when None.
 
     Raises:
-        UserError: The URL has another scheme or names no bucket.
+        UserError: The URL has another scheme, names no bucket, or its package is not installed.
     """
     if "://" not in url:
         return LocalStore(url)
@@ -37,14 +49,32 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
         )
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return LocalStore(unquote(parts.path))
-    if parts.scheme == "s3" and parts.netloc:
-        from headrace.storage.store_s3 import S3Store
-
-        return S3Store(url, options or StoreOptions())
-    what = "names no bucket" if parts.scheme == "s3" else "cannot be opened as a store"
-    raise UserError(f"'{url}' {what}", "Valid: s3://bucket/prefix, file:///folder, or a path.")
+    if parts.scheme in _PACKAGES and parts.netloc:
+        return _object_store(url, parts.scheme, options or StoreOptions())
+    what = "names no bucket" if parts.scheme in _PACKAGES else "cannot be opened as a store"
+    raise UserError(
+        f"'{url}' {what}",
+        "Valid: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, "
+        "hf://datasets/owner/name, file:///folder, or a path.",
+    )
 
 
 def below(url: str, *names: str) -> str:
     """Location of something below a location: `s3://bucket/a` and `b` give `s3://bucket/a/b`."""
     return "/".join((url.rstrip("/"), *names))
+
+
+def _object_store(url: str, scheme: str, options: StoreOptions) -> Store:
+    package = _PACKAGES[scheme]
+    if find_spec(package) is None:
+        raise UserError(
+            f"'{url}' needs the package {package}, which is not installed",
+            f"pip install 'headrace[{_EXTRAS[package]}]' here and on every node.",
+        )
+    if scheme == "s3":
+        from headrace.storage.store_s3 import S3Store
+
+        return S3Store(url, options)
+    from headrace.storage.store_fsspec import FsspecStore
+
+    return FsspecStore(url, options)

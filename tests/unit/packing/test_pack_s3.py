@@ -74,6 +74,23 @@ def test_arrays_too(
     assert shard_bytes(remote) == shard_bytes(local)
 
 
+def test_from_and_to_a_store_of_another_scheme(
+    image_source: Path, make_context: MakeContext, in_process: Any
+) -> None:
+    """What fsspec opens is packed by the same code."""
+    local = pack(make_context(image_source), in_process)
+    store = open_store("memory://bucket/images")
+    for file in open_store(str(image_source)).list_files():
+        store.upload(image_source / file.path, file.path)
+    target = {"target": "memory://bucket/packed"}
+    remote = pack(make_context("memory://bucket/images", pack=target), in_process)
+    packed = open_store(remote["dataset"])
+    assert remote["fingerprint"] == local["fingerprint"]
+    for name, content in shard_bytes(local).items():
+        assert packed.read(f"shards/{name}") == content
+    assert pack(make_context("memory://bucket/images", pack=target), in_process)["reused"]
+
+
 def test_a_file_that_is_replaced_while_packing_is_told(
     image_source: Path, make_context: MakeContext, in_process: Any, bucket: str, server: S3Server
 ) -> None:

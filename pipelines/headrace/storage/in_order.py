@@ -1,4 +1,4 @@
-"""Many requests at once, with their results in order."""
+"""Many calls at once in threads, with their results in order."""
 
 from __future__ import annotations
 
