@@ -18,7 +18,7 @@ from headrace.storage.s3_quick import bucket_url
 from headrace.storage.store import Store, open_store
 from support.ports import find_free_port
 from support.s3_faults import Cut, Faults, Refuse, faulty
-from support.s3_servers import SECRET, S3Server, new_bucket
+from support.s3_servers import SECRET, S3Server, client, new_bucket
 
 MIB = 2**20
 CONTENT = bytes(range(256)) * (20 * MIB // 256)
@@ -159,6 +159,16 @@ def test_an_upload_that_is_stopped_is_taken_back(
         store.upload(tmp_path / "source", "large", stop)
     assert store.stat("large") is None
     assert store.read("small") == b"0123456789"
+
+
+def test_a_marker_of_a_folder_is_no_file(moto_server: S3Server, moto_bucket: str) -> None:
+    """Consoles make them; obstore drops the slash of their names."""
+    for name in (f"a/{index:04d}" for index in range(1100)):  # more than a page
+        client(moto_server).put_object(Bucket=moto_bucket[5:], Key=f"x/{name}", Body=b"1")
+    client(moto_server).put_object(Bucket=moto_bucket[5:], Key="x/b/", Body=b"")
+    client(moto_server).put_object(Bucket=moto_bucket[5:], Key="x/c//d", Body=b"1")
+    found = [file.path for file in open_store(f"{moto_bucket}/x", moto_server.options).list_files()]
+    assert found == [*(f"a/{index:04d}" for index in range(1100)), "c//d"]
 
 
 REFUSED = {

@@ -10,7 +10,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,13 +107,18 @@ def new_bucket(server: S3Server) -> str:
     Returns:
         `s3://bucket`.
     """
+    name = f"test-{uuid.uuid4().hex}"
+    client(server).create_bucket(Bucket=name)
+    return f"s3://{name}"
+
+
+@cache
+def client(server: S3Server) -> Any:
+    """botocore's client; the credentials must be in the environment."""
     import botocore.session
 
-    name = f"test-{uuid.uuid4().hex}"
     session = botocore.session.get_session()
-    client = session.create_client("s3", "us-east-1", endpoint_url=server.endpoint_url)
-    client.create_bucket(Bucket=name)
-    return f"s3://{name}"
+    return session.create_client("s3", "us-east-1", endpoint_url=server.endpoint_url)
 
 
 def rclone() -> str:

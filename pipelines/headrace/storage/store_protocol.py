@@ -1,4 +1,4 @@
-"""What every place of files offers: the protocol behind folders and S3 prefixes."""
+"""What every place of files offers: the protocol behind folders and object stores."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class StoredFile(NamedTuple):
     num_bytes: int
     """Size."""
     version: str
-    """Changes with the content: time of change in nanoseconds as text, or the ETag."""
+    """Changes with the content: time of change in nanoseconds as text, the ETag or its like."""
 
 
 class Store(Protocol):
-    """A folder or an S3 prefix.
+    """A folder or a prefix of an object store.
 
     Instances are light, may be shared by threads, cross forks and pickles, and hold no connection
     before their first use in a process.
@@ -94,7 +94,8 @@ class Store(Protocol):
         Args:
             source: The local file.
             path: Name to give it; folders are made where the store has them.
-            tick: Called with the bytes of every piece that was sent.
+            tick: Called with the bytes that were sent since the last call, about every second;
+                may raise to stop.
         """
 
     def write(self, path: str, content: bytes) -> None:
