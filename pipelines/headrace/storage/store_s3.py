@@ -8,7 +8,8 @@ from typing import Any
 
 from headrace.storage.s3_files import connect
 from headrace.storage.s3_quick import PARTS_AHEAD
-from headrace.storage.store_fsspec import PIECE_BYTES, FsspecStore, Piece, Sent
+from headrace.storage.sent import Sent
+from headrace.storage.store_fsspec import PIECE_BYTES, FsspecStore, Piece
 from headrace.storage.store_protocol import StoredFile, Tick, checked_path
 
 _MAX_PARTS = 10_000
