@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.readiness import check_dataset
+from headrace.control.readiness import check_dataset, check_stores
 from headrace.control.walltime.chosen import for_plan
 from headrace.leases.backends import backend
 from headrace.leases.lifetime import leaving_s
@@ -55,6 +55,7 @@ def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
     """
     recipe, site = absolute(recipe), opened(site, is_from_terminal=True)
     check_packing(recipe, site)
+    check_stores(recipe, site)
     check_training(recipe, site)
     check_dataset(recipe, site, recipe.dataset.path)
     steps: dict[str, list[PlannedStep]] = {}

@@ -1,15 +1,30 @@
-"""Whether a packed dataset can be trained and judged on, told before machines are asked for."""
+"""Whether data can be reached, trained and judged on, told before machines are asked for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from headrace.errors import DataError, UserError
+from headrace.recipe.arguments import is_as_here
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.states import StepState
 from headrace.steps.records import StepResult
 from headrace.steps.run import failure_of
+
+
+def check_stores(recipe: Recipe, site: Site) -> None:
+    """Refuse object stores whose package is missing; nodes with their own packages may have it.
+
+    Raises:
+        UserError: A package is missing; names the extra that brings it.
+    """
+    from headrace.storage.store import check_package
+
+    if is_as_here(site.roles[recipe.pack_role]):
+        for url in (recipe.dataset.source, recipe.dataset.path, recipe.pack.target):
+            if url is not None:
+                check_package(url)
 
 
 def check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from headrace.control.ledgers import open_ledger
 from headrace.control.owners import owner_process
 from headrace.control.provenance import provenance
-from headrace.control.readiness import check_dataset
+from headrace.control.readiness import check_dataset, check_stores
 from headrace.errors import SiteError, StepError
 from headrace.ledger.records import RunRecord
 from headrace.recipe.fit import check_packing, check_training
@@ -89,6 +89,7 @@ def create_run(request: RunRequest) -> Run:
     recipe = absolute(load_recipe(request.recipe, request.overrides))
     site = opened(load_site(request.site), is_from_terminal=request.is_from_terminal)
     check_packing(recipe, site)
+    check_stores(recipe, site)
     if request.kind == "train":
         check_training(recipe, site)
         check_dataset(recipe, site, recipe.dataset.path)

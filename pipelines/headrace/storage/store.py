@@ -10,7 +10,15 @@ from headrace.recipe.site import StoreOptions
 from headrace.storage.store_local import LocalStore
 from headrace.storage.store_protocol import Store, StoredFile
 
-__all__ = ["Store", "StoreOptions", "StoredFile", "below", "is_remote", "open_store"]
+__all__ = [
+    "Store",
+    "StoreOptions",
+    "StoredFile",
+    "below",
+    "check_package",
+    "is_remote",
+    "open_store",
+]
 
 _PACKAGES = {
     "s3": "s3fs",
@@ -64,13 +72,22 @@ def below(url: str, *names: str) -> str:
     return "/".join((url.rstrip("/"), *names))
 
 
-def _object_store(url: str, scheme: str, options: StoreOptions) -> Store:
-    package = _PACKAGES[scheme]
-    if find_spec(package) is None:
+def check_package(url: str) -> None:
+    """Refuse the URL of an object store whose Python package is not installed here.
+
+    Raises:
+        UserError: It is not; names the extra that brings it.
+    """
+    package = _PACKAGES.get(urlsplit(url).scheme)
+    if package is not None and find_spec(package) is None:
         raise UserError(
             f"'{url}' needs the package {package}, which is not installed",
             f"pip install 'headrace[{_EXTRAS[package]}]' here and on every node.",
         )
+
+
+def _object_store(url: str, scheme: str, options: StoreOptions) -> Store:
+    check_package(url)
     if scheme == "s3":
         from headrace.storage.store_s3 import S3Store
 

@@ -104,3 +104,18 @@ def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path,
     assert row.message.startswith(f"{folder} is packed, but the run cannot go on: Dataset ")
     assert "set `evaluate: null`" in row.message
     assert row.outputs["dataset"] == str(folder)
+
+
+@pytest.mark.parametrize("key", ["dataset.source", "dataset.path", "pack.target"])
+def test_an_object_store_without_its_package_is_told_by_plan_and_run(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Not by the pack step, once machines were waited for."""
+    monkeypatch.setattr("headrace.storage.store.find_spec", lambda _: None)
+    raw = RAW if key == "dataset.path" else ()
+    overrides = (*raw, f"{key}=gs://bucket/there")
+    words = r"(?s)'gs://bucket/there' needs the package gcsfs.*pip install 'headrace\[gs\]'"
+    with pytest.raises(UserError, match=words):
+        previews(load_recipe("digits", overrides), load_site("laptop"))
+    with pytest.raises(UserError, match=words):
+        make_run(overrides=overrides)
