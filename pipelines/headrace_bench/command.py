@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _MEMORY = Path("/dev/shm")
 _DECODED = ("jpeg", "lz4", "zstd", "blosc")
-_LAP_S = 0.25
-_READ_ROUNDS, _PACK_ROUNDS, _STAGE_ROUNDS, _S3_ROUNDS = 5, 3, 4, 3
+_S3_ROUNDS = 3
 
 Sizes = Annotated[str, typer.Option(help="Bytes of a sample, separated by commas.")]
 Total = Annotated[str, typer.Option(help="Bytes of all samples of a table, as in 256MiB.")]
@@ -48,10 +47,49 @@ def register(app: typer.Typer) -> None:
         help="Measure reading, packing, staging and S3 against this machine's limit and other "
         "libraries.",
         no_args_is_help=True,
+        invoke_without_command=True,
     )
+    bench.callback()(scaling)
     for command in (read, pack, stage, s3):
         bench.command()(command)
     app.add_typer(bench, name="bench")
+
+
+def scaling(
+    context: typer.Context,
+    cores: Annotated[
+        str | None,
+        typer.Option(help="Read, pack and stage bound to so many cores each, as in 1,2,4."),
+    ] = None,
+    total: Total = "256MiB",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure reading, packing, staging and S3 against this machine's limit and other libraries.
+
+    Examples:
+        headrace bench --cores 1,2,4
+
+        headrace bench read --peers
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from headrace_bench.pack import PackOptions  # torch takes two seconds
+    from headrace_bench.read import ReadOptions
+    from headrace_bench.scaling import bench_scaling, known_cores
+    from headrace_bench.stage import StageOptions
+
+    numbers, folder, total_bytes = known_cores(cores or ""), _folder(None), _bytes(total)
+    source = Path(tempfile.gettempdir())
+    benches = (
+        ReadOptions(folder=folder, total_bytes=total_bytes),
+        PackOptions(folder=folder, total_bytes=total_bytes),
+        StageOptions(source=source, folder=folder, total_bytes=total_bytes),
+    )
+
+    def bench(_: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
+        return bench_scaling(numbers, benches, tick)
+
+    _run(bench, peers=False, as_json=as_json)
 
 
 def read(
@@ -90,8 +128,6 @@ def read(
         options = ReadOptions(
             sizes=_sizes(sizes),
             total_bytes=_bytes(total),
-            rounds=_READ_ROUNDS,
-            lap_s=_LAP_S,
             folder=_folder(folder),
             peers=others,
         )
@@ -111,7 +147,7 @@ def pack(
     peers: Peers = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Small files to shards by two processes: concatenated (the limit), by headrace, by others.
+    """Small files to shards, a process a core: concatenated (the limit), by headrace, by others.
 
     All variants take turns in one run, and what they wrote is compared with the files. What the
     benchmark writes is removed at its end.
@@ -127,7 +163,6 @@ def pack(
         options = PackOptions(
             sizes=_sizes(sizes),
             total_bytes=_bytes(total),
-            rounds=_PACK_ROUNDS,
             folder=_folder(folder),
             peers=others,
         )
@@ -160,7 +195,6 @@ def stage(
     def bench(others: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
         options = StageOptions(
             total_bytes=_bytes(total),
-            rounds=_STAGE_ROUNDS,
             source=(source or Path(tempfile.gettempdir())).expanduser().absolute(),
             folder=_folder(folder),
             peers=bool(others),
@@ -239,7 +273,10 @@ def _folder(folder: Path | None) -> Path:
 
 
 def _print(report: Report, console: Console) -> None:
-    for table in report.tables:
+    bound = [table for table in report.tables if table.num_cores is not None]
+    if bound:
+        console.print(_scaling_grid(bound))
+    for table in report.tables if not bound else ():
         console.print(_grid(table))
         for note in table.notes:
             console.print(note, style="dim", highlight=False)
@@ -255,6 +292,29 @@ def _print(report: Report, console: Console) -> None:
     console.print(versions, style="dim", highlight=False)
     for warning in report.warnings:
         console.print(warning, style="yellow", highlight=False)
+
+
+def _scaling_grid(tables: Sequence[Table]) -> Grid:
+    """A row for each work and number of cores; the speedup is over the fewest cores."""
+    grid = Grid("", title="headrace by cores, best laps", title_justify="left")
+    for name in ("cores", "limit, GB/s", "headrace, GB/s", "of limit", "speedup"):
+        grid.add_column(name, justify="right")
+    for title in dict.fromkeys(table.title for table in tables):
+        first: float | None = None
+        for table in (each for each in tables if each.title == title):
+            limit, headrace = table.yardstick("limit"), table.yardstick("headrace")
+            if limit is None or headrace is None or not headrace.gb_per_s:
+                continue
+            first = first or headrace.gb_per_s
+            grid.add_row(
+                title,
+                str(table.num_cores),
+                f"{limit.gb_per_s:.3g}",
+                f"{headrace.gb_per_s:.3g}",
+                f"{table.of_limit[headrace.name]:.2f}",
+                f"{headrace.gb_per_s / first:.2f}",
+            )
+    return grid
 
 
 def _grid(table: Table) -> Grid:

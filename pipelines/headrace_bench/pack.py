@@ -1,4 +1,4 @@
-"""Packing small files by two processes: plain concatenation, headrace, peers."""
+"""Packing small files, a process a core: plain concatenation, headrace, peers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import Tick, Variant, compete, for_each
 from headrace_bench.copying import concatenate, concatenate_bare, empty, list_files
 from headrace_bench.laps import Reader, check_epoch
-from headrace_bench.pack_headrace import pack_folder
+from headrace_bench.pack_headrace import num_processes, pack_folder
 from headrace_bench.peers.peer import Part, Peer, Reading, load, missing
 from headrace_bench.read import check_against, missing_row
 from headrace_bench.records import Lap, Row, Table
-from headrace_bench.samples import Shape, plan_shape, random_samples, write_files
+from headrace_bench.samples import SIZES, Shape, plan_shape, random_samples, write_files
 from headrace_bench.workspace import workspace
-
-NUM_PROCESSES = 2
-"""Processes that pack, of every variant."""
 
 _MAX_FILES = 131_072
 _CHECKED_AT_ONCE = 128
@@ -37,11 +34,11 @@ _CHECKED_AT_ONCE = 128
 class PackOptions:
     """What to pack, and how often."""
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...] = SIZES
     """Bytes of a sample; one table each."""
-    total_bytes: int
+    total_bytes: int = 512 * 2**20
     """Bytes of all samples of a table, about."""
-    rounds: int
+    rounds: int = 3
     """Laps that count, of each variant."""
     folder: Path
     """Where files are made."""
@@ -67,7 +64,7 @@ def bench_pack(options: PackOptions, tick: Tick) -> tuple[Table, ...]:
     Raises:
         StorageFullError: The folder has no room.
     """
-    with ProcessPoolExecutor(NUM_PROCESSES, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(num_processes(), mp_context=get_context("spawn")) as pool:
         each = for_each(options.sizes, tick)
         return tuple(_table(options, size, pool, told) for size, told in each)
 
@@ -111,15 +108,14 @@ def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
         rows: list[Row] = compete(_variants(job, there), options.rounds, tick)
         rows += [missing_row(peer, missing(peer)) for peer in packers if missing(peer)]
     return Table(
-        title=f"pack, {shape.num_samples:,} .npy files of {shape.sample_bytes:,} bytes, "
-        f"{NUM_PROCESSES} processes",
+        title=f"pack, {shape.num_samples:,} .npy files of {shape.sample_bytes:,} bytes",
         rows=tuple(rows),
         notes=(
             "Limit: the same folder listed, and its files read and written one after the other, "
             "without looking at them.",
-            "headrace: listing, labels, checks, checksums, statistics and manifest included; "
-            "others are given the list of files. Processes are started before the clock starts, "
-            "for all.",
+            f"All by {num_processes()} processes. headrace: listing, labels, checks, checksums, "
+            "statistics and manifest included; others are given the list of files. Processes are "
+            "started before the clock starts, for all.",
         ),
     )
 
@@ -144,7 +140,7 @@ def _variants(job: _Job, peers: Sequence[Peer]) -> list[Variant]:
             kind="headrace",
             is_yardstick=True,
             lap=_lap(job, lambda: _pack(job, {}), lambda: check_packed(job.target, job.samples)),
-            settings=lambda: "pack step, shards_multiple_of: 2, else the defaults of recipes",
+            settings=lambda: "pack step with the defaults of recipes",
         ),
         Variant(
             name="headrace, no statistics",
@@ -183,12 +179,12 @@ def _lap(
 
 def _shares(files: Sequence[str]) -> list[Sequence[str]]:
     """Files of each process: one piece of the list each."""
-    ends = [len(files) * n // NUM_PROCESSES for n in range(NUM_PROCESSES + 1)]
+    ends = [len(files) * n // num_processes() for n in range(num_processes() + 1)]
     return [files[a:b] for a, b in pairwise(ends)]
 
 
 def _concatenate(job: _Job, work: Callable[[Sequence[str], str], int]) -> None:
-    targets = [str(job.target / f"{number}") for number in range(NUM_PROCESSES)]
+    targets = [str(job.target / f"{number}") for number in range(num_processes())]
     for _ in job.pool.map(work, _shares(list_files(job.source)), targets):
         pass
 
@@ -198,11 +194,11 @@ def _pack(job: _Job, options: dict[str, str]) -> None:
 
 
 def _pack_by(job: _Job, peer: Peer) -> None:
-    numbers = range(NUM_PROCESSES)
-    modules, folders = [peer.folder] * NUM_PROCESSES, [str(job.target)] * NUM_PROCESSES
+    numbers = range(num_processes())
+    modules, folders = [peer.folder] * len(numbers), [str(job.target)] * len(numbers)
     for _ in job.pool.map(write_part, modules, _shares(job.files), numbers, folders):
         pass
-    peer.finish(job.target, NUM_PROCESSES)
+    peer.finish(job.target, num_processes())
 
 
 def check_packed(target: Path, samples: NDArray[np.uint8]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
@@ -20,9 +21,13 @@ from headrace_bench.samples import Shape
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_NUM_WORKERS = 2
-_NUM_SHARDS = 4 * _NUM_WORKERS
+_SHARDS_A_PROCESS = 4
 """Shards at least, so that processes get equally much."""
+
+
+def num_processes() -> int:
+    """Processes that pack, of every variant: as many as cores that may be used."""
+    return len(os.sched_getaffinity(0))
 
 
 class PoolFleet:
@@ -69,11 +74,12 @@ def pack_folder(
         options: More of the recipe's `pack`.
         s3: How S3 is reached.
     """
-    shard_bytes = min(64 * 2**20, max(shape.num_bytes // _NUM_SHARDS, shape.sample_bytes))
+    num_shards = _SHARDS_A_PROCESS * num_processes()
+    shard_bytes = min(64 * 2**20, max(shape.num_bytes // num_shards, shape.sample_bytes))
     recipe = {
         "name": "benchmark",
         "dataset": {"name": "benchmark", "source": str(source), "splits": {"train": 1.0}},
-        "pack": {"shard_bytes": shard_bytes, "shards_multiple_of": _NUM_WORKERS, **options},
+        "pack": {"shard_bytes": shard_bytes, "shards_multiple_of": num_processes(), **options},
         "model": {"_target_": "torch.nn.Identity"},
         "evaluate": {"split": "train"},
     }

@@ -21,7 +21,7 @@ from headrace_bench.contest import FAULTS, Tick, Variant, compete, failure, for_
 from headrace_bench.laps import Check, Reader, read_lap
 from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading, missing
 from headrace_bench.records import Lap, Row, Table
-from headrace_bench.samples import Shape, plan_shape, random_samples
+from headrace_bench.samples import SIZES, Shape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
 from headrace_bench.tuned import Tuned
 from headrace_bench.workspace import remove, workspace
@@ -38,13 +38,13 @@ _MAX, _MAX_WITH_PEERS = 2**20, 2**15
 class ReadOptions:
     """What to read, and how often."""
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...] = SIZES
     """Bytes of a sample; one table each."""
-    total_bytes: int
+    total_bytes: int = 256 * 2**20
     """Bytes of all samples of a table, about."""
-    rounds: int
+    rounds: int = 5
     """Laps that count, of each variant."""
-    lap_s: float
+    lap_s: float = 0.25
     """Time of a lap, seconds."""
     folder: Path
     """Where files are made."""

@@ -87,6 +87,8 @@ class Table(Record):
     """The variants."""
     notes: tuple[str, ...] = ()
     """What a reader must know to judge the figures."""
+    num_cores: int | None = None
+    """Cores that all variants were bound to; None when to none."""
 
     def yardstick(self, kind: Kind) -> Row | None:
         """The fastest row that stands for its kind; None when there are no figures."""

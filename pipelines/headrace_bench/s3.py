@@ -22,8 +22,8 @@ from headrace.storage.staged_copy import StagingOptions
 from headrace.storage.store import open_store
 from headrace_bench.contest import Tick, Variant, compete, for_each
 from headrace_bench.copying import empty, tree_bytes
-from headrace_bench.pack import NUM_PROCESSES, check_packed
-from headrace_bench.pack_headrace import pack_folder
+from headrace_bench.pack import check_packed
+from headrace_bench.pack_headrace import num_processes, pack_folder
 from headrace_bench.rclone import CONCURRENCY, DEFAULTS, Server, credentials, find_rclone, serving
 from headrace_bench.records import Lap, Table
 from headrace_bench.samples import plan_shape, random_samples, write_files
@@ -130,7 +130,7 @@ def bench_s3(options: S3Options, tick: Tick) -> tuple[Table, ...]:
     find_rclone()
     tables: list[Table] = []
     spawn = get_context("spawn")
-    with credentials(), ProcessPoolExecutor(NUM_PROCESSES, mp_context=spawn) as pool:
+    with credentials(), ProcessPoolExecutor(num_processes(), mp_context=spawn) as pool:
         if "pack" in options.work:
             each = for_each(options.sizes, tick)
             tables += [_pack(options, size, pool, told) for size, told in each]
@@ -173,7 +173,7 @@ def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) 
         samples = random_samples(shape)
         write_files(samples, folder / "served" / "bench" / "files")
         with serving(folder / "served") as server:
-            s3 = server.options(NUM_PROCESSES)
+            s3 = server.options(num_processes())
 
             def pack(target: Path) -> None:
                 pack_folder(server.url("files"), target, pool, shape, {}, s3)
@@ -188,7 +188,7 @@ def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) 
         title=f"pack from S3, {shape.num_samples:,} .npy objects of {shape.sample_bytes:,} bytes",
         rows=tuple(rows),
         notes=(
-            f"headrace: {NUM_PROCESSES} processes with {s3.connections} requests each; listing, "
+            f"headrace: {num_processes()} processes with {s3.connections} requests each; listing, "
             "labels, versions, checksums, statistics and manifest included. rclone starts on the "
             "clock. The server runs on the same cores.",
         ),
@@ -217,7 +217,7 @@ def _upload(options: S3Options, pool: ProcessPoolExecutor, tick: Tick) -> Table:
     with workspace(options.folder, 2 * _room(options)) as folder:
         manifest, dataset = _dataset(options, folder, tick)
         with serving(folder / "served") as server:
-            s3 = server.options(NUM_PROCESSES)
+            s3 = server.options(num_processes())
             job = _job(server.folder / "taken", manifest)
             numbers = count()
 
@@ -240,7 +240,7 @@ def _upload(options: S3Options, pool: ProcessPoolExecutor, tick: Tick) -> Table:
             variants = job.variants((upload, check), rclone, options.peers)
             rows = compete(variants, options.rounds, tick)
     note = (
-        f"headrace: as pack.target does it, {NUM_PROCESSES} processes, in parts that are each "
+        f"headrace: as pack.target does it, {num_processes()} processes, in parts that are each "
         "signed with their SHA-256."
     )
     return Table(title=f"upload to S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))

@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+SIZES = (3072, 110_592, 1_400_000)
+"""Bytes of a sample: a small picture, a patch, a photo."""
+
 _SEED = 20_240_501
 _CHANNELS = 3
 _BATCH_BYTES = 12 * 2**20

@@ -31,9 +31,9 @@ _COMMANDS = {"cp -r": ("cp", "-r"), "rsync -aW": ("rsync", "-aW")}
 class StageOptions:
     """What to stage, and how often."""
 
-    total_bytes: int
+    total_bytes: int = 512 * 2**20
     """Bytes of the dataset, about."""
-    rounds: int
+    rounds: int = 4
     """Laps that count, of each variant."""
     source: Path
     """Folder that the dataset is made in; its files are in the page cache when it is read."""

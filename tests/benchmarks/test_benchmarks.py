@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.app import build
+from headrace.errors import UserError
 from headrace_bench.compressed import bench_compressed
 from headrace_bench.decode import bench_decode
 from headrace_bench.pack import PackOptions, bench_pack
@@ -16,6 +18,7 @@ from headrace_bench.read import ReadOptions, bench_read
 from headrace_bench.records import Report, Table
 from headrace_bench.report import all_peers
 from headrace_bench.s3 import WORK, S3Options, bench_s3
+from headrace_bench.scaling import known_cores
 from headrace_bench.stage import StageOptions, bench_stage
 
 
@@ -117,3 +120,23 @@ def test_the_command_tells_figures_machine_and_load(tmp_path, as_json):
     else:
         for word in ("limit", "headrace", "cp -r", "cores", "load", "numpy"):
             assert word in done.stdout
+
+
+def test_scaling_binds_each_benchmark_to_its_cores():
+    before = os.sched_getaffinity(0)
+    done = CliRunner().invoke(build(), ["bench", "--cores", "1", "--total", "2MiB", "--json"])
+    assert done.exit_code == 0, done.output
+    tables = json.loads(done.stdout)["tables"]
+    assert [table["title"].split(",")[0] for table in tables] == ["read"] * 3 + ["pack"] * 3 + [
+        "stage"
+    ]
+    assert {table["num_cores"] for table in tables} == {1}
+    assert all(table["of_limit"]["headrace"] > 0 for table in tables)
+    assert "All by 1 processes" in tables[3]["notes"][1]
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("cores", ["0", "two", "1,,2", "100000"])
+def test_cores_that_are_not_there_are_refused(cores):
+    with pytest.raises(UserError, match="Write numbers from 1 to"):
+        known_cores(cores)
