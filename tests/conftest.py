@@ -46,7 +46,7 @@ __all__ = [
     "slurm",
 ]
 
-_FORK_SERVER_IMPORTS = ["pytest", "headrace.ledger.ledger", "headrace.ledger.migrate"]
+_FORK_SERVER_IMPORTS = ["pytest", "headrace.ledger.ledger", "headrace.ledger.migrations"]
 """What the twenty processes of a ledger test need."""
 
 _GRACE_S = 60.0

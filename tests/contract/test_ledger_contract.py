@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from headrace.errors import CapacityError, LedgerError, UnknownNameError
-from headrace.ledger.engine import Database
+from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
 from headrace.states import FailureClass, LeaseState, StepState
 from support.ledger_rows import (

@@ -536,7 +536,7 @@ def test_a_step_is_abandoned_when_its_task_has_ended(run, airflow_knows, state, 
 
 def test_runs_of_other_owners_are_not_airflows_to_judge(run, airflow_knows):
     airflow_knows(active=False, tasks={"train": "failed"})
-    record = open_ledger().run(run.run_id).model_copy(update={"owner": "cli:host:1:2.0"})
+    record = replace(open_ledger().run(run.run_id), owner="cli:host:1:2.0")
     assert not owners.owner_is_done(record)
     assert not owners.step_is_abandoned(record, "train")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from headrace.ledger.ledger import Ledger, default_url, masked
+from headrace.ledger.database import default_url, masked
+from headrace.ledger.ledger import Ledger
 
 _HELP = "The database of runs, leases and attempts."
 

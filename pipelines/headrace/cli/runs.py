@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +40,7 @@ from headrace.states import StepState
 RunArgument = Annotated[
     str | None, typer.Argument(help="Id of the run; the newest one when left out.")
 ]
-_TOLD = {"step", "attempt", "state", "failure_class", "message"}
+_TOLD = ("step", "attempt", "state", "failure_class", "message")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -222,8 +223,8 @@ def runs(
 
 def _for_programs(row: RunRecord) -> dict[str, object]:
     failed = why_failed(row)
-    told = failed.model_dump(mode="json", include=_TOLD) if failed else None
-    return {**row.model_dump(mode="json"), "failure": told}
+    told = {name: getattr(failed, name) for name in _TOLD} if failed else None
+    return {**asdict(row), "failure": told}
 
 
 def _result(row: RunRecord) -> str:

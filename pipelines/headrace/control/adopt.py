@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from headrace.control import leases
 from headrace.control.ledgers import open_ledger
@@ -78,12 +80,12 @@ def _enter_lease(folder: LeaseFolder) -> None:
     spec = client.spec(folder)
     record = leases.recorded(open_run(spec.run_id), spec.role_name, spec.lease_id)
     changes = {"created_at": folder.spec.stat().st_mtime, **_found(folder, spec)}
-    open_ledger().add_lease(record.model_copy(update=changes), max_active=_NO_LIMIT)
+    open_ledger().add_lease(replace(record, **changes), max_active=_NO_LIMIT)
     for step in mailbox.submitted(folder):
         _enter_attempt(folder, step)
 
 
-def _found(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, object]:
+def _found(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
     """How a lease stands; one that was lost and not closed is open: something may be left."""
     info = client.info(folder)
     if not folder.closed.exists():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from headrace.ledger.ledger import Ledger, default_url
+from headrace.ledger.database import default_url
+from headrace.ledger.ledger import Ledger
 
 
 def open_ledger() -> Ledger:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, Select, select, update
-from typing_extensions import Unpack
+from sqlalchemy import Select, select, update
+from sqlalchemy.orm import Session
+from typing_extensions import TypedDict, Unpack
 
 from headrace.errors import CapacityError, UnknownNameError, nearest
-from headrace.ledger.records import LeaseChanges, LeaseRecord
-from headrace.ledger.rows import Rows, changed, fetch, fetch_first
-from headrace.ledger.tables import leases
+from headrace.ledger.records import LeaseRecord, LostNode
+from headrace.ledger.runs import RunRows
 from headrace.states import LeaseState
 
-ACTIVE = tuple(state.value for state in LeaseState if state.is_active)
+ACTIVE = tuple(state for state in LeaseState if state.is_active)
 """States of leases that hold, or are about to hold, machines."""
 
 
-class LeaseRows(Rows):
-    """Enter, find and change leases."""
+class LeaseChanges(TypedDict, total=False):
+    """What may change in a lease besides its state; a key left out or None changes nothing."""
+
+    job_ids: tuple[str, ...] | None
+    dashboard_url: str | None
+    ready_at: float | None
+    ended_at: float | None
+    why_ended: str | None
+    lost_nodes: tuple[LostNode, ...] | None
+
+
+class LeaseRows(RunRows):
+    """Enter, find and change leases, too."""
 
     def add_lease(self, record: LeaseRecord, max_active: int) -> None:
         """Enter a lease if its site has room; one that is there already stays as it is.
@@ -33,14 +42,13 @@ class LeaseRows(Rows):
             CapacityError: The site has that many open.
             LedgerError: The lease's run is not in the ledger.
         """
-        with self._database.write() as connection:
-            self._database.backend.hold(connection, f"leases of {record.site_name}")
-            if _find(connection, record.lease_id) is not None:
+        with self._database.write(f"leases of {record.site_name}") as session:
+            if session.get(LeaseRecord, record.lease_id) is not None:
                 return
-            taken = fetch(connection, LeaseRecord, _active(record.site_name))
+            taken = tuple(session.scalars(_active(record.site_name)))
             if len(taken) >= max_active:
-                raise CapacityError(*_full(record.site_name, taken, max_active))
-            self._insert(connection, leases, record)
+                raise _full(record.site_name, taken, max_active)
+            session.add(record)
 
     def lease(self, lease_id: str) -> LeaseRecord:
         """The lease with this id.
@@ -48,76 +56,56 @@ class LeaseRows(Rows):
         Raises:
             UnknownNameError: There is none.
         """
-        with self._database.read() as connection:
-            return _lease(connection, lease_id)
+        with self._database.read() as session:
+            return _known_lease(session, lease_id)
 
     def latest_lease(self, key: str) -> LeaseRecord | None:
         """The newest lease with this key, in whatever state; None when there is none."""
-        with self._database.read() as connection:
-            query = _newest(select(leases).where(leases.c.key == key))
-            return fetch_first(connection, LeaseRecord, query)
+        with self._database.read() as session:
+            return session.scalar(_newest(1).filter_by(key=key))
 
     def active_leases(self, site_name: str | None = None) -> tuple[LeaseRecord, ...]:
-        """Leases that hold, or are about to hold, machines; oldest first.
-
-        Args:
-            site_name: Only those of this site.
-        """
-        with self._database.read() as connection:
-            return fetch(connection, LeaseRecord, _active(site_name))
+        """Leases, of one site or of all, that hold or are about to hold machines; oldest first."""
+        with self._database.read() as session:
+            return tuple(session.scalars(_active(site_name)))
 
     def leases(self, run_id: str | None = None, limit: int = 1000) -> tuple[LeaseRecord, ...]:
-        """Leases, newest first.
-
-        Args:
-            run_id: Only those of this run.
-            limit: Most leases to give.
-        """
-        query = _newest(select(leases)).limit(limit)
-        if run_id is not None:
-            query = query.where(leases.c.run_id == run_id)
-        with self._database.read() as connection:
-            return fetch(connection, LeaseRecord, query)
+        """At most `limit` leases, of one run or of all, newest first."""
+        query = _newest(limit) if run_id is None else _newest(limit).filter_by(run_id=run_id)
+        with self._database.read() as session:
+            return tuple(session.scalars(query))
 
     def set_lease_state(
         self, lease_id: str, state: LeaseState, **changes: Unpack[LeaseChanges]
     ) -> LeaseRecord:
-        """Change a lease; one that has ended stays as it is.
-
-        Args:
-            lease_id: The lease.
-            state: Its new state.
-            changes: Further new values.
-
-        Returns:
-            The lease as it stands in the ledger.
+        """Change a lease, unless it has ended; the lease as it stands then.
 
         Raises:
             UnknownNameError: There is no such lease.
         """
-        with self._database.write() as connection:
-            values = changed(_lease(connection, lease_id), {**changes, "state": state})
-            still_active = update(leases).where(
-                leases.c.lease_id == lease_id, leases.c.state.in_(ACTIVE)
-            )
-            connection.execute(still_active.values(values))
-            return _lease(connection, lease_id)
+        values = {name: value for name, value in changes.items() if value is not None}
+        change = update(LeaseRecord).filter_by(lease_id=lease_id)
+        still_active = change.where(LeaseRecord.state.in_(ACTIVE))
+        with self._database.write() as session:
+            session.execute(still_active.values(state=state, **values))
+            return _known_lease(session, lease_id)
 
 
-def _newest(query: Select[Any]) -> Select[Any]:
-    return query.order_by(leases.c.created_at.desc(), leases.c.lease_id.desc())
+def _newest(limit: int) -> Select[LeaseRecord]:
+    query = select(LeaseRecord).limit(limit)
+    return query.order_by(LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc())
 
 
-def _active(site_name: str | None) -> Select[Any]:
-    query = select(leases).where(leases.c.state.in_(ACTIVE))
+def _active(site_name: str | None) -> Select[LeaseRecord]:
+    query = select(LeaseRecord).where(LeaseRecord.state.in_(ACTIVE))
     if site_name is not None:
-        query = query.where(leases.c.site_name == site_name)
-    return query.order_by(leases.c.created_at, leases.c.lease_id)
+        query = query.filter_by(site_name=site_name)
+    return query.order_by(LeaseRecord.created_at, LeaseRecord.lease_id)
 
 
-def _full(site_name: str, taken: tuple[LeaseRecord, ...], max_active: int) -> tuple[str, str]:
+def _full(site_name: str, taken: tuple[LeaseRecord, ...], max_active: int) -> CapacityError:
     listed = ", ".join(f"{lease.lease_id} (run {lease.run_id})" for lease in taken[:10])
-    return (
+    return CapacityError(
         f"Site '{site_name}' has {len(taken)} leases open and allows {max_active} "
         f"(limits.max_leases): {listed}",
         "Wait until one ends, close one with `headrace lease close ID`, "
@@ -125,17 +113,12 @@ def _full(site_name: str, taken: tuple[LeaseRecord, ...], max_active: int) -> tu
     )
 
 
-def _find(connection: Connection, lease_id: str) -> LeaseRecord | None:
-    query = select(leases).where(leases.c.lease_id == lease_id)
-    return fetch_first(connection, LeaseRecord, query)
-
-
-def _lease(connection: Connection, lease_id: str) -> LeaseRecord:
-    found = _find(connection, lease_id)
+def _known_lease(session: Session, lease_id: str) -> LeaseRecord:
+    found = session.get(LeaseRecord, lease_id)
     if found is None:
-        newest = select(leases.c.lease_id).order_by(leases.c.created_at.desc()).limit(10)
+        newest = select(LeaseRecord.lease_id).order_by(LeaseRecord.created_at.desc()).limit(10)
         raise UnknownNameError(
             f"There is no lease '{lease_id}' in the ledger",
-            nearest(lease_id, connection.scalars(newest)),
+            nearest(lease_id, session.scalars(newest)),
         )
     return found

@@ -5,25 +5,43 @@ Only the control side writes it, from the files that the cluster's side leaves.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from filelock import Timeout
-from sqlalchemy import Connection, Table, func, inspect, select, text
+from sqlalchemy import func, inspect, select, text
+from sqlalchemy.orm import Session
 
 from headrace import __version__
 from headrace.errors import LedgerError
-from headrace.ledger import tables
-from headrace.ledger.address import default_url, masked
-from headrace.ledger.attempts import AttemptRows
-from headrace.ledger.engine import Database
+from headrace.ledger.database import Database, default_url
 from headrace.ledger.leases import ACTIVE, LeaseRows
-from headrace.ledger.records import LedgerSummary
-from headrace.ledger.runs import RunRows
+from headrace.ledger.records import (
+    REVISION,
+    REVISION_TABLE,
+    AttemptRecord,
+    LeaseRecord,
+    Row,
+    RunRecord,
+)
 
-__all__ = ["Ledger", "default_url", "masked"]
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSummary:
+    """How much the ledger holds."""
+
+    url: str
+    """Where it is, without the password."""
+    revision: str
+    """Revision of its schema."""
+    num_runs: int
+    num_leases: int
+    num_active_leases: int
+    """Leases that hold, or are about to hold, machines."""
+    num_attempts: int
 
 
-class Ledger(RunRows, LeaseRows, AttemptRows):
+class Ledger(LeaseRows):
     """All rows; made by `Ledger.open`, safe to share between threads and to keep over a fork."""
 
     @classmethod
@@ -55,43 +73,41 @@ class Ledger(RunRows, LeaseRows, AttemptRows):
 
     def summary(self) -> LedgerSummary:
         """How much the ledger holds."""
-        active = tables.leases.c.state.in_(ACTIVE)
-        with self._database.read() as connection:
+        with self._database.read() as session:
             return LedgerSummary(
                 url=self.url,
-                revision=_revision(connection) or "",
-                num_runs=_count(connection, tables.runs),
-                num_leases=_count(connection, tables.leases),
-                num_active_leases=_count(connection, tables.leases, active),
-                num_attempts=_count(connection, tables.attempts),
+                revision=_revision(session) or "",
+                num_runs=_count(session, RunRecord),
+                num_leases=_count(session, LeaseRecord),
+                num_active_leases=_count(session, LeaseRecord, LeaseRecord.state.in_(ACTIVE)),
+                num_attempts=_count(session, AttemptRecord),
             )
 
 
 def _bring_up_to_date(database: Database) -> None:
-    with database.read() as connection:
-        found = _revision(connection)
-    if found == tables.REVISION:
+    with database.read() as session:
+        found = _revision(session)
+    if found == REVISION:
         return
-    from headrace.ledger import migrate  # half a second that only a missing schema is worth
+    from headrace.ledger import migrations  # half a second that only a missing schema is worth
 
-    if found is not None and found not in migrate.revisions():
+    if found is not None and found not in migrations.revisions():
         raise LedgerError(
             f"The ledger {database.shown} has schema revision {found}, which is newer than "
-            f"{tables.REVISION}, the newest that headrace {__version__} knows",
+            f"{REVISION}, the newest that headrace {__version__} knows",
             "Upgrade headrace: pip install --upgrade headrace.",
         )
-    with database.write() as connection:
-        database.backend.hold(connection, "migration")
-        migrate.upgrade(connection)
+    with database.write("migration") as session:
+        migrations.upgrade(session.connection())
 
 
-def _revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table(tables.REVISION_TABLE):
+def _revision(session: Session) -> str | None:
+    if not inspect(session.connection()).has_table(REVISION_TABLE):
         return None
-    query = text(f"SELECT version_num FROM {tables.REVISION_TABLE}")
-    revision: str | None = connection.scalar(query)
+    query = text(f"SELECT version_num FROM {REVISION_TABLE}")
+    revision: str | None = session.scalar(query)
     return revision
 
 
-def _count(connection: Connection, table: Table, *where: Any) -> int:
-    return connection.scalar(select(func.count()).select_from(table).where(*where)) or 0
+def _count(session: Session, kind: type[Row], *where: Any) -> int:
+    return session.scalar(select(func.count()).select_from(kind).where(*where)) or 0

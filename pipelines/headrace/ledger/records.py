@@ -1,43 +1,27 @@
-"""Rows of the ledger as frozen records."""
+"""Rows of the ledger, the same on SQLite and PostgreSQL.
+
+Names of tables start with `headrace_`, so that the ledger can share a database with something else.
+What the ledger gives is a copy of a row: to change it changes nothing in the database.
+"""
 
 from __future__ import annotations
 
+import json
+from enum import Enum
 from typing import Any
 
-from pydantic import Field
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter
+from sqlalchemy import Dialect, Double, ForeignKey, Index, Text, TypeDecorator
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from headrace.record import Figures
 from headrace.states import FailureClass, LeaseState, StepState
 
+REVISION = "0002"
+"""Revision of the schema below; the newest migration gives it."""
 
-class RunRecord(Figures):
-    """One execution of a recipe on a site."""
-
-    run_id: str
-    """Identity of the run, as in its folder's name."""
-    key: str
-    """What asked for the run, as in an Airflow run id; adding it twice gives one run."""
-    recipe_name: str
-    """Name of the recipe."""
-    site_name: str
-    """Name of the site."""
-    recipe_fingerprint: str
-    """Fingerprint of the resolved recipe."""
-    folder: str
-    """Folder of the run."""
-    state: StepState
-    """State of the run as a whole."""
-    owner: str = ""
-    """Who asked for it."""
-    overrides: tuple[str, ...] = ()
-    """Overrides `key=value` of the recipe."""
-    created_at: float
-    """When it was asked for, seconds since the epoch."""
-    finished_at: float | None = None
-    """When it ended, seconds since the epoch; null while it goes on."""
-    outputs: dict[str, Any] = {}
-    """What it gave, JSON values."""
+REVISION_TABLE = "headrace_schema"
+"""Table in which the migrations keep the revision."""
 
 
 class LostNode(Figures):
@@ -55,111 +39,172 @@ class LostNode(Figures):
     """When that was seen, seconds since the epoch."""
 
 
-class LeaseRecord(Figures):
+class _PlainText(TypeDecorator[str]):
+    """Text that every database takes: NUL and lone surrogates are written as escapes."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+class _Choice(TypeDecorator[Enum]):
+    """A value of an enumeration as text."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: type[Enum]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Enum | None, dialect: Dialect) -> str | None:
+        return None if value is None else str(value.value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Enum | None:
+        return None if value is None else self.kind(value)
+
+
+class _Json(TypeDecorator[Any]):
+    """A value as JSON text; unlike JSON columns it holds NaN, as metrics may."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
+        return json.dumps(value, sort_keys=True, default=LostNode.model_dump)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return TypeAdapter(self.kind).validate_python(json.loads(value or "null"))
+
+
+class Row(MappedAsDataclass, DeclarativeBase, kw_only=True):
+    """A row of the ledger."""
+
+    type_annotation_map = {
+        str: _PlainText,
+        float: Double,
+        StepState: _Choice(StepState),
+        LeaseState: _Choice(LeaseState),
+        FailureClass: _Choice(FailureClass),
+    }
+
+
+class RunRecord(Row, kw_only=True):
+    """One execution of a recipe on a site."""
+
+    __tablename__ = "headrace_runs"
+    __table_args__ = (Index("headrace_runs_by_time", "created_at"),)
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    """Identity of the run, as in its folder's name."""
+    key: Mapped[str] = mapped_column(unique=True)
+    """What asked for the run, as in an Airflow run id; adding it twice gives one run."""
+    recipe_name: Mapped[str]
+    """Name of the recipe."""
+    site_name: Mapped[str]
+    """Name of the site."""
+    recipe_fingerprint: Mapped[str]
+    """Fingerprint of the resolved recipe."""
+    folder: Mapped[str]
+    """Folder of the run."""
+    state: Mapped[StepState]
+    """State of the run as a whole."""
+    owner: Mapped[str] = mapped_column(default="")
+    """Who asked for it."""
+    overrides: Mapped[tuple[str, ...]] = mapped_column(_Json(tuple[str, ...]), default=())
+    """Overrides `key=value` of the recipe."""
+    created_at: Mapped[float]
+    """When it was asked for, seconds since the epoch."""
+    finished_at: Mapped[float | None] = mapped_column(default=None)
+    """When it ended, seconds since the epoch; null while it goes on."""
+    outputs: Mapped[dict[str, Any]] = mapped_column(_Json(dict[str, Any]), default_factory=dict)
+    """What it gave, JSON values."""
+
+
+class LeaseRecord(Row, kw_only=True):
     """One lease of machines, taken for a run."""
 
-    lease_id: str
+    __tablename__ = "headrace_leases"
+    __table_args__ = (
+        Index("headrace_leases_by_key", "key", "created_at"),
+        Index("headrace_leases_by_run", "run_id"),
+        Index("headrace_leases_by_state", "state", "site_name"),
+    )
+
+    lease_id: Mapped[str] = mapped_column(primary_key=True)
     """Identity of the lease, as in its folder's name."""
-    key: str
+    key: Mapped[str]
     """What the lease is for, as in `<run_id>/<role>`; a later lease may have the same key."""
-    run_id: str
+    run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id))
     """The run it was taken for."""
-    site_name: str
+    site_name: Mapped[str]
     """Site that gives the machines; the site's limit counts these."""
-    role: str
+    role: Mapped[str]
     """Role of the site."""
-    backend: str
+    backend: Mapped[str]
     """Backend that gives the machines."""
-    folder: str
+    folder: Mapped[str]
     """Folder of the lease."""
-    state: LeaseState
+    state: Mapped[LeaseState]
     """State of the lease."""
-    job_ids: tuple[str, ...] = ()
+    job_ids: Mapped[tuple[str, ...]] = mapped_column(_Json(tuple[str, ...]), default=())
     """Ids that the backend gave: processes, jobs, instances."""
-    dashboard_url: str = ""
+    dashboard_url: Mapped[str] = mapped_column(default="")
     """Address of the Dask dashboard; empty while there is none."""
-    created_at: float
+    created_at: Mapped[float]
     """When it was asked for, seconds since the epoch."""
-    ready_at: float | None = None
+    ready_at: Mapped[float | None] = mapped_column(default=None)
     """When its machines were there, seconds since the epoch."""
-    ended_at: float | None = None
+    ended_at: Mapped[float | None] = mapped_column(default=None)
     """When it ended, seconds since the epoch."""
-    why_ended: str = ""
+    why_ended: Mapped[str] = mapped_column(default="")
     """Why it ended."""
-    lost_nodes: tuple[LostNode, ...] = ()
+    lost_nodes: Mapped[tuple[LostNode, ...]] = mapped_column(
+        _Json(tuple[LostNode, ...]), default=(), server_default="[]"
+    )
     """Jobs of a pool that came to an early end, the newest last, not more than the last twenty;
     written when the lease has ended."""
 
 
-class AttemptRecord(Figures):
+class AttemptRecord(Row, kw_only=True):
     """One attempt at a step of a run."""
 
-    run_id: str
+    __tablename__ = "headrace_attempts"
+    __table_args__ = (Index("headrace_attempts_by_lease", "lease_id"),)
+
+    run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id), primary_key=True)
     """The run."""
-    step: str
+    step: Mapped[str] = mapped_column(primary_key=True)
     """Name of the step, unique in its run."""
-    kind: str
-    """Kind of the step: pack, stage, train, evaluate."""
-    attempt: int = Field(ge=1)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
     """Number of the attempt, from 1."""
-    key: str
+    kind: Mapped[str]
+    """Kind of the step: pack, stage, train, evaluate."""
+    key: Mapped[str] = mapped_column(unique=True)
     """Identity of the attempt in the mailbox, `<run_id>/<step>/<attempt>`."""
-    lease_id: str
+    lease_id: Mapped[str] = mapped_column(ForeignKey(LeaseRecord.lease_id))
     """The lease it runs in."""
-    number: int | None = None
+    number: Mapped[int | None] = mapped_column(default=None)
     """Number in the lease's mailbox; null until submitted."""
-    state: StepState
+    state: Mapped[StepState]
     """State of the attempt."""
-    failure_class: FailureClass | None = None
+    failure_class: Mapped[FailureClass | None] = mapped_column(default=None)
     """Why it failed; null when it did not."""
-    message: str = ""
+    message: Mapped[str] = mapped_column(default="")
     """What happened, for the user."""
-    created_at: float
+    created_at: Mapped[float]
     """When it was asked for, seconds since the epoch."""
-    started_at: float | None = None
+    started_at: Mapped[float | None] = mapped_column(default=None)
     """When its driver started, seconds since the epoch."""
-    finished_at: float | None = None
+    finished_at: Mapped[float | None] = mapped_column(default=None)
     """When it ended, seconds since the epoch."""
-    outputs: dict[str, Any] = {}
+    outputs: Mapped[dict[str, Any]] = mapped_column(_Json(dict[str, Any]), default_factory=dict)
     """What later steps and the report need, JSON values."""
-
-
-class LeaseChanges(TypedDict, total=False):
-    """What may change in a lease besides its state; a key left out or None changes nothing."""
-
-    job_ids: tuple[str, ...] | None
-    dashboard_url: str | None
-    ready_at: float | None
-    ended_at: float | None
-    why_ended: str | None
-    lost_nodes: tuple[LostNode, ...] | None
-
-
-class AttemptChanges(TypedDict, total=False):
-    """What may change in an attempt; a key left out or None changes nothing."""
-
-    state: StepState | None
-    lease_id: str | None
-    number: int | None
-    failure_class: FailureClass | None
-    message: str | None
-    started_at: float | None
-    finished_at: float | None
-    outputs: dict[str, Any] | None
-
-
-class LedgerSummary(Figures):
-    """How much the ledger holds."""
-
-    url: str
-    """Where it is, without the password."""
-    revision: str
-    """Revision of its schema."""
-    num_runs: int
-    """Runs."""
-    num_leases: int
-    """Leases."""
-    num_active_leases: int
-    """Leases that hold, or are about to hold, machines."""
-    num_attempts: int
-    """Attempts at steps."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.control.blame import bad_nodes, not_the_nodes
@@ -27,7 +29,7 @@ def test_what_fails_in_the_same_way_again_blames_no_node(
     run = make_run()
     lease_on_disk(run, "gpu")
     (row,) = open_ledger().leases(run_id=run.run_id)
-    rows = [row.model_copy(update={"lease_id": f"l{number}"}) for number in range(len(problems))]
+    rows = [replace(row, lease_id=f"l{number}") for number in range(len(problems))]
     for each, problem in zip(rows, problems, strict=True):
         folder = run.lease_folder(each.lease_id)
         check = Check(name="container", problem=problem or "", seconds=0.1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.control.retrying import KEPT, MAX_FAILURES, Decision, decide
@@ -92,7 +94,7 @@ def test_an_attempt_of_unknown_length_did_not_reach_the_steps_limit(
     known: dict[str, float],
 ) -> None:
     changes = {"started_at": None, "finished_at": None, **known}
-    ends = [each.model_copy(update=changes) for each in attempts((F.TIMED_OUT, 10))]
+    ends = [replace(each, **changes) for each in attempts((F.TIMED_OUT, 10))]
     assert decide(ends, timeout_s=60.0) == FREE
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.control.ledgers import open_ledger
@@ -22,5 +24,5 @@ from support.runs import attempt_row_of, lease_on_disk, make_run
 def test_why_a_run_failed(state: StepState, last: StepState, is_told: bool) -> None:
     run = make_run()
     row = attempt_row_of(run, "pack", lease_on_disk(run), state=last)
-    record = open_ledger().run(run.run_id).model_copy(update={"state": state})
+    record = replace(open_ledger().run(run.run_id), state=state)
     assert why_failed(record) == (row if is_told else None)

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import insert, inspect, text
+from sqlalchemy import MetaData, Table, insert, inspect, text
 
-from headrace.ledger import migrate, tables
-from headrace.ledger.engine import Database
+from headrace.ledger import migrations
+from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
+from headrace.ledger.records import REVISION, REVISION_TABLE, Row
 from support.ledger_rows import lease_row, run_row
 
 
 def test_the_newest_migration_gives_the_revision_of_the_tables():
-    assert migrate.revisions()[0] == tables.REVISION
+    assert migrations.revisions()[0] == REVISION
 
 
 def test_migrations_from_nothing_give_the_tables(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url)
-    with Database(url).read() as connection:
+    with Database(url).read() as session:
         context = MigrationContext.configure(
-            connection, opts={"version_table": tables.REVISION_TABLE}
+            session.connection(), opts={"version_table": REVISION_TABLE}
         )
-        assert compare_metadata(context, tables.metadata) == []
+        assert compare_metadata(context, Row.metadata) == []
 
 
 def test_a_ledger_of_the_first_revision_keeps_its_leases(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     database = Database(url)
-    with database.write() as connection:
-        migrate.upgrade(connection, "0001")
-        connection.execute(insert(tables.runs).values(run_row().model_dump(mode="json")))
-        old = lease_row().model_dump(mode="json", exclude={"lost_nodes"})
-        connection.execute(insert(tables.leases).values(old))
+    with database.write() as session:
+        migrations.upgrade(session.connection(), "0001")
+        session.add(run_row())
+        session.flush()
+        old = Table("headrace_leases", MetaData(), autoload_with=session.connection())
+        values = asdict(lease_row()) | {"state": "starting", "job_ids": "[]"}
+        del values["lost_nodes"]
+        session.execute(insert(old).values(values))
     ledger = Ledger.open(url)
-    assert ledger.summary().revision == tables.REVISION
+    assert ledger.summary().revision == REVISION
     assert ledger.leases() == (lease_row(),)
 
 
@@ -45,13 +50,13 @@ def test_a_migration_that_was_killed_half_way_leaves_nothing(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     database = Database(url)
     try:
-        with database.write() as connection:
-            migrate.upgrade(connection)
+        with database.write() as session:
+            migrations.upgrade(session.connection())
             raise InterruptedError
     except InterruptedError:
         pass
-    with database.read() as connection:
-        assert inspect(connection).get_table_names() == []
+    with database.read() as session:
+        assert inspect(session.connection()).get_table_names() == []
     assert Ledger.open(url).summary().num_runs == 0
 
 

@@ -1,14 +1,14 @@
-"""Run by Alembic: migrates on the connection that `headrace.ledger.migrate` hands over."""
+"""Run by Alembic: migrates on the connection that `headrace.ledger.migrations` hands over."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from headrace.ledger.tables import REVISION_TABLE, metadata
+from headrace.ledger.records import REVISION_TABLE, Row
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=metadata,
+    target_metadata=Row.metadata,
     version_table=REVISION_TABLE,
 )
 context.run_migrations()

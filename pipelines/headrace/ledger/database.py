@@ -1,112 +1,96 @@
-"""The two databases behind one face: connections, transactions, exclusive sections."""
+"""The ledger's database, SQLite or PostgreSQL: its URL, transactions, exclusive sections."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import FileLock
-from sqlalchemy import Connection, Engine, Table, create_engine, event, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
-from sqlalchemy.sql.dml import Insert
 
 from headrace.errors import LedgerError, nearest
-from headrace.ledger.address import VARIABLE, masked, parse_url
+from headrace.recipe.load import home
 from headrace.storage.mounts import current_mounts, network_file_system
 from headrace.storage.private import make_private_file, tighten
 from headrace.storage.room import free_bytes
 
+VARIABLE = "HEADRACE_LEDGER"
+"""Environment variable that names the ledger."""
+
+_EXAMPLES = (
+    f"Set {VARIABLE} to sqlite:////absolute/path/ledger.db or postgresql://user:password@host/name."
+)
+_SECRET_IN_QUERY = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
+_SECRET_IN_USER = re.compile(r"(://[^:@/]*|^(?!.*://)[^:@/]*):.*@", re.DOTALL)
 _BUSY_TIMEOUT_S = 60
-_PARTS = ("wal", "shm")
 _LEAST_FREE_BYTES = 2**20
 """With less than this SQLite's log may not grow, which it calls an I/O error."""
 
 
-class Backend(Protocol):
-    """What differs between databases."""
-
-    def connect(self, url: URL) -> Engine:
-        """An engine that opens connections when they are asked for."""
-
-    def insert_if_new(self, table: Table) -> Insert:
-        """An INSERT that does nothing when the row's key is there already."""
-
-    def hold(self, connection: Connection, name: str) -> None:
-        """Let one transaction at a time go past this point, for each name."""
-
-    def opening(self, engine: Engine) -> AbstractContextManager[None]:
-        """Held while a ledger is opened."""
-
-    def is_full(self, error: Exception, url: URL) -> bool:
-        """Whether an error means that the database has no room on its disk."""
+def default_url() -> str:
+    """`$HEADRACE_LEDGER`, or a SQLite file in headrace's home folder."""
+    return os.environ.get(VARIABLE) or f"sqlite:///{home() / 'ledger.db'}"
 
 
-class SqliteBackend:
+def masked(url: str) -> str:
+    """The URL with `***` in place of passwords; also for URLs that cannot be parsed."""
+    return _SECRET_IN_QUERY.sub(r"\1***", _SECRET_IN_USER.sub(r"\1:***@", url))
+
+
+class _Sqlite:
     """A file on a local disk: WAL, one writer at a time, writers wait for each other."""
 
-    def connect(self, url: URL) -> Engine:
-        """An engine whose transactions take the write lock first, so that they never upgrade."""
-        path = _sqlite_path(url)
-        kind = network_file_system(path, current_mounts())
-        if kind is not None:
-            raise LedgerError(
-                f"The ledger {path} is on a network file system ({kind}), where SQLite loses data",
-                "Use PostgreSQL (HEADRACE_LEDGER=postgresql://user:password@host/name), "
-                "or a file on a local disk.",
-            )
-        engine = create_engine(
-            url.set(drivername="sqlite+pysqlite", database=str(path)),
+    def __init__(self, url: URL) -> None:
+        self._path = _sqlite_path(url)
+        self.engine = create_engine(
+            url.set(drivername="sqlite+pysqlite", database=str(self._path)),
             poolclass=NullPool,
             hide_parameters=True,
             connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": None},
         )
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
+        event.listen(self.engine, "connect", _prepare_sqlite)
+        event.listen(self.engine, "begin", _begin_sqlite)
 
-    def insert_if_new(self, table: Table) -> Insert:
-        """`INSERT … ON CONFLICT DO NOTHING`."""
-        return sqlite.insert(table).on_conflict_do_nothing()
-
-    def hold(self, connection: Connection, name: str) -> None:
+    def hold(self, session: Session, name: str) -> None:
         """Nothing to do: a write transaction holds the whole file."""
 
     @contextmanager
-    def opening(self, engine: Engine) -> Iterator[None]:
+    def opening(self) -> Iterator[None]:
         """Hold a lock file, as switching a new file to WAL does not wait for others by itself."""
-        path = _sqlite_path(engine.url)
+        path = self._path
         make_private_file(path)
-        for beside in (path.with_name(f"{path.name}-{part}") for part in _PARTS):
+        for part in ("wal", "shm"):
             with suppress(FileNotFoundError):  # SQLite gives new ones the mode of the file itself
-                tighten(beside)
+                tighten(path.with_name(f"{path.name}-{part}"))
         lock = path.with_name(f".{path.name}.lock")
         with FileLock(lock, timeout=_BUSY_TIMEOUT_S, mode=0o600):
-            with closing(engine.raw_connection()) as connection:
+            with closing(self.engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
             yield
 
-    def is_full(self, error: Exception, url: URL) -> bool:
-        """SQLite says so, or could not even write its log."""
-        cause = _cause(error)
-        folder = _sqlite_path(url).parent
+    def is_full(self, error: Exception) -> bool:
+        """Whether SQLite says so, or could not even write its log."""
+        cause, folder = _cause(error), self._path.parent
         lacks_room = folder.is_dir() and free_bytes(folder) < _LEAST_FREE_BYTES
         return "disk is full" in cause or ("disk I/O error" in cause and lacks_room)
 
 
-class PostgresBackend:
-    """A PostgreSQL server."""
+class _Postgres:
+    """A PostgreSQL server, by psycopg."""
 
-    def connect(self, url: URL) -> Engine:
-        """An engine on psycopg."""
+    def __init__(self, url: URL) -> None:
         try:
-            return create_engine(
+            self.engine = create_engine(
                 url.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True
             )
         except ModuleNotFoundError as error:
@@ -115,30 +99,25 @@ class PostgresBackend:
                 "Run pip install 'headrace[postgres]'.",
             ) from error
 
-    def insert_if_new(self, table: Table) -> Insert:
-        """`INSERT … ON CONFLICT DO NOTHING`."""
-        return postgresql.insert(table).on_conflict_do_nothing()
-
-    def hold(self, connection: Connection, name: str) -> None:
-        """Take an advisory lock until the transaction ends."""
+    def hold(self, session: Session, name: str) -> None:
+        """Let one transaction at a time go past this point, for each name."""
         number = int.from_bytes(hashlib.sha256(f"headrace {name}".encode()).digest()[:8], "big")
         key = number - 2**63  # PostgreSQL's bigint is signed
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
-    def opening(self, engine: Engine) -> AbstractContextManager[None]:
+    def opening(self) -> AbstractContextManager[None]:
         """Nothing to do."""
         return nullcontext()
 
-    def is_full(self, error: Exception, url: URL) -> bool:
-        """Class 53100 of its errors."""
-        del url
+    def is_full(self, error: Exception) -> bool:
+        """Whether this is class 53100 of its errors."""
         return getattr(getattr(error, "orig", None), "sqlstate", None) == "53100"
 
 
-_BACKENDS: dict[str, type[SqliteBackend] | type[PostgresBackend]] = {
-    "sqlite": SqliteBackend,
-    "postgresql": PostgresBackend,
-    "postgres": PostgresBackend,
+_BACKENDS: dict[str, type[_Sqlite] | type[_Postgres]] = {
+    "sqlite": _Sqlite,
+    "postgresql": _Postgres,
+    "postgres": _Postgres,
 }
 
 
@@ -156,7 +135,7 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        parsed = parse_url(url)
+        parsed = _parsed(url)
         name = parsed.get_backend_name()
         if name not in _BACKENDS:
             raise LedgerError(
@@ -164,17 +143,25 @@ class Database:
                 nearest(name, ("sqlite", "postgresql")),
             )
         self.shown = masked(url)
-        self.backend: Backend = _BACKENDS[name]()
-        self._readers = self.backend.connect(parsed)
+        self._backend = _BACKENDS[name](parsed)
+        self._readers = self._backend.engine
         self._writers = self._readers.execution_options(headrace_begin="BEGIN IMMEDIATE")
 
-    def read(self) -> AbstractContextManager[Connection]:
+    def read(self) -> AbstractContextManager[Session]:
         """A transaction that sees one state of the ledger."""
         return self._transaction(self._readers)
 
-    def write(self) -> AbstractContextManager[Connection]:
-        """A transaction that changes the ledger, whole or not at all."""
-        return self._transaction(self._writers)
+    @contextmanager
+    def write(self, section: str = "") -> Iterator[Session]:
+        """A transaction that changes the ledger, whole or not at all.
+
+        Args:
+            section: Only one transaction at a time is in the section of this name.
+        """
+        with self._transaction(self._writers) as session:
+            if section:
+                self._backend.hold(session, section)
+            yield session
 
     @contextmanager
     def opening(self) -> Iterator[None]:
@@ -183,13 +170,17 @@ class Database:
         Raises:
             LedgerError: The database cannot be reached.
         """
-        with self._errors_explained(), self.backend.opening(self._readers):
+        with self._errors_explained(), self._backend.opening():
             yield
 
     @contextmanager
-    def _transaction(self, engine: Engine) -> Iterator[Connection]:
-        with self._errors_explained(), engine.begin() as connection:
-            yield connection
+    def _transaction(self, engine: Engine) -> Iterator[Session]:
+        with (
+            self._errors_explained(),
+            Session(engine, expire_on_commit=False) as session,
+            session.begin(),
+        ):
+            yield session
 
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
@@ -200,8 +191,8 @@ class Database:
                 f"The ledger {self.shown} refuses an entry: {_cause(error)}",
                 "A run must be entered before its leases, and both before its attempts.",
             ) from error
-        except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
-            if self.backend.is_full(error, self._readers.url):
+        except (SQLAlchemyError, sqlite3.Error, ValueError) as error:
+            if self._backend.is_full(error):
                 raise LedgerError(
                     f"The ledger {self.shown} cannot be written, its disk is full: {_cause(error)}",
                     "Free some space there, then go on with what was interrupted: "
@@ -213,13 +204,28 @@ class Database:
             ) from error
 
 
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # their messages may quote parts of the password
+        raise LedgerError(f"The ledger's URL '{masked(url)}' cannot be read", _EXAMPLES) from None
+
+
 def _sqlite_path(url: URL) -> Path:
     if not url.database or url.database == ":memory:":
         raise LedgerError(
             "The ledger's URL names no file",
             "Write four slashes for an absolute path: sqlite:////absolute/path/ledger.db.",
         )
-    return Path(url.database).expanduser().resolve()
+    path = Path(url.database).expanduser().resolve()
+    kind = network_file_system(path, current_mounts())
+    if kind is not None:
+        raise LedgerError(
+            f"The ledger {path} is on a network file system ({kind}), where SQLite loses data",
+            "Use PostgreSQL (HEADRACE_LEDGER=postgresql://user:password@host/name), "
+            "or a file on a local disk.",
+        )
+    return path
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a ledger that cannot be opened says."""
+"""URLs of the ledger, what is shown of them, and what a ledger that cannot be opened says."""
 
 from __future__ import annotations
 
@@ -9,17 +9,60 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LedgerError
-from headrace.ledger import engine
+from headrace.ledger import database
+from headrace.ledger.database import Database, default_url, masked
 from headrace.ledger.ledger import Ledger
 from support.ledger_rows import run_row
 from support.small_disk import fill, small_disk
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:////home/me/ledger.db", "sqlite:////home/me/ledger.db"),
+        ("postgresql://me:secret@db/name", "postgresql://me:***@db/name"),
+        ("postgresql://me@db/name", "postgresql://me@db/name"),
+        ("postgresql://me:se@cr:et/@db:5432/name", "postgresql://me:***@db:5432/name"),
+        ("postgresql://:secret@db/name", "postgresql://:***@db/name"),
+        ("postgresql:///n?host=/s&password=secret&x=1", "postgresql:///n?host=/s&password=***&x=1"),
+        ("postgresql:///n?sslpassword=secret", "postgresql:///n?sslpassword=***"),
+        ("not a url", "not a url"),
+    ],
+)
+def test_passwords_are_masked(url: str, shown: str):
+    assert masked(url) == shown
+
+
+def test_an_at_sign_in_the_query_hides_too_much_rather_than_too_little():
+    assert "secret" not in masked("postgresql://me:secret@db/name?options=a@b")
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:secret@db:port/name", "me:secret@db", ""])
+def test_a_url_that_cannot_be_read_keeps_the_password_secret(url: str):
+    with pytest.raises(LedgerError, match="cannot be read") as caught:
+        Database(url)
+    assert caught.value.__suppress_context__
+    assert "HEADRACE_LEDGER" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_environment_names_the_ledger(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADRACE_LEDGER", "postgresql://db/name")
+    assert default_url() == "postgresql://db/name"
+
+
+def test_without_it_the_ledger_lies_in_the_home_folder(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
+    assert default_url() == f"sqlite:///{headrace_home}/ledger.db"
 
 
 def test_sqlite_on_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """pains 36: never SQLite on NFS."""
-    monkeypatch.setattr(engine, "current_mounts", lambda: f"server:/x {tmp_path} nfs4 rw 0 0")
+    monkeypatch.setattr(database, "current_mounts", lambda: f"server:/x {tmp_path} nfs4 rw 0 0")
     with pytest.raises(LedgerError, match=r"network file system \(nfs4\)") as caught:
         Ledger.open(f"sqlite:///{tmp_path}/sub/ledger.db")
     assert "postgresql://" in str(caught.value)
@@ -44,7 +87,7 @@ def test_a_link_into_a_network_file_system_is_refused(
     far, near = tmp_path / "far", tmp_path / "near"
     far.mkdir()
     near.symlink_to(far)
-    monkeypatch.setattr(engine, "current_mounts", lambda: f"server:/x {far} lustre rw 0 0")
+    monkeypatch.setattr(database, "current_mounts", lambda: f"server:/x {far} lustre rw 0 0")
     with pytest.raises(LedgerError, match="lustre"):
         Ledger.open(f"sqlite:///{near}/ledger.db")
 
