@@ -15,7 +15,7 @@ from headrace.data.gather import Found, Gatherer
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.data.reading import Reading as LoaderReading
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import FAULTS, Tick, Variant, compete, failure, for_each
 from headrace_bench.laps import Check, Reader, read_lap

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from airflow.sdk import Param
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
-from headrace.recipe.load import available
-from headrace.recipe.overrides import check_from_outside
+from headrace.recipe.load import available, check_from_outside
 
 _KEY = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 

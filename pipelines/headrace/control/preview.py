@@ -12,8 +12,7 @@ from headrace.control.walltime.chosen import for_plan
 from headrace.leases.backends import backend
 from headrace.leases.lifetime import leaving_s
 from headrace.leases.records import LeaseSpec, Walltime
-from headrace.recipe.fit import check_packing, check_training
-from headrace.recipe.places import absolute, opened
+from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record

@@ -18,9 +18,8 @@ from headrace.control.provenance import provenance
 from headrace.control.readiness import check_dataset, check_stores
 from headrace.errors import SiteError, StepError
 from headrace.ledger.records import RunRecord
-from headrace.recipe.fit import check_packing, check_training
+from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.load import load_recipe, load_site
-from headrace.recipe.places import absolute, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record

@@ -17,7 +17,7 @@ from headrace.data.sampling import (
     weight_field,
 )
 from headrace.errors import UserError
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage.manifest import Manifest, ShardInfo
 

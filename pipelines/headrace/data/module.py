@@ -17,7 +17,8 @@ from headrace.data.seeding import seed_at
 from headrace.data.streaming import check_streamable
 from headrace.data.transforms import Transform, apply
 from headrace.errors import StepError
-from headrace.recipe.data import TRAIN, VALIDATION, DataSpec
+from headrace.recipe.dataset import TRAIN, VALIDATION
+from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.data.order import Order
 from headrace.errors import UserError
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage.scratch import ShardScratch
 

@@ -20,7 +20,7 @@ from headrace.evaluation.plan import EvaluationPlan
 from headrace.evaluation.report import Column, Report, Table, render
 from headrace.evaluation.shortfalls import shortfalls
 from headrace.evaluation.split import sample_ids, split_on_node
-from headrace.recipe.data import packed_split
+from headrace.recipe.dataset import packed_split
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.context import StepContext
 from headrace.steps.run import open_context

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.errors import RecipeError, StepError
 from headrace.evaluation.plan import EvaluationPlan, plan
-from headrace.recipe.training import EvaluateSpec
+from headrace.recipe.recipe import EvaluateSpec
 from headrace.steps.context import StepContext
 from headrace.storage.packed import read_manifest_at
 

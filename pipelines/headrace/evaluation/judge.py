@@ -23,7 +23,7 @@ from headrace.evaluation.mistakes import (
 )
 from headrace.evaluation.report import Card, Column, Table
 from headrace.evaluation.thumbnails import thumbnails
-from headrace.recipe.training import EvaluateSpec
+from headrace.recipe.recipe import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 
 _TITLES = {"f1": "F1", "auroc": "AUROC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}

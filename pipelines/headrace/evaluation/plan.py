@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.errors import DataError, RecipeError, nearest
-from headrace.recipe.training import EvaluateSpec
+from headrace.recipe.recipe import EvaluateSpec
 from headrace.storage.manifest import Manifest
 
 HIGHER_IS_BETTER = {

@@ -27,9 +27,8 @@ from headrace.errors import (
     UserCodeError,
 )
 from headrace.evaluation.merge import Predictions
-from headrace.recipe.recipe import Recipe
+from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Site
-from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from headrace.errors import StepCancelledError
 from headrace.leases.cancellable_call import wanted
 from headrace.leases.fleet import Fleet
-from headrace.recipe.data import StageSpec, packed_split
+from headrace.recipe.dataset import packed_split
+from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.steps.context import StepContext
 from headrace.storage.peer_group import PeerGroup, groups_of

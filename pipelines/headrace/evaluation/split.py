@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError, ShardError
-from headrace.recipe.data import packed_split
+from headrace.recipe.dataset import packed_split
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards import format as names

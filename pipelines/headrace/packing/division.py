@@ -15,8 +15,7 @@ from headrace.packing.labels import Labels
 from headrace.packing.listed import Listed, taken
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order, ranks
-from headrace.recipe.data import TRAIN, in_split_order
-from headrace.recipe.dataset import DatasetSpec, PackSpec
+from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec, in_split_order
 
 
 @dataclass(frozen=True, kw_only=True)

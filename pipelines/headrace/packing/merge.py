@@ -11,7 +11,7 @@ from headrace.errors import DataError
 from headrace.packing import statistics
 from headrace.packing.packed import PackedShard
 from headrace.packing.plan import PackPlan
-from headrace.recipe.data import TRAIN
+from headrace.recipe.dataset import TRAIN
 from headrace.storage.fingerprint import content_fingerprint
 from headrace.storage.manifest import (
     FieldInfo,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import TargetError, nearest
-from headrace.recipe.base import Target
-from headrace.recipe.definitions import Definition, definition, derives_from
 from headrace.recipe.kinds import (
     FRAMEWORKS,
     Kind,
@@ -20,10 +20,21 @@ from headrace.recipe.kinds import (
     wrong_kind,
 )
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.signatures import Signature, signature
+from headrace.recipe.signatures import Definition, Signature, SourceCode
 from headrace.recipe.site import Role
 from headrace.recipe.targets import no_attribute, not_allowed
-from headrace.recipe.values import does_not_fit, is_list_of_numbers
+
+_LOGGERS = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
+_NEEDS = {
+    "CometLogger": ("comet_ml",),
+    "LitLogger": ("litlogger",),
+    "MLFlowLogger": ("mlflow",),
+    "NeptuneLogger": ("neptune",),
+    "TensorBoardLogger": ("tensorboard", "tensorboardX"),
+    "WandbLogger": ("wandb",),
+}
+"""Modules of which a logger needs one: Lightning looks for them when it makes it."""
+_NUMBERS = re.compile(r"\s*[-+.\deE]*\d[-+.\deE]*\s*(,\s*[-+.\deE]*\d[-+.\deE]*\s*)+")
 
 
 def check_reader(recipe: Recipe, role: Role) -> None:
@@ -33,7 +44,8 @@ def check_reader(recipe: Recipe, role: Role) -> None:
         TargetError: It does not exist, or takes no such argument.
     """
     if recipe.dataset.reader is not None:
-        _check({"dataset.reader": recipe.dataset.reader}, recipe, role, is_whole=False)
+        config = recipe.dataset.reader.as_config()
+        _check(uses("dataset.reader", config, is_whole=False), recipe, role)
 
 
 def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
@@ -49,63 +61,64 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
     Raises:
         TargetError: One does not exist, is of the wrong kind, takes no such argument, or lacks one.
     """
-    targets = targets_of(recipe)
-    targets.pop("dataset.reader", None)
-    # a logger may get `save_dir` from headrace
-    more = {key: one for key, one in targets.items() if key == "trainer" or "logger" in key}
-    whole = {key: one for key, one in targets.items() if key not in more}
-    _check(whole, recipe, role, listed, is_whole=True)
-    _check(more, recipe, role, listed, is_whole=False)
-    _check_extra(recipe, role)
+    for key, target in targets_of(recipe).items():
+        if key != "dataset.reader":
+            # a logger may get `save_dir` from headrace
+            is_whole = key != "trainer" and "logger" not in key
+            _check(uses(key, target.as_config(), is_whole=is_whole), recipe, role, listed)
+    trainer = recipe.trainer
+    extra = Use(key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False)
+    _check_given(extra, _source_code(recipe, role))
+
+
+def check_loggers(recipe: Recipe, role: Role) -> None:
+    """Refuse loggers that lack their package; nodes with an environment of their own may have it.
+
+    Raises:
+        TargetError: One lacks it.
+    """
+    if not is_as_here(role):
+        return
+    for index, logger in enumerate(recipe.trainer.loggers):
+        place, _, kind = logger.target.rpartition(".")
+        needs = _NEEDS.get(kind, ()) if place.startswith(_LOGGERS) else ()
+        if needs and not any(map(find_spec, needs)):
+            names = " or ".join(name.replace("_", "-") for name in needs)
+            raise TargetError(
+                f"trainer.loggers[{index}]: {kind} needs {names}, which is not installed on the "
+                "machine that trains (it has the packages of this one)",
+                f"Install it: pip install {needs[0].replace('_', '-')}. Without any package: "
+                "lightning.pytorch.loggers.CSVLogger.",
+            )
 
 
 def trainer_arguments() -> tuple[str, ...]:
     """Names of the arguments of Lightning's Trainer; empty where it is not installed."""
-    folders = _installed()
-    found = definition("lightning.pytorch.Trainer", folders)
-    takes = None if found is None else signature(found, folders)
+    code = SourceCode(_installed())
+    found = code.definition("lightning.pytorch.Trainer")
+    takes = None if found is None else code.signature(found)
     return () if takes is None else takes.names
 
 
-def _check_extra(recipe: Recipe, role: Role) -> None:
-    trainer = recipe.trainer
-    use = Use(key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False)
-    _check_given(use, _folders(recipe, role))
+def _check(found: Iterator[Use], recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
+    code = _source_code(recipe, role)
+    for use in found:
+        try:
+            if use.name not in listed:
+                _check_kind(use, code, listed)
+            _check_given(use, code)
+        except SyntaxError as error:
+            if is_as_here(role):  # another Python may know more
+                raise TargetError(
+                    f"{use.key}: {use.name} cannot be imported: {error.msg} "
+                    f"({error.filename}, line {error.lineno})",
+                    "Correct the file.",
+                ) from None
 
 
-def _check(
-    targets: Mapping[str, Target],
-    recipe: Recipe,
-    role: Role,
-    listed: Sequence[str] = (),
-    *,
-    is_whole: bool,
-) -> None:
-    as_here = is_as_here(role)
-    folders = _folders(recipe, role)
-    for key, target in targets.items():
-        for use in uses(key, target.as_config(), is_whole=is_whole):
-            try:
-                if use.name not in listed:
-                    _check_kind(use, folders, listed)
-                _check_given(use, folders)
-            except SyntaxError as error:
-                if as_here:  # another Python may know more
-                    raise _not_python(use, error) from None
-
-
-def _folders(recipe: Recipe, role: Role) -> list[Path]:
-    """Where the modules of a recipe are looked for."""
-    code = [Path(folder).expanduser().resolve() for folder in recipe.code]
-    return [*code, *(_installed() if is_as_here(role) else ())]
-
-
-def _not_python(use: Use, error: SyntaxError) -> TargetError:
-    return TargetError(
-        f"{use.key}: {use.name} cannot be imported: {error.msg} "
-        f"({error.filename}, line {error.lineno})",
-        "Correct the file.",
-    )
+def _source_code(recipe: Recipe, role: Role) -> SourceCode:
+    own = [Path(folder).expanduser().resolve() for folder in recipe.code]
+    return SourceCode([*own, *(_installed() if is_as_here(role) else ())])
 
 
 def _installed() -> list[Path]:
@@ -120,32 +133,31 @@ def is_as_here(role: Role) -> bool:
     return not (is_contained or is_changed)
 
 
-def _check_kind(use: Use, folders: Sequence[Path], listed: Sequence[str]) -> None:
-    found = definition(use.name, folders)
+def _check_kind(use: Use, code: SourceCode, listed: Sequence[str]) -> None:
+    found = code.definition(use.name)
     if found is None:
-        owner = definition(use.name.rpartition(".")[0], folders)
-        if owner is not None:
+        if code.definition(use.name.rpartition(".")[0]) is not None:
             raise no_attribute(use)
         return
     kinds = use.kinds if is_under(use.name, FRAMEWORKS) else ()
     near = [kind for kind in kinds if kind.names and is_under(use.name, (kind.names,))]
-    if kinds and not any(_may_be(found, kind, folders) for kind in near):
+    if kinds and not any(_may_be(found, kind, code) for kind in near):
         raise not_allowed(use, f"{found.module.name}.{found.node.name}", listed)
     made = made_at(use.key)
-    is_wrong = made is not None and derives_from(found, made.class_name, folders) is False
+    is_wrong = made is not None and code.derives_from(found, made.class_name) is False
     if made is not None and is_wrong and not found.is_function:
         raise wrong_kind(use.key, f"is the class {use.name}", made)
 
 
-def _may_be(found: Definition, kind: Kind, folders: Sequence[Path]) -> bool:
+def _may_be(found: Definition, kind: Kind, code: SourceCode) -> bool:
     """Whether source shows nothing against something of a framework being of a kind."""
     is_home = is_under(found.module.name, kind.homes)
-    return is_home and derives_from(found, kind.class_name, folders) is not False
+    return is_home and code.derives_from(found, kind.class_name) is not False
 
 
-def _check_given(use: Use, folders: Sequence[Path]) -> None:
-    found = definition(use.name, folders)
-    takes = None if found is None else signature(found, folders)
+def _check_given(use: Use, code: SourceCode) -> None:
+    found = code.definition(use.name)
+    takes = None if found is None else code.signature(found)
     if takes is None:
         return
     unknown = [name for name in use.given if name not in takes.names]
@@ -166,9 +178,9 @@ def _check_given(use: Use, folders: Sequence[Path]) -> None:
 
 
 def _check_value(use: Use, name: str, value: object, takes: Signature) -> None:
-    types, are_many = takes.types.get(name, frozenset()), is_list_of_numbers(value)
+    types, are_many = takes.types.get(name, frozenset()), _is_list_of_numbers(value)
     is_text_for_number = name in takes.numbers and isinstance(value, str) and are_many
-    if does_not_fit(value, types) or is_text_for_number:
+    if _cannot_be(value, types) or is_text_for_number:
         wanted = " or ".join(sorted(types)) or "number"
         raise TargetError(
             f"{use.key}.{name} is {value!r}, but {use.name} takes one {wanted} there",
@@ -176,3 +188,22 @@ def _check_value(use: Use, name: str, value: object, takes: Signature) -> None:
             if are_many
             else f"Write it as {wanted}.",
         )
+
+
+def _cannot_be(value: object, types: frozenset[str]) -> bool:
+    """Whether a value is surely none of the plain types; never so where there are none."""
+    if not types or value is None or isinstance(value, int):
+        return False
+    if isinstance(value, float):
+        return not types & {"float", "str"}
+    if isinstance(value, str):
+        return "str" not in types
+    return isinstance(value, Sequence | Mapping) and "_target_" not in value
+
+
+def _is_list_of_numbers(value: object) -> bool:
+    """Whether somebody has written several numbers, as in `model.lr=0.1,0.01`."""
+    if isinstance(value, str):
+        return _NUMBERS.fullmatch(value) is not None
+    is_list = isinstance(value, Sequence) and bool(value)
+    return is_list and all(isinstance(each, int | float) for each in value)  # type: ignore[attr-defined]

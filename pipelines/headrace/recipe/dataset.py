@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from headrace.recipe.base import Bytes, Fraction, Name, Target, no_credentials
-from headrace.recipe.data import in_split_order
 from headrace.record import Record
+
+TRAIN = "train"
+"""Split that is trained on; the one that `dataset.folds` cuts."""
+
+VALIDATION = "val"
+"""Split that is validated on while training, if there is one; with `data.fold`, that fold."""
 
 SourceFormat = Literal[
     "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "function"
@@ -28,6 +34,17 @@ _OF_SOURCES = (
 
 
 Positive = Annotated[int, Field(ge=1)]
+
+
+def in_split_order(names: Iterable[str]) -> list[str]:
+    """Names of splits in the one order that datasets keep them in: train, val, test, others."""
+    known = {TRAIN: 0, VALIDATION: 1, "test": 2}
+    return sorted(names, key=lambda name: (known.get(name, len(known)), name))
+
+
+def packed_split(split: str, fold: int | None) -> str:
+    """Split whose shards hold a split of `Manifest.with_fold`."""
+    return TRAIN if split == VALIDATION and fold is not None else split
 
 
 class DatasetSpec(Record):

@@ -1,17 +1,34 @@
-"""Whether a recipe fits a site: all that can be told before anything is started."""
+"""Whether a recipe fits a site: all that can be told before anything is started.
+
+Paths of a recipe lead only where the site lets them. Whoever may trigger a run must not be able to
+read or write just anywhere with the rights of the account that runs it. Whoever starts a run in a
+terminal has these rights already; for them, the limits keep a recipe of somebody else's from
+leaving the folders of their work.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
 from headrace.errors import RecipeError, SiteError, UserError, nearest
-from headrace.recipe.arguments import check_arguments, check_reader
-from headrace.recipe.loggers import check_loggers
-from headrace.recipe.places import check_places
+from headrace.recipe.arguments import check_arguments, check_loggers, check_reader
+from headrace.recipe.base import Target
+from headrace.recipe.kinds import FRAMEWORKS, NETWORK_LOGGERS, targets_of, uses
+from headrace.recipe.load import home
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.targets import check_targets
 
 _ROWS = ("hdf5", "parquet", "huggingface", "function")
 """Forms of sources of which a field may be named `label`."""
+_URL = re.compile(r"[A-Za-z][\w+.-]*:+/")
+_LEADS = re.compile(rf"/+[^/]|~|{_URL.pattern}|.*::|(.*/)?\.\.(/|$)", re.DOTALL)
+"""What a text of an argument begins with, or holds, that leads out of the folder of a run."""
 
 
 def check_packing(recipe: Recipe, site: Site) -> None:
@@ -94,3 +111,147 @@ def _role(recipe: Recipe, site: Site, key: str, name: str) -> Role:
             nearest(name, site.roles),
         )
     return site.roles[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """A path or URL in a recipe."""
+
+    key: str
+    value: str
+    lists: tuple[str, ...]
+    """Keys of the site, one of which must allow it."""
+
+
+def opened(site: Site, *, is_from_terminal: bool) -> Site:
+    """The site with what its lists hold by default written out.
+
+    Args:
+        site: The site as it was written.
+        is_from_terminal: Whether a user of this account asks; else only the site's own lists, its
+            datasets and the samples of the examples count.
+    """
+    folder = Path(site.folder).expanduser()
+    examples = [str(home() / "examples"), *filter(None, [os.environ.get("HEADRACE_DIGITS")])]
+    here = [str(each) for each in (folder, Path.home(), Path.cwd()) if is_from_terminal]
+    there = ["s3://", "gs://", "az://", "abfs://", "hf://"] if is_from_terminal else []
+    packed = str(folder.absolute() / "datasets")
+    changes: dict[str, tuple[str, ...]] = {
+        "allowed_sources": (*site.allowed_sources, packed, *examples, *here, *there),
+        "allowed_outputs": (*site.allowed_outputs, packed, *here, *there),
+        "allowed_code": (*site.allowed_code, *here),
+    }
+    if is_from_terminal:
+        changes["allowed_targets"] = (*site.allowed_targets, *NETWORK_LOGGERS)
+    return site.model_copy(update=changes)
+
+
+def absolute(recipe: Recipe) -> Recipe:
+    """The recipe with its relative paths seen from this folder, wherever its steps run."""
+    dataset, pack = recipe.dataset, recipe.pack
+    places = {"source": _absolute(dataset.source), "path": _absolute(dataset.path)}
+    return recipe.model_copy(
+        update={
+            "dataset": dataset.model_copy(update=places),
+            "pack": pack.model_copy(update={"target": _absolute(pack.target)}),
+        }
+    )
+
+
+def check_places(recipe: Recipe, site: Site) -> None:
+    """Refuse a recipe that reads or writes where the site does not allow it; opens nothing.
+
+    Raises:
+        RecipeError: A path of the recipe leads elsewhere, links and `..` followed.
+    """
+    index = recipe.dataset.index
+    if index is not None and (index.startswith("/") or ".." in Path(index).parts):
+        raise RecipeError(
+            f"dataset.index is '{index}', which lies outside of dataset.source",
+            "Write its path below dataset.source.",
+        )
+    for place in _places(recipe):
+        roots = [root for key in place.lists for root in getattr(site, key)]
+        if not any(_lies_in(place.value, root) for root in roots):
+            line = f'{place.lists[0]}: ["{_shown(place.value)}"]'
+            raise RecipeError(
+                f"{place.key} leads to {_shown(place.value)}, where site '{site.name}' does not "
+                "let recipes go",
+                f"Allowed: {', '.join(dict.fromkeys(roots))}. For more, write into the site: "
+                f"{line}",
+            )
+
+
+def _places(recipe: Recipe) -> Iterator[_Place]:
+    read, written = ("allowed_sources",), ("allowed_outputs",)
+    dataset = recipe.dataset
+    for key, value in (("dataset.source", dataset.source), ("dataset.path", dataset.path)):
+        if value is not None:
+            yield _Place(key=key, value=value, lists=read)
+    if recipe.pack.target is not None:
+        yield _Place(key="pack.target", value=recipe.pack.target, lists=written)
+    for argument in recipe.train.args:
+        text = argument.partition("=")[2] if argument.startswith("-") else argument
+        if _LEADS.match(text):
+            yield _Place(key="train.args", value=text, lists=(*read, *written))
+    for key, text in _texts("trainer.extra", recipe.trainer.extra):
+        if _LEADS.match(text):
+            yield _Place(key=key, value=text, lists=written)
+    for key, target in targets_of(recipe).items():
+        lists = written if key.startswith("trainer") else (*read, *written)
+        yield from _in_arguments(key, target, lists)
+
+
+def _in_arguments(key: str, target: Target, lists: tuple[str, ...]) -> Iterator[_Place]:
+    config = target.as_config()
+    names = [use.name.partition(".")[0] for use in uses(key, config)]
+    is_framework = any(name in FRAMEWORKS for name in names)
+    for where, text in _texts(key, config):
+        if is_framework and ("$" in text or set(text) == {"/"}):  # they expand variables
+            raise RecipeError(f"{where} is '{text}', no path", "Write the whole path.")
+        if _LEADS.match(text):
+            yield _Place(key=where, value=text, lists=lists)
+
+
+def _texts(key: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _texts(f"{key}.{name}", part)
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _texts(f"{key}[{index}]", part)
+
+
+def _lies_in(value: str, root: str) -> bool:
+    value, root = _local(value), _local(root)
+    if _URL.match(value) or "::" in value or _URL.match(root):
+        is_plain = ".." not in value and "::" not in value
+        return is_plain and f"{value}/".startswith(f"{root.rstrip('/')}/")
+    resolved = _resolved(value)
+    return resolved is not None and resolved.is_relative_to(Path(root).expanduser().resolve())
+
+
+def _local(value: str) -> str:
+    """The path of a URL that names a folder of this machine; others as they are."""
+    return unquote(urlsplit(value).path) if value.startswith("file://") else value
+
+
+def _resolved(value: str) -> Path | None:
+    """A local path without links and `..`; None for what can be none, or is seen from nowhere."""
+    try:
+        path = Path(value).expanduser()
+        return path.resolve() if path.is_absolute() else None
+    except (OSError, RuntimeError, ValueError):  # no such user, links in a circle, a null byte
+        return None
+
+
+def _shown(value: str) -> str:
+    return value if _URL.match(value) else str(_resolved(value) or value)
+
+
+def _absolute(value: str | None) -> str | None:
+    if value is None or _URL.match(value) or value.startswith("~"):
+        return value
+    return str(Path(value).absolute())

@@ -13,13 +13,14 @@ from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
-from headrace.recipe.explain import explain
-from headrace.recipe.overrides import Override, parse_override
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
 from headrace.recipe.yaml_text import MAX_CHARS, parsed
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_SHOWN = 200
 
 BUILT_IN = Path(__file__).parent / "builtin"
 """Folder of the recipes and sites that come with headrace."""
@@ -64,16 +65,22 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: No such recipe, a wrong key or a wrong value.
     """
-    return _load(Recipe, "recipes", name_or_path, overrides, RecipeError)
+    path = locate("recipes", name_or_path)
+    origin = " ".join([str(path), *(["with", *overrides] if overrides else [])])
+    changes = [_parse_override(override) for override in overrides]
+    content = _read(path, origin, changes, RecipeError)
+    return parse(Recipe, {"name": path.stem, **content}, origin)
 
 
-def load_site(name_or_path: str, overrides: Sequence[str] = ()) -> Site:
+def load_site(name_or_path: str) -> Site:
     """Load and validate a site.
 
     Raises:
         SiteError: No such site, a wrong key or a wrong value.
     """
-    return _load(Site, "sites", name_or_path, overrides, SiteError)
+    path = locate("sites", name_or_path)
+    content = _read(path, str(path), (), SiteError)
+    return parse(Site, {"name": path.stem, **content}, str(path))
 
 
 def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:
@@ -88,23 +95,6 @@ def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:
         return kind.model_validate(content)
     except ValidationError as error:
         raise error_type(*explain(error, kind, origin)) from None
-
-
-def _load(
-    kind: type[Model],
-    folder: str,
-    name_or_path: str,
-    overrides: Sequence[str],
-    error_type: type[UserError],
-) -> Model:
-    path = locate(folder, name_or_path)
-    content = _read(path, overrides, error_type)
-    content.setdefault("name", path.stem)
-    return parse(kind, content, _origin(path, overrides))
-
-
-def _origin(path: Path, overrides: Sequence[str]) -> str:
-    return f"{path} with {' '.join(overrides)}" if overrides else str(path)
 
 
 def locate(folder: str, name_or_path: str) -> Path:
@@ -135,15 +125,16 @@ def locate(folder: str, name_or_path: str) -> Path:
     raise error_type(f"There is no {singular} '{name_or_path}'", nearest(name_or_path, names))
 
 
-def _read(path: Path, overrides: Sequence[str], error_type: type[UserError]) -> dict[str, Any]:
-    changes = [parse_override(override, error_type) for override in overrides]
+def _read(
+    path: Path, origin: str, changes: Sequence[tuple[str, Any]], error_type: type[UserError]
+) -> dict[str, Any]:
     try:
         config = OmegaConf.create(parsed(_text(path)))
-        for change in changes:
-            _apply(config, change, error_type)
+        for key, value in changes:
+            _apply(config, key, value)
         content = OmegaConf.to_container(config, resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
-        raise error_type(f"{_origin(path, overrides)} cannot be read: {error}") from None
+        raise error_type(f"{origin} cannot be read: {error}") from None
     except UnicodeDecodeError as error:
         raise error_type(f"{path} is no text in UTF-8: {error}", "Save it as UTF-8.") from error
     except OSError as error:
@@ -153,12 +144,12 @@ def _read(path: Path, overrides: Sequence[str], error_type: type[UserError]) -> 
     return {str(key): value for key, value in content.items()}
 
 
-def _apply(config: Any, change: Override, error_type: type[UserError]) -> None:
+def _apply(config: Any, key: str, value: object) -> None:
     try:
-        OmegaConf.update(config, change.key, change.value, force_add=True)
+        OmegaConf.update(config, key, value, force_add=True)
     except (OmegaConfBaseException, ValueError, IndexError, TypeError) as error:
-        raise error_type(
-            f"The override of '{change.key}' does not fit what is there: {error}",
+        raise RecipeError(
+            f"The override of '{key}' does not fit what is there: {error}",
             "Entries of a list are numbered: data.transforms[0].maximum=1.",
         ) from None
 
@@ -167,3 +158,37 @@ def _text(path: Path) -> str:
     """The text of a file, cut where it is longer than any that is read."""
     with path.open(encoding="utf-8") as file:
         return file.read(MAX_CHARS + 1)
+
+
+def _parse_override(text: str) -> tuple[str, Any]:
+    key, sign, value = text.partition("=")
+    if not sign or not all(key.split(".")):
+        raise RecipeError(
+            f"The override '{text}' is not of the form key=value",
+            "Write for example trainer.max_epochs=3.",
+        )
+    try:
+        return key, parsed(f"value: {value}", is_plain=True)["value"]
+    except YAMLError as error:
+        shown = text if len(text) < _SHOWN else f"{text[:_SHOWN]}…"
+        raise RecipeError(f"The value of the override '{shown}' is not YAML: {error}") from None
+
+
+def check_from_outside(overrides: Sequence[str]) -> None:
+    """Refuse overrides that only those may give who may read what this account may.
+
+    Raises:
+        RecipeError: One sets `code`, holds an interpolation in any spelling, or is malformed.
+    """
+    for text in overrides:
+        key, value = _parse_override(text)
+        if key.split(".")[0] == "code":
+            raise RecipeError(
+                f"The override '{text}' sets 'code', which cannot be changed from Airflow",
+                "Write it into a recipe file.",
+            )
+        if "${" in f"{key}={value!r}":
+            raise RecipeError(
+                f"The override '{text}' holds an interpolation",
+                "From Airflow only plain values are taken; write interpolations into a recipe.",
+            )

@@ -2,13 +2,180 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from typing import Annotated, Literal
 
-from headrace.recipe.base import Name, Target
-from headrace.recipe.data import VALIDATION, DataSpec, StageSpec
-from headrace.recipe.dataset import DatasetSpec, PackSpec
-from headrace.recipe.training import EvaluateSpec, TrainerSpec, TrainSpec
+from pydantic import Field, field_validator, model_validator
+
+from headrace.recipe.base import Name, Seconds, Target
+from headrace.recipe.dataset import VALIDATION, DatasetSpec, PackSpec
 from headrace.record import Record
+
+_SAME = (
+    "max_epochs", "max_steps", "precision", "accelerator", "gradient_clip_val",
+    "accumulate_grad_batches", "deterministic",
+)  # fmt: skip
+
+OF_LIGHTNING = {
+    **{name: f"write trainer.{name}" for name in _SAME},
+    "check_val_every_n_epoch": "write trainer.val_every_epochs",
+    "devices": "write train.ranks_per_node",
+    "num_nodes": "write train.nodes",
+    "callbacks": "write trainer.callbacks",
+    "logger": "write trainer.loggers",
+    "use_distributed_sampler": "leave it out: headrace shares the samples out itself",
+}
+"""Arguments of Lightning's Trainer that headrace sets, and what to do in their place; those that
+are not here go into `trainer.extra`."""
+
+
+class StageSpec(Record):
+    """How shards get to the nodes' own storage."""
+
+    verify: bool = True
+    """Compare the checksum of every shard while it is copied, and again while it is used."""
+    splits: tuple[Name, ...] | None = None
+    """Splits to stage; null stages all."""
+    partial: bool = False
+    """When no tier has room for all: stage what fits, read the rest from where the dataset lies."""
+    peers: Literal["auto", "never"] = "auto"
+    """`auto`: each shard is read once for all nodes of a gang, which pass it on; or `never`."""
+    overlap: bool = False
+    """Training starts when the first shards are in; the rest comes while it runs."""
+
+    @model_validator(mode="after")
+    def _check(self) -> StageSpec:
+        if self.overlap and self.partial:
+            raise ValueError("overlap stages the whole dataset: it goes without partial")
+        return self
+
+
+class DataSpec(Record):
+    """How samples become batches."""
+
+    global_batch_size: int = Field(default=128, ge=1)
+    """Samples an optimizer step, over all ranks."""
+    shuffle: bool = True
+    """Shuffle the training split anew each epoch, by seed."""
+    shuffle_window: int | None = Field(default=None, ge=1)
+    """Shards that are shuffled together, for shared storage and S3; null: the whole split."""
+    sampling: Name = "uniform"
+    """`uniform`: each sample once an epoch; `balanced`: classes alike; or a field of weights."""
+    samples_per_epoch: int | None = Field(default=None, ge=1)
+    """Samples drawn an epoch when sampling is not uniform; null: as many as the split has."""
+    fold: int | None = Field(default=None, ge=0)
+    """Fold of `dataset.folds` to validate on, from 0; the others are trained on. Null: all are."""
+    drop_last: bool = True
+    """Leave out the last training batch when it is not full."""
+    prefetch: int = Field(default=4, ge=0)
+    """Batches that each rank reads ahead, by half as many threads; 0: read when asked for."""
+    pad: float | None = None
+    """Ragged arrays are filled up with this to the longest of the batch; null gives lists."""
+    read_ahead: int | None = Field(default=None, ge=1)
+    """Shards fetched ahead when they are not on the node; null: one window, at least 2."""
+    verify_samples: bool = False
+    """Compare the checksum of each sample that is read; reading is about ten times slower."""
+    on_bad_shard: Literal["stop", "skip"] = "stop"
+    """`skip`: check all shards at the start of a run, train without the damaged ones."""
+    sample_transforms: tuple[Target, ...] = ()
+    """Callables `sample -> sample` before batches are formed; `generator` is None in evaluation."""
+    transforms: tuple[Target, ...] = ()
+    """Callables `batch -> batch`, applied in order in training and evaluation."""
+    augment: tuple[Target, ...] = ()
+    """Callables `batch -> batch`, applied after `transforms` in training only."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DataSpec:
+        weighted = self.sampling != "uniform"
+        if weighted and (self.shuffle_window is not None or not self.shuffle):
+            raise ValueError(
+                f"sampling '{self.sampling}' draws from the whole split: "
+                "it goes with shuffle: true and without shuffle_window"
+            )
+        if self.samples_per_epoch is not None and not weighted:
+            raise ValueError("samples_per_epoch goes with sampling balanced or by weights")
+        if self.shuffle_window is not None and not self.shuffle:
+            raise ValueError("shuffle_window goes with shuffle: true")
+        if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
+            raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
+        return self
+
+
+class TrainerSpec(Record):
+    """Lightning's Trainer, checkpoints and what stops training."""
+
+    target: str = Field(default="lightning.pytorch.Trainer", alias="_target_")
+    """The Trainer class."""
+    max_epochs: int = Field(default=10, ge=1)
+    """Passes over the training split."""
+    max_steps: int = Field(default=-1, ge=-1)
+    """Stop after this many optimizer steps; -1 for no limit."""
+    precision: str = "32-true"
+    """Lightning's precision: 32-true, 16-mixed, bf16-mixed, …"""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """Device kind."""
+    gradient_clip_val: float | None = Field(default=None, ge=0)
+    """Clip the gradient norm at this value."""
+    accumulate_grad_batches: int = Field(default=1, ge=1)
+    """Batches an optimizer step."""
+    val_every_epochs: int = Field(default=1, ge=1)
+    """Validate after every so many epochs."""
+    deterministic: bool = True
+    """Use only deterministic kernels."""
+    checkpoint_every_steps: int = Field(default=100, ge=1)
+    """Write a checkpoint after every so many optimizer steps."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints kept."""
+    stop_on_nan: bool = True
+    """End the step with an error when the loss is NaN or infinite."""
+    callbacks: tuple[Target, ...] = ()
+    """Further Lightning callbacks."""
+    loggers: tuple[Target, ...] = ()
+    """Lightning loggers; `save_dir` defaults to the run's folder."""
+    extra: dict[str, object] = {}
+    """Further arguments of the Trainer, passed as they are: `limit_train_batches`, `profiler`, …"""
+
+    @field_validator("extra")
+    @classmethod
+    def _leaves_ours(cls, extra: dict[str, object]) -> dict[str, object]:
+        taken = sorted(set(extra) & OF_LIGHTNING.keys())
+        if taken:
+            instead = "; ".join(f"{name}: {OF_LIGHTNING[name]}" for name in taken)
+            raise ValueError(f"it sets {', '.join(taken)}, which headrace sets itself ({instead})")
+        return extra
+
+
+class TrainSpec(Record):
+    """How training is launched."""
+
+    role: Name = "gpu"
+    """The site's role that trains and evaluates."""
+    nodes: int | None = Field(default=None, ge=1)
+    """Nodes of the gang; null takes the site's number."""
+    ranks_per_node: int | None = Field(default=None, ge=1)
+    """Ranks on each node; null takes the site's number."""
+    script: str | None = None
+    """A script that runs under torchrun, in place of `model` and `trainer`."""
+    args: tuple[str, ...] = ()
+    """Arguments of the script."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Restarts of all ranks from the last checkpoint after a rank or worker died."""
+    hang_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
+    """All ranks are restarted when one shows no sign of life for this time."""
+    timeout: Seconds | None = None
+    """Longest time one attempt may take."""
+
+
+class EvaluateSpec(Record):
+    """How the trained model is judged."""
+
+    split: Name = "test"
+    """Split to evaluate on."""
+    batch_size: int = Field(default=512, ge=1)
+    """Samples a forward pass."""
+    task: Literal["multiclass", "regression"] = "multiclass"
+    """What the model's output means."""
+    min_metrics: dict[str, float] = {}
+    """The step fails when a metric is below its value here."""
 
 
 class Recipe(Record):

@@ -1,61 +1,260 @@
-"""What a class or function may be called with, from source; `None` where that does not tell."""
+"""Where a dotted name is defined and what it takes, read from source, never imported.
+
+A module is found as Python finds it, parsed, and its imports are followed. Whatever source alone
+does not settle (compiled modules, decorators, names bound twice, metaclasses) is unknown: `None`.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import invalidate_caches
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 
-from headrace.recipe.definitions import MAX_HOPS, Definition, base_of, bound_by, dotted, scope
+from headrace.errors import TargetError, nearest
 
+_MAX_HOPS = 20
+"""Imports or bases that are followed."""
+_DYNAMIC = re.compile(
+    r"\b(globals|vars|locals|exec|eval|setattr)\(|\bglobal \w|\bmodules\[|\bimport \*"
+    r"|\b(__getattr__|__path__)\b"
+)
+"""What may give a module names that its source does not show, or put another in its place."""
 _KEEP_SIGNATURE = frozenset(("_defaults_from_env_vars",))
 """Decorators after which a function takes the same arguments: that of Lightning's Trainer."""
-
 _PLAIN = frozenset(("int", "float", "bool", "str"))
-_UNIONS = ("Optional", "Union")
+
+_Callable = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
     """Arguments that a callable takes by name."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
     """In the order of the source."""
-    required: tuple[str, ...]
+    required: tuple[str, ...] = ()
     """Those without a default."""
-    takes_any: bool
+    takes_any: bool = False
     """Whether it takes further ones."""
     types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Plain types of those that are annotated with such."""
+    """Plain types of those that are annotated with some."""
     numbers: frozenset[str] = frozenset()
     """Those without an annotation whose default is a number."""
 
 
-def signature(found: Definition, folders: Sequence[Path]) -> Signature | None:
-    """What a class or function may be called with; None where source does not tell."""
-    if isinstance(found.node, ast.FunctionDef):
-        return _of_function(found.node, num_bound=0)
-    if isinstance(found.node, ast.ClassDef):
-        return _of_class(found, folders, MAX_HOPS)
-    return None
+@dataclass(frozen=True)
+class _Module:
+    name: str
+    file: Path
+
+    @cached_property
+    def text(self) -> str:
+        return self.file.read_text(encoding="utf-8")
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.file))
+
+    @property
+    def is_package(self) -> bool:
+        return self.file.name == "__init__.py"
+
+    def lacks(self, name: str) -> bool:
+        """Whether nothing in it, nor in another module of its package, seems to bind a name."""
+        return not (_bindings(self.tree, name) or _DYNAMIC.search(self.text) or self._may_get(name))
+
+    def _may_get(self, name: str) -> bool:
+        top = self.file
+        while (top.parent / "__init__.py").is_file():
+            top = top.parent
+        given = re.compile(rf"\.{re.escape(name)}\s*=[^=]|setattr".encode())
+        contents = (file.read_bytes() for file in top.rglob("*.py") if file != self.file)
+        return any(name.encode() in content and given.search(content) for content in contents)
+
+    def nearest(self, name: str) -> str:
+        """Hint that names the nearest of the classes, functions and modules in it."""
+        shown = [node for node in self.tree.body if isinstance(node, _Callable | ast.ImportFrom)]
+        names = {each for node in shown for each in _names_bound_by(node)} - {"annotations"}
+        if self.is_package:
+            names |= {file.stem for file in self.file.parent.glob("*.py")}
+        public = [each for each in names if not each.startswith("_")]
+        return f"{nearest(name, public)} They are in {self.file}."
+
+    def imported(self, node: ast.Import | ast.ImportFrom, name: str) -> str:
+        """Full dotted name of what an import binds to a name."""
+        alias = next(each for each in node.names if name == _bound_by(each))
+        if isinstance(node, ast.Import):
+            return alias.name if alias.asname else name
+        parts = self.name.split(".")
+        above = parts[: len(parts) - node.level + self.is_package] if node.level else []
+        return ".".join([*above, *filter(None, [node.module]), alias.name])
 
 
-def _of_class(found: Definition, folders: Sequence[Path], hops: int) -> Signature | None:
-    node = found.node
-    if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords or hops == 0:
+@dataclass(frozen=True)
+class Definition:
+    """A class or function in its module."""
+
+    module: _Module
+    node: _Callable
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is no class."""
+        return not isinstance(self.node, ast.ClassDef)
+
+
+class SourceCode:
+    """Modules that are read from some folders.
+
+    Args:
+        folders: Where modules are looked for, first match wins.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [str(folder) for folder in folders]
+        self._modules: dict[Path, _Module] = {}
+        invalidate_caches()
+
+    def definition(self, name: str) -> Definition | None:
+        """Where a dotted name is defined; None where source does not tell.
+
+        Raises:
+            TargetError: Its module is there and has no such name.
+            SyntaxError: Its module cannot be parsed by this Python.
+        """
+        found = self._named(name)
+        for _ in range(_MAX_HOPS):
+            if not isinstance(found, str):
+                return found
+            try:
+                found = self._named(found)
+            except (TargetError, SyntaxError):  # of others: for Python to tell
+                return None
         return None
-    made_by = [each for each in scope(node) if {"__init__", "__new__"} & bound_by(each)]
-    if len(made_by) == 1:
-        (init,) = made_by
-        is_plain = isinstance(init, ast.FunctionDef) and init.name == "__init__"
-        return _of_function(init, num_bound=1) if is_plain and init in node.body else None
-    if made_by or len(node.bases) > 1:
-        return None  # an order of many bases is not for source alone
-    if not node.bases or dotted(node.bases[0]) == "object":
-        return Signature(names=(), required=(), takes_any=False)
-    base = base_of(found.module, node.bases[0], folders, hops)
-    return None if base is None else _of_class(base, folders, hops - 1)
+
+    def derives_from(self, found: Definition, name: str) -> bool | None:
+        """Whether a class is one of that name or has it among its bases; None if unknown.
+
+        Args:
+            found: The class, or a function, which never is.
+            name: Name of the base class, without its module.
+        """
+        lineage: list[Definition | None] = [found]
+        is_known = True
+        for each in lineage:
+            if each is None or len(lineage) > _MAX_HOPS:
+                is_known = False
+            elif isinstance(each.node, ast.ClassDef):
+                if each.node.name == name:
+                    return True
+                is_plain = not (each.node.decorator_list or each.node.keywords)
+                lineage += self._bases(each) if is_plain else [None]
+        return False if is_known else None
+
+    def signature(self, found: Definition) -> Signature | None:
+        """What a class or function may be called with; None where source does not tell."""
+        if found.is_function:
+            return _of_function(found.node, num_bound=0)
+        for _ in range(_MAX_HOPS):
+            node = found.node
+            if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords:
+                return None
+            made_by = _bindings(node, "__init__")
+            if made_by or _bindings(node, "__new__"):
+                is_plain = len(made_by) == 1 and made_by[0] in node.body
+                is_plain = is_plain and not _bindings(node, "__new__")
+                return _of_function(made_by[0], num_bound=1) if is_plain else None
+            bases = self._bases(found)
+            if not bases:
+                return Signature()
+            if len(bases) > 1 or bases[0] is None:
+                return None  # an order of many bases is not for source alone
+            found = bases[0]
+        return None
+
+    def _bases(self, found: Definition) -> list[Definition | None]:
+        written = found.node.bases if isinstance(found.node, ast.ClassDef) else []
+        names = [ast.unparse(base) for base in written]
+        return [self._base(found.module, name) for name in names if name != "object"]
+
+    def _base(self, module: _Module, name: str) -> Definition | None:
+        first, dot, rest = name.partition(".")
+        full = f"{module.name}.{name}"
+        if dot:
+            bindings = _bindings(module.tree, first)
+            if len(bindings) != 1 or not isinstance(bindings[0], ast.Import | ast.ImportFrom):
+                return None
+            full = f"{module.imported(bindings[0], first)}.{rest}"
+        try:
+            return self.definition(full)
+        except (TargetError, SyntaxError):
+            return None
+
+    def _named(self, name: str) -> Definition | str | None:
+        """A definition, or the name under which another module has it."""
+        module, rest = self._module_of(name.split("."))
+        if module is None or not rest:
+            return None
+        try:
+            if module.lacks(rest[0]):
+                missing = f"'{module.name}.{rest[0]}' does not exist"
+                raise TargetError(missing, module.nearest(rest[0]))
+            bindings = _bindings(module.tree, rest[0])
+        except (OSError, ValueError, RecursionError):  # it cannot be read here
+            return None
+        if len(rest) > 1 or len(bindings) != 1 or bindings[0] not in module.tree.body:
+            return None  # of a class, or bound in a branch
+        (node,) = bindings
+        if isinstance(node, ast.ImportFrom):
+            return module.imported(node, rest[0])
+        return Definition(module, node) if isinstance(node, _Callable) else None
+
+    def _module_of(self, parts: Sequence[str]) -> tuple[_Module | None, Sequence[str]]:
+        """The longest module that a name begins with, and the rest of the name."""
+        module: _Module | None = None
+        folders: Sequence[str] | None = self._folders
+        for index, part in enumerate(parts):
+            spec = PathFinder.find_spec(part, folders)
+            if spec is None:
+                return module, parts[index:]
+            if not isinstance(spec.loader, SourceFileLoader) or spec.origin is None:
+                break  # compiled, or a folder without `__init__.py`
+            file = Path(spec.origin)
+            named = _Module(".".join(parts[: index + 1]), file)
+            module = self._modules.setdefault(file, named)
+            folders = spec.submodule_search_locations
+            if folders is None:
+                return module, parts[index + 1 :]
+        return None, ()  # the name of a package
+
+
+def _bindings(scope: ast.AST, name: str) -> list[ast.AST]:
+    """What binds a name in a module or class itself, not in the functions and classes in it."""
+    found: list[ast.AST] = []
+    for child in ast.iter_child_nodes(scope):
+        found += [child] if name in _names_bound_by(child) else []
+        if not isinstance(child, _Callable | ast.Lambda):
+            found += _bindings(child, name)
+    return found
+
+
+def _names_bound_by(node: ast.AST) -> list[str]:
+    if isinstance(node, _Callable):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [_bound_by(alias) for alias in node.names]
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return [node.id]
+    return []
+
+
+def _bound_by(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def _of_function(node: ast.AST, num_bound: int) -> Signature | None:
@@ -65,66 +264,30 @@ def _of_function(node: ast.AST, num_bound: int) -> Signature | None:
         return None
     given = node.args
     places = [*given.posonlyargs, *given.args]
-    if num_bound and not places:
+    if len(places) < num_bound or given.posonlyargs[num_bound:]:
         return None  # `self` is in `*args`
-    with_default = len(given.defaults)
-    needed = {each.arg for each in places[: len(places) - with_default]}
-    pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    needed |= {each.arg for each, default in pairs if default is None}
-    taken = [*places[num_bound:], *given.kwonlyargs]
-    named = [each.arg for each in taken]
-    if given.posonlyargs[num_bound:]:
-        return None
+    without_default: list[ast.expr | None] = [None] * (len(places) - len(given.defaults))
+    taken = [*places, *given.kwonlyargs][num_bound:]
+    defaults = [*without_default, *given.defaults, *given.kw_defaults][num_bound:]
+    arguments = list(zip(taken, defaults, strict=True))
     return Signature(
-        names=tuple(named),
-        required=tuple(name for name in named if name in needed),
+        names=tuple(each.arg for each in taken),
+        required=tuple(each.arg for each, default in arguments if default is None),
         takes_any=given.kwarg is not None,
-        types={each.arg: plain_types(each.annotation) for each in taken},
-        numbers=_with_number(given) - {each.arg for each in taken if each.annotation},
+        types={each.arg: _plain_types(each.annotation) for each in taken},
+        numbers=frozenset(
+            each.arg for each, default in arguments if not each.annotation and _is_number(default)
+        ),
     )
 
 
-def _with_number(given: ast.arguments) -> frozenset[str]:
-    """Arguments whose default is a number."""
-    places = [*given.posonlyargs, *given.args]
-    pairs = [
-        *zip(places[len(places) - len(given.defaults) :], given.defaults, strict=True),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
-    ]
-    values = {
-        each.arg: default.value for each, default in pairs if isinstance(default, ast.Constant)
-    }
-    return frozenset(name for name, value in values.items() if type(value) in (int, float))
+def _is_number(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
-def plain_types(annotation: ast.expr | None) -> frozenset[str]:
+def _plain_types(annotation: ast.expr | None) -> frozenset[str]:
     """Names of the plain types that an annotation allows; empty where it says another thing."""
-    parts = _parts(annotation)
-    return frozenset(parts) - {"None"} if all(parts) else frozenset()
-
-
-def _parts(node: ast.expr | None) -> list[str]:
-    """Names of all members of a union; an empty one for what is no plain type."""
-    if isinstance(node, ast.Constant) and node.value is None:
-        return ["None"]
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _parts(_parsed(node.value))
-    if isinstance(node, ast.Name):
-        return [node.id if node.id in _PLAIN else ""]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return [*_parts(node.left), *_parts(node.right)]
-    if isinstance(node, ast.Subscript) and _last_name(node.value) in _UNIONS:
-        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return [name for each in inner for name in _parts(each)]
-    return [""]
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return None
-
-
-def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    text = "" if annotation is None else ast.unparse(annotation).strip("'\"")
+    members = re.sub(r"(\w+\.)*(Optional|Union)\[", "", text).replace("]", "")
+    parts = set(re.split(r"\s*[|,]\s*", members))
+    return frozenset(parts - {"None"}) if parts <= {*_PLAIN, "None"} else frozenset()

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from headrace.errors import SiteError
-from headrace.recipe import reserved
 from headrace.recipe.base import Bytes, Lifetime, Name, Seconds, no_credentials
-from headrace.recipe.batch import Batch
+from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
 from headrace.record import Record
 
 
@@ -58,13 +57,7 @@ class Role(Record):
     def _check(self) -> Role:
         if self.backend == "local" and self.batch != Batch():
             raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
-        refused, of_srun = reserved.OF_BACKEND.get(self.backend, ({}, {}))
-        reserved.refuse("batch.options", self.batch.options, refused)
-        reserved.refuse("host_options", self.host_options, refused)
-        reserved.refuse("batch.srun_options", self.batch.srun_options, of_srun)
-        given = self.batch.model_fields_set & {key for key, value in self.batch if value}
-        reserved.refuse_missing(self.backend, given)
-        reserved.refuse_twice(self.batch.options, given, reserved.KEYS.get(self.backend, {}))
+        check_options(self.backend, self.batch, self.host_options)
         slots = self.cpus_per_node * (self.nodes if self.kind == "gang" else 1)
         if self.backend == "sge" and slots > 1 and not self.batch.parallel_environment:
             raise ValueError(
@@ -125,7 +118,7 @@ class Role(Record):
     @property
     def leaves_nodes_out(self) -> bool:
         """Whether its jobs can be kept off nodes on which others have failed."""
-        return "exclude" not in reserved.MISSING.get(self.backend, ("exclude",))
+        return leaves_nodes_out(self.backend)
 
     @property
     def cpus_per_node(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.data.epochs import by_first_use
 from headrace.errors import StepError
 from headrace.leases.fleet import Fleet, Node
-from headrace.recipe.data import TRAIN
+from headrace.recipe.dataset import TRAIN
 from headrace.staging.node import NodeJob, stage_node, total_done_bytes
 from headrace.steps.context import StepContext
 from headrace.steps.skipping import skipped_shards

@@ -6,7 +6,7 @@ leave out the same shards.
 
 from __future__ import annotations
 
-from headrace.recipe.data import TRAIN, VALIDATION
+from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.record import Record
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import read_record, write_record

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from headrace.errors import ManifestError, NoDatasetError, nearest
-from headrace.recipe.data import TRAIN, VALIDATION
+from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.record import Record
 from headrace.storage.atomic import AS_USUAL, write_bytes
 from headrace.storage.consistency import contradictions

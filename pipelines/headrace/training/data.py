@@ -12,7 +12,7 @@ from typing import Protocol
 from headrace.data.epochs import by_first_use
 from headrace.errors import StepCancelledError
 from headrace.leases.cancellable_call import wanted
-from headrace.recipe.data import TRAIN
+from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.storage.arriving import Arrival

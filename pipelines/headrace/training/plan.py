@@ -11,7 +11,7 @@ import numpy as np
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import weight_field
 from headrace.errors import MemoryExhaustedError, RecipeError
-from headrace.recipe.data import TRAIN, VALIDATION
+from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.fit import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import Logger
 from headrace.data.targets import Allowed, instantiate, resolve
 from headrace.recipe.base import Target
 from headrace.recipe.kinds import uses
-from headrace.recipe.training import TrainerSpec
+from headrace.recipe.recipe import TrainerSpec
 from headrace.training.strategy import ExactDDPStrategy
 
 

@@ -19,7 +19,7 @@ from headrace.data.reading import Reading, reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import DataError, StepError, UserCodeError, UserError
 from headrace.recipe.base import Target
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from headrace.shards.writer import ShardWriter
 from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
 from support.shards import write_identified

@@ -20,7 +20,7 @@ from headrace.data.payoff import Payoff
 from headrace.data.reading import Reading, SampleReader, reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import DataError, ShardError
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.verify import verify_dataset
 from headrace.shards.writer import ShardWriter

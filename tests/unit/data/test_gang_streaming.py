@@ -21,7 +21,7 @@ import torch
 
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.streaming import shards_held
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
 from headrace.shards.places import ShardSource
 from headrace.storage.fetching import Brought

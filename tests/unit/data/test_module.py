@@ -10,7 +10,7 @@ import torch
 
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.transforms import AddNoise, Normalize
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from support.training import write_blobs
 
 

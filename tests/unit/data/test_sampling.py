@@ -18,7 +18,7 @@ from headrace.data.sampling import (
     class_weights,
 )
 from headrace.errors import DataError, UserError
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 
 WORLD_SIZES = (1, 2, 3, 4, 6)
 BATCH = 12

@@ -21,7 +21,7 @@ from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.order import EachOnceOrder
 from headrace.data.streaming import Needs, ReadAhead, shards_held
 from headrace.errors import ShardError, UserError
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
 from headrace.storage.gang_store import Traffic

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.errors import DataError, ManifestError, RecipeError
 from headrace.evaluation.plan import ShardTask, plan
-from headrace.recipe.training import EvaluateSpec
+from headrace.recipe.recipe import EvaluateSpec
 from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
 
 

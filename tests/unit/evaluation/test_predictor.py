@@ -25,9 +25,8 @@ from headrace.evaluation.predictor import (
     load_model,
     read_checkpoint,
 )
-from headrace.recipe.recipe import Recipe
+from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Role, Site, Tier
-from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
 

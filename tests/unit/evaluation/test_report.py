@@ -17,7 +17,7 @@ from headrace.evaluation.report import Report, render
 from headrace.evaluation.shortfalls import shortfalls
 from headrace.evaluation.split import sample_ids
 from headrace.evaluation.thumbnails import to_png
-from headrace.recipe.training import EvaluateSpec
+from headrace.recipe.recipe import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
 

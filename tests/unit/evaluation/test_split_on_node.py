@@ -15,9 +15,8 @@ from headrace.errors import ShardError, StepError
 from headrace.evaluation.merge import Predictions
 from headrace.evaluation.predictor import Predictor
 from headrace.evaluation.split import sample_ids, split_on_node
-from headrace.recipe.recipe import Recipe
+from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Role, Site, Tier
-from headrace.recipe.training import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage import soundness
 from headrace.storage.manifest import Manifest

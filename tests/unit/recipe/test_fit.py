@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import RecipeError, TargetError
-from headrace.recipe import loggers
+from headrace.recipe import arguments
+from headrace.recipe.arguments import check_loggers
 from headrace.recipe.fit import check_training
 from headrace.recipe.load import load_recipe, load_site, parse
-from headrace.recipe.loggers import check_loggers
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 
@@ -74,7 +74,7 @@ def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
     monkeypatch: pytest.MonkeyPatch, kind: str, package: str, installed: str
 ) -> None:
     there: set[str] = set()
-    monkeypatch.setattr(loggers, "find_spec", lambda name: name in there or None)
+    monkeypatch.setattr(arguments, "find_spec", lambda name: name in there or None)
     with pytest.raises(TargetError) as caught:
         check_loggers(with_logger(kind), Role())
     assert f"trainer.loggers[1]: {kind} needs {package}, which is not" in caught.value.what
@@ -87,14 +87,14 @@ def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
 
 
 def test_loggers_that_need_no_package_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loggers, "find_spec", lambda _: None)
+    monkeypatch.setattr(arguments, "find_spec", lambda _: None)
     check_loggers(with_logger("CSVLogger"), Role())
 
 
 def test_a_missing_logger_is_refused_with_the_rest_of_the_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loggers, "find_spec", lambda _: None)
+    monkeypatch.setattr(arguments, "find_spec", lambda _: None)
     logger = {"loggers": [{"_target_": "lightning.pytorch.loggers.TensorBoardLogger"}]}
     with pytest.raises(TargetError, match="TensorBoardLogger needs tensorboard"):
         check_training(recipe_of({}, trainer=logger), load_site("laptop"))

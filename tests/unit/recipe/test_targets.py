@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from headrace.errors import TargetError
-from headrace.recipe.fit import check_packing, check_training
+from headrace.recipe.fit import check_packing, check_training, opened
 from headrace.recipe.load import load_recipe, load_site
-from headrace.recipe.places import opened
 
 RUN_ANYTHING = {
     "_target_": "lightning.pytorch.cli.instantiate_class",

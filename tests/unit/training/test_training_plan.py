@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ManifestError, MemoryExhaustedError, RecipeError, UserError
-from headrace.recipe.data import StageSpec
+from headrace.recipe.recipe import EvaluateSpec, StageSpec
 from headrace.recipe.site import Role
-from headrace.recipe.training import EvaluateSpec
 from headrace.storage.manifest import FieldInfo, Manifest
 from headrace.training.plan import (
     check_memory,
