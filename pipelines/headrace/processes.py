@@ -1,4 +1,7 @@
-"""Processes of this machine: identity, dying with a parent, outliving one, ending many."""
+"""Processes of this machine: identity, dying with a parent, outliving one, ending many.
+
+`python -m headrace.processes -- COMMAND…` runs a command that dies with its parent.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +20,7 @@ from typing import NamedTuple
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from headrace.errors import LeaseLostError
+from headrace.errors import LeaseLostError, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +99,7 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
 
 
 def tell_children() -> None:
-    """Tell the processes that this one starts from now on who their parent is.
-
-    Side effects: sets an environment variable.
-    """
+    """Name this process, in its environment, as the parent of those that it starts from now on."""
     os.environ[_PARENT] = str(os.getpid())
 
 
@@ -151,3 +152,21 @@ def _signal(process: psutil.Process, sig: signal.Signals) -> None:
         return
     except psutil.AccessDenied:
         logger.warning("Process %d may not be ended by this user", process.pid)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Become the command; the kernel's promise outlives the exec.
+
+    Raises:
+        UserError: No command was given.
+    """
+    if arguments[:1] != ["--"] or len(arguments) < 2:
+        raise UserError(
+            f"No command in {list(arguments)}", "Call python -m headrace.processes -- COMMAND…"
+        )
+    die_with_parent()
+    os.execvp(arguments[1], list(arguments[1:]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

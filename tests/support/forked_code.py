@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from headrace.processes import die_with_parent
-from headrace.steps.forking import forked
+from headrace.steps.fork_server import forked
 
 if "IMPORT_HOLDS" in os.environ:
     while Path(os.environ["IMPORT_HOLDS"]).exists():
@@ -20,10 +20,10 @@ if "IMPORT_FAILS" in os.environ:
 
 def main() -> None:
     die_with_parent()
-    request = forked(socket.socket(fileno=int(sys.argv[1])), float(os.environ.get("IDLE_S", "30")))
-    if request is not None:
+    child = forked(socket.socket(fileno=int(sys.argv[1])), float(os.environ.get("IDLE_S", "30")))
+    if child is not None:
         die_with_parent()
-        exec(request.command[-1], {"__name__": "__main__"})
+        exec(child.command[-1], {"__name__": "__main__"})
 
 
 if __name__ == "__main__":

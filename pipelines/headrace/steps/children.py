@@ -1,4 +1,4 @@
-"""Children of a step that stand and fall together."""
+"""Children of a step that stand and fall together, and what is known when one has died."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+KILLED_FOR_MEMORY = "the kernel killed it, as the memory ran out"
+MORE_MEMORY = (
+    "Give it more memory (in a batch system, that of the job), or let it take less: smaller "
+    "batches, fewer ranks on a node."
+)
+
 _TAIL_LINES, _TAIL_BYTES = 30, 65_536
 
 
@@ -20,9 +26,9 @@ class Child:
     """A process to start."""
 
     name: str
-    """Name for messages, as in `rank 3`."""
+    """Name for messages and for `ps -o comm`, as in `rank 3`."""
     command: tuple[str, ...]
-    """Program and arguments. It must ask to die with its parent: see `headrace.steps.child`."""
+    """Program and arguments. It must ask to die with its parent: see `headrace.processes`."""
     log: Path
     """Standard output and error are appended here."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -73,11 +79,8 @@ class Process(Protocol):
         """Signal the process and all that it started and that did not leave its group."""
 
 
-class StartedProcess(subprocess.Popen[bytes]):
-    """A child with a program of its own."""
-
+class _Program(subprocess.Popen[bytes]):
     def signal_group(self, sig: signal.Signals) -> None:
-        """See `Process`."""
         signal_group(self.pid, sig)
 
 
@@ -85,7 +88,7 @@ def start_program(child: Child) -> Process:
     """Start a child as a program of its own, which leads a process group."""
     child.log.parent.mkdir(parents=True, exist_ok=True)
     with child.log.open("ab") as log:
-        return StartedProcess(
+        return _Program(
             child.command,
             stdin=subprocess.DEVNULL if child.input is None else child.input,
             stdout=log,
@@ -152,11 +155,7 @@ class ChildGroup:
     def supervise(
         self, keep_on: Callable[[], bool], interval_s: float = 0.1
     ) -> tuple[ChildEnd, ...]:
-        """Wait until all children ended, one failed, or they are to be stopped.
-
-        Args:
-            keep_on: Called at each look; false stops all children.
-            interval_s: Time between two looks.
+        """Wait until all children ended, one failed, or `keep_on` gives false.
 
         Returns:
             How each child ended, in order of their ends.
@@ -192,17 +191,10 @@ class ChildGroup:
         return self.ends()
 
 
-def tail(log: Path, start: int) -> str:
-    """The last lines of a log, which may be of any size.
-
-    Args:
-        log: The file.
-        start: Lines before this byte are of an earlier process.
-    """
-    with log.open("rb") as file:
-        file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-_TAIL_LINES:])
+def signal_group(pid: int, sig: signal.Signals) -> None:
+    """Signal a process group, if it is there."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, sig)
 
 
 def log_size(log: Path) -> int:
@@ -210,7 +202,47 @@ def log_size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-def signal_group(pid: int, sig: signal.Signals) -> None:
-    """Signal a process group, if it is there."""
-    with suppress(ProcessLookupError):
-        os.killpg(pid, sig)
+def tail(log: Path, start: int) -> str:
+    """The last lines of a log of any size; those before byte `start` are of an earlier process."""
+    with log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-_TAIL_LINES:])
+
+
+def num_memory_kills(
+    groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """Processes that the kernel killed for memory in this process's control group, so far.
+
+    Args:
+        groups: File with the control groups of the process.
+        mount: Where control groups are mounted.
+
+    Returns:
+        0 where the kernel does not tell.
+    """
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        return 0
+    files = [_events_file(line, mount) for line in lines]
+    return max((_oom_kills(file) for file in files if file is not None), default=0)
+
+
+def _events_file(line: str, mount: Path) -> Path | None:
+    _, controllers, path = line.split(":", 2)
+    if not controllers:
+        return mount / path.lstrip("/") / "memory.events"
+    if "memory" in controllers.split(","):
+        return mount / "memory" / path.lstrip("/") / "memory.oom_control"
+    return None
+
+
+def _oom_kills(file: Path) -> int:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return 0
+    counts = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    return int(counts.get("oom_kill", 0))

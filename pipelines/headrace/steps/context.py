@@ -1,10 +1,17 @@
-"""What a step function is given: its spec, recipe and site, and ways to tell how it goes."""
+"""What a step function is given: its spec, recipe and site, and ways to tell how it goes.
+
+That is kept in `status.json`, replaced every second, and `events.jsonl`, one JSON object a line.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import math
+import os
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +21,15 @@ from headrace.leases.lifetime import TELLING_S
 from headrace.leases.records import HostRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.steps.events import append_event
-from headrace.steps.records import Progress, StepSpec
-from headrace.storage.atomic import read_record
+from headrace.states import StepState
+from headrace.steps.records import Progress, StepSpec, StepStatus
+from headrace.storage.atomic import read_record, write_if_room
 from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
+from headrace.storage.room import is_full
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_S = 30.0
 
 
 def resolved(run: RunFolder) -> tuple[Recipe, Site]:
@@ -83,18 +95,7 @@ class StepContext:
         return time.monotonic() - self.started_s
 
     def progress(self, done: float, total: float | None, unit: str, phase: str = "") -> None:
-        """Tell how far the step is; cheap, call it as often as there is something new.
-
-        Args:
-            done: Units done.
-            total: Units in all, None when unknown.
-            unit: What is counted.
-            phase: What goes on, in a few words.
-
-        Raises:
-            StepCancelledError: Somebody asked the step to stop.
-            StepTimedOutError: The step ran past its time limit.
-        """
+        """Tell how far the step is, as in `Progress`; cheap, and raises what `check` raises."""
         with self._lock:
             self.current = Progress(done=done, total=total, unit=unit, phase=phase)
         self.check()
@@ -133,3 +134,91 @@ class StepContext:
         limit = self.spec.timeout_s
         if limit is not None and self.elapsed_s > limit:
             raise StepTimedOutError(f"Step {self.spec.name} ran past its limit of {limit:g} s")
+
+
+def append_event(path: Path, name: str, **fields: object) -> None:
+    """Append an event with its time in one write; a full disk costs the event, not the step."""
+    line = json.dumps({"at": time.time(), "event": name, **fields}, default=str) + "\n"
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(handle, line.encode())
+    except OSError as error:
+        if not is_full(error):
+            raise
+        logger.warning("The event %s is not recorded: %s", name, error)
+    finally:
+        os.close(handle)
+
+
+class Rate:
+    """Units a second over the last half minute."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float]] = deque()
+        self._unit = ""
+
+    def add(self, at: float, done: float, unit: str) -> float | None:
+        """Add a reading, at a time in seconds; gives the rate once there are two of a unit."""
+        stands_still = bool(self._points) and done <= self._points[0][1]
+        if unit != self._unit or stands_still:  # warming up does not count
+            self._points.clear()
+            self._unit = unit
+        self._points.append((at, done))
+        while self._points[0][0] < at - _WINDOW_S and len(self._points) > 2:
+            self._points.popleft()
+        span_s = at - self._points[0][0]
+        gained = done - self._points[0][1]
+        return gained / span_s if span_s > 0 and gained > 0 else None
+
+
+class Reporter:
+    """Writes `status.json` of a step every second, from a thread of its own."""
+
+    def __init__(self, context: StepContext, interval_s: float = 1.0) -> None:
+        self._context = context
+        self._interval_s = interval_s
+        self._rate = Rate()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-status", daemon=True)
+
+    def __enter__(self) -> Reporter:
+        self.write(StepState.RUNNING)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def write(self, state: StepState) -> None:
+        """Write the status once.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        progress = self._context.current
+        if state is StepState.SUCCEEDED and progress.total is not None:
+            progress = progress.model_copy(update={"done": progress.total})
+        rate = self._rate.add(self._context.elapsed_s, progress.done, progress.unit)
+        left = None if progress.total is None else max(progress.total - progress.done, 0)
+        status = StepStatus(
+            state=state,
+            progress=progress,
+            rate=rate,
+            eta_s=left / rate if left is not None and rate else None,
+            elapsed_s=self._context.elapsed_s,
+            metrics=dict(self._context.metrics),
+            restarts=tuple(self._context.restarts),
+        )
+        write_if_room(self._context.folder.status, status)
+
+    def tell(self, state: StepState) -> None:
+        """Write the status if that is possible: the work does not depend on it."""
+        try:
+            self.write(state)
+        except OSError as error:
+            logger.warning("The status could not be written: %s", error)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            self.tell(StepState.RUNNING)

@@ -1,168 +1,51 @@
-"""The parent's side of a fork server: starts it, asks it for processes, hears how they end."""
+"""A process that has imported what its children need, and forks them.
+
+A process that imports PyTorch takes seconds of a core and thousands of files, and its modules take
+memory, in each rank anew. A fork of one that has imported them is there in milliseconds.
+
+The parent asks for a child by a packet on a socket pair. With it comes the writing end of a pipe,
+through which the server tells the child's process id and, later, its exit code. A child whose
+parent has closed the pipe is killed.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
+import pickle
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.errors import WorkerLostError
 from headrace.steps.children import Child, Process, signal_group
-from headrace.steps.forking import ForkAnswer, ForkRequest, Lines, readable
 
-_LISTEN_S = 1.0
+IDLE_S = 30.0
+"""Seconds without a child after which a server ends."""
 
-
-class ForkServer:
-    """A process that has imported a module, and forks children that run it.
-
-    Args:
-        module: Run as `python -u -m MODULE FD`; it calls `headrace.steps.forking.forked`.
-        env: The whole environment.
-        log: Standard output and error until it forks are appended here.
-    """
-
-    def __init__(self, module: str, env: Mapping[str, str], log: Path) -> None:
-        ours, theirs = socket.socketpair()
-        self._connection = ours
-        self._lines = Lines(ours)
-        self._lock = threading.RLock()
-        self._answers: dict[int, ForkAnswer] = {}
-        self._num_asked = 0
-        command = (sys.executable, "-u", "-m", module, str(theirs.fileno()))
-        start = partial(_start, command, theirs.fileno(), env, log)
-        started: Future[subprocess.Popen[bytes]] = Future()
-        # the kernel ties the server's life to the thread that starts it
-        threading.Thread(target=self._hold, args=(start, started), name=module, daemon=True).start()
-        with theirs:
-            self._process = started.result()
-
-    def ask(self, child: Child, env: Mapping[str, str]) -> ForkedProcess | None:
-        """Ask for a process; the server may still be busy with its imports.
-
-        Args:
-            child: What is wanted.
-            env: Environment variables on top of the server's.
-
-        Returns:
-            None when the server has ended.
-        """
-        with self._lock:
-            request = ForkRequest(
-                number=self._num_asked,
-                name=child.name,
-                command=child.command,
-                env=dict(env),
-                log=str(child.log),
-                has_input=child.input is not None,
-            )
-            try:
-                _send(self._connection, request.line(), child.input)
-            except OSError:  # it has ended, or is about to
-                self._listen(0)
-                return None
-            self._num_asked += 1
-            return ForkedProcess(self, request.number)
-
-    def last_of(self, number: int, timeout_s: float = 0) -> ForkAnswer | None:
-        """What is known of a process; None before it was forked.
-
-        Args:
-            number: Number of the request.
-            timeout_s: How long to wait for news.
-        """
-        with self._lock:
-            self._listen(timeout_s)
-            answer = self._answers.get(number)
-            if not self._lines.is_open and (answer is None or answer.code is None):
-                pid = 0 if answer is None else answer.pid
-                code = self._process.wait() or -signal.SIGKILL  # the kernel ends all with it
-                answer = self._answers[number] = ForkAnswer(number=number, pid=pid, code=code)
-            return answer
-
-    def give_up(self) -> None:
-        """End a server that has forked nothing yet."""
-        with self._lock:
-            if not self._answers:
-                self._process.kill()
-
-    def _hold(
-        self,
-        start: Callable[[], subprocess.Popen[bytes]],
-        started: Future[subprocess.Popen[bytes]],
-    ) -> None:
-        try:
-            process = start()
-        except OSError as error:
-            started.set_exception(error)
-            return
-        started.set_result(process)
-        process.wait()
-        with self._lock:
-            self._listen(0)  # to the last word
-
-    def _listen(self, timeout_s: float) -> None:
-        while self._lines.is_open and readable([self._connection], timeout_s):
-            for line in self._lines.take():
-                answer = ForkAnswer.model_validate_json(line)
-                self._answers[answer.number] = answer
-            timeout_s = 0
-        if not self._lines.is_open:
-            self._connection.close()
-
-
-class ForkedProcess:
-    """A process that a fork server was asked for; a `Process` of a `ChildGroup`."""
-
-    def __init__(self, server: ForkServer, number: int) -> None:
-        self._server = server
-        self._number = number
-
-    def poll(self) -> int | None:
-        """Exit code, None while it runs."""
-        answer = self._server.last_of(self._number)
-        return None if answer is None else answer.code
-
-    def wait(self) -> int:
-        """Wait for its end; gives the exit code."""
-        while (code := self.poll()) is None:
-            self._server.last_of(self._number, _LISTEN_S)
-        return code
-
-    def send_signal(self, sig: signal.Signals) -> None:
-        """Signal the process, if it runs."""
-        pid = self._pid()
-        if pid and self.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, sig)
-
-    def signal_group(self, sig: signal.Signals) -> None:
-        """Signal the process and all that it started and that did not leave its group."""
-        pid = self._pid()
-        if pid:
-            signal_group(pid, sig)
-
-    def _pid(self) -> int:
-        """Process id; 0 when it never came to be: a server that still imports is ended."""
-        self._server.give_up()
-        while (answer := self._server.last_of(self._number)) is None:
-            self._server.last_of(self._number, _LISTEN_S)
-        return answer.pid
+_PR_SET_NAME = 15
+_REAP_S = 0.05
+_PACKET_BYTES = 1 << 18
+_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")
 
 
 class ForkServers:
     """The fork servers of this process, one for each environment; they end when nobody needs them.
 
     Args:
-        module: What they run.
+        module: Run as `python -u -m MODULE FD`; it calls `forked` when it has imported all.
         varying: Names of the environment variables that the module's import does not look at.
     """
 
@@ -170,10 +53,10 @@ class ForkServers:
         self._module = module
         self._varying = varying
         self._lock = threading.Lock()
-        self._servers: dict[frozenset[tuple[str, str]], ForkServer] = {}
+        self._servers: dict[frozenset[tuple[str, str]], _Server] = {}
 
     def start(self, child: Child) -> Process:
-        """Start a child from a server with its environment.
+        """Start a child from a server with its environment, which may still be importing.
 
         Raises:
             WorkerLostError: The server ended before it could be asked.
@@ -181,33 +64,237 @@ class ForkServers:
         env = {**os.environ, **child.env}
         child.log.parent.mkdir(parents=True, exist_ok=True)
         own = {name: env.pop(name) for name in self._varying if name in env}
+        asked = replace(child, env=own)
         key = frozenset(env.items())
         with self._lock:
             server = self._servers.get(key)
-            process = None if server is None else server.ask(child, own)
+            process = None if server is None else server.ask(asked)
             if process is None:  # there is none, or it has ended for want of work
-                server = self._servers[key] = ForkServer(self._module, env, child.log)
-                process = server.ask(child, own)
+                server = self._servers[key] = _Server(self._module, env, child.log)
+                process = server.ask(asked)
         if process is None:
             raise WorkerLostError(f"{self._module} ended at once", f"See {child.log}.")
         return process
 
 
-def _send(connection: socket.socket, line: bytes, file: int | None) -> None:
-    sent = 0 if file is None else socket.send_fds(connection, [line], [file])
-    connection.sendall(line[sent:])
+class _Server:
+    """The parent's side of a server; its output until it forks goes to the first child's log."""
+
+    def __init__(self, module: str, env: Mapping[str, str], log: Path) -> None:
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        started: Future[subprocess.Popen[bytes]] = Future()
+        with theirs, log.open("ab") as output:
+            start = partial(
+                subprocess.Popen,
+                (sys.executable, "-u", "-m", module, str(theirs.fileno())),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+            # the kernel ties the server's life to the thread that starts it
+            threading.Thread(target=self._hold, args=(start, started), daemon=True).start()
+            self._process = started.result()
+
+    def ask(self, child: Child) -> _ForkedProcess | None:
+        """Ask for a process; None when the server has ended, or is about to."""
+        news, teller = Pipe(duplex=False)
+        files = [teller.fileno()] + ([] if child.input is None else [child.input])
+        with teller:
+            try:
+                socket.send_fds(self._connection, [pickle.dumps(child)], files)
+            except OSError:
+                news.close()
+                return None
+        return _ForkedProcess(news, self._process)
+
+    def _hold(
+        self,
+        start: Callable[[], subprocess.Popen[bytes]],
+        started: Future[subprocess.Popen[bytes]],
+    ) -> None:
+        with self._connection:
+            try:
+                process = start()
+            except OSError as error:
+                started.set_exception(error)
+                return
+            started.set_result(process)
+            process.wait()
 
 
-def _start(
-    command: tuple[str, ...], connection: int, env: Mapping[str, str], log: Path
-) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=env,
-            pass_fds=(connection,),
-            start_new_session=True,
-        )
+class _ForkedProcess:
+    """A `Process` that a server was asked for."""
+
+    def __init__(self, news: Connection, server: subprocess.Popen[bytes]) -> None:
+        self._news = news
+        self._server = server
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        return self._listen(0)
+
+    def wait(self) -> int:
+        while (code := self._listen(None)) is None:
+            pass
+        return code
+
+    def send_signal(self, sig: signal.Signals) -> None:
+        if self._poll_or_give_up(sig) is None and self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, sig)
+
+    def signal_group(self, sig: signal.Signals) -> None:
+        self._poll_or_give_up(sig)
+        if self._pid is not None:
+            signal_group(self._pid, sig)
+
+    def _listen(self, timeout_s: float | None) -> int | None:
+        with self._lock:
+            while self._code is None and self._news.poll(timeout_s):
+                self._take()
+                timeout_s = 0
+            return self._code
+
+    def _take(self) -> None:
+        try:
+            told: int = self._news.recv()
+        except (EOFError, OSError):  # the server has ended, and the kernel ends all with it
+            self._end(self._server.wait() or -signal.SIGKILL)
+            return
+        if self._pid is None:
+            self._pid = told
+        else:
+            self._end(told)
+
+    def _poll_or_give_up(self, sig: signal.Signals) -> int | None:
+        """Exit code, None while it runs; what is not there yet never comes to be."""
+        self._listen(0)
+        with self._lock:
+            if self._pid is None and self._code is None:
+                self._end(-sig)
+            return self._code
+
+    def _end(self, code: int) -> None:
+        self._code = code
+        self._news.close()
+
+
+def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child | None:
+    """Fork a process for each packet; call it when all is imported, before any thread starts.
+
+    Args:
+        connection: The server's end of the socket pair.
+        idle_s: Seconds without a child after which the server has done its work.
+
+    Returns:
+        In each forked process what it is to do; its environment, input, output, name and process
+        group are set.
+        In the server None, when nobody needs it any more.
+    """
+    gc.collect()
+    gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server
+    running: dict[int, Connection] = {}
+    packets = select.poll()
+    packets.register(connection, select.POLLIN)
+    is_open = True
+    while is_open or running:
+        is_ready = bool(packets.poll(1000 * (_REAP_S if running else idle_s)))
+        if is_ready and is_open:
+            packet, files = _received(connection)
+            is_open = bool(packet)
+            if not packet:
+                packets.unregister(connection)
+            elif (child := _fork(connection, running, packet, files)) is not None:
+                return child
+        elif not running:  # later requests fail at once, earlier ones are read
+            connection.shutdown(socket.SHUT_RD)
+        _reap(running)
+    return None
+
+
+def _received(connection: socket.socket) -> tuple[bytes, list[int]]:
+    try:
+        packet, files, *_ = socket.recv_fds(connection, _PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:  # the other side was killed
+        return b"", []
+    return packet, files
+
+
+def _fork(
+    connection: socket.socket, running: dict[int, Connection], packet: bytes, files: list[int]
+) -> Child | None:
+    """The child in the child, None in the server."""
+    child: Child = pickle.loads(packet)
+    teller, given = Connection(files[0], readable=False), files[1:]
+    pid = os.fork() if _is_heard(teller) else None  # whoever asked may have given up meanwhile
+    if pid == 0:
+        connection.close()
+        for each in (teller, *running.values()):
+            each.close()
+        _become(child, given)
+        return child
+    for file in given:
+        os.close(file)
+    if pid is None:
+        teller.close()
+        return None
+    with suppress(OSError):  # as the child does: whoever is first, it is done before it is told
+        os.setpgid(pid, pid)
+    running[pid] = teller
+    _tell(teller, pid)
+    return None
+
+
+def _reap(running: dict[int, Connection]) -> None:
+    """Tell of the children that have ended, and end those that nobody listens for."""
+    for pid, teller in list(running.items()):
+        if not _is_heard(teller):
+            signal_group(pid, signal.SIGKILL)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            _tell(running.pop(pid), os.waitstatus_to_exitcode(status))
+            teller.close()
+
+
+def _is_heard(teller: Connection) -> bool:
+    pipe = select.poll()
+    pipe.register(teller.fileno(), 0)  # an error is told of all the same: nobody reads
+    return not pipe.poll(0)
+
+
+def _tell(teller: Connection, number: int) -> None:
+    with suppress(BrokenPipeError):
+        teller.send(number)
+
+
+def _become(child: Child, given: list[int]) -> None:
+    os.setpgid(0, 0)
+    os.environ.update(child.env)
+    for file in given:
+        os.dup2(file, 0)
+        os.close(file)
+    log = os.open(child.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for output in (1, 2):
+        os.dup2(log, output)
+    os.close(log)
+    if holds_gpu(_open_files()):  # what an import has begun on a GPU does not survive a fork
+        os.execvp(child.command[0], child.command)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, child.name.encode(), 0, 0, 0)
+
+
+def holds_gpu(files: Iterable[str]) -> bool:
+    """Whether a process with these open files has begun to use a GPU."""
+    return any(file.startswith(_GPUS) for file in files)
+
+
+def _open_files() -> list[str]:
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own
+            found.append(str(entry.readlink()))
+    return found

@@ -12,9 +12,9 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,17 @@ from headrace.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from headrace.steps.children import Child, ChildEnd, ChildGroup, Process, log_size, tail
-from headrace.steps.oom import KILLED, NEXT_STEP, num_memory_kills
+from headrace.steps.children import (
+    KILLED_FOR_MEMORY,
+    MORE_MEMORY,
+    Child,
+    ChildEnd,
+    ChildGroup,
+    Process,
+    log_size,
+    num_memory_kills,
+    tail,
+)
 
 IDLE_S = 10.0
 """Seconds without a call after which a process ends."""
@@ -36,13 +45,8 @@ IDLE_S = 10.0
 _GRACE_S = 3.0
 _LOOK_S = 0.25
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Answer:
-    """What came of a call."""
-
-    value: Any = None
-    error: Exception | None = None
+_Answer = tuple[Any, Exception | None]
+"""What a call gave, or raised."""
 
 
 class KeptProcess:
@@ -74,41 +78,34 @@ class KeptProcess:
             StepCancelledError: Nobody waits for the answer any more.
             Exception: Whatever the process raised.
         """
-        with self._my_turn(keep_on):
-            answer = self._answer(child, request, keep_on)
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        while not self._turn.acquire(timeout=_LOOK_S):
+            _check(keep_on)
+        try:
+            value, error = self._answer(child, request, keep_on)
+        finally:
+            self._turn.release()
+        if error is not None:
+            raise error
+        return value
 
     def end(self) -> None:
         """End the process, if there is one."""
         with self._turn:
-            if self._running is not None:
-                self._end(self._running)
-
-    @contextmanager
-    def _my_turn(self, keep_on: Callable[[], bool]) -> Iterator[None]:
-        while not self._turn.acquire(timeout=_LOOK_S):
-            _check(keep_on)
-        try:
-            yield
-        finally:
-            self._turn.release()
+            self._drop()
 
     def _answer(self, child: Child, request: object, keep_on: Callable[[], bool]) -> _Answer:
         if self._running is not None and self._running.child == child:
-            said = self._asked(self._running, request, keep_on)
-            if said is not None:
-                return said
-        if self._running is not None:
-            self._end(self._running)
+            answer = self._asked(self._running, request, keep_on)
+            if answer is not None:
+                return answer
+        self._drop()
         self._running = _Running(child, self._start)
-        said = self._asked(self._running, request, keep_on)
-        if said is None:
+        answer = self._asked(self._running, request, keep_on)
+        if answer is None:
             raise WorkerLostError(
                 f"{child.name} ended before its first answer", f"See {child.log}."
             )
-        return said
+        return answer
 
     def _asked(
         self, running: _Running, request: object, keep_on: Callable[[], bool]
@@ -117,26 +114,23 @@ class KeptProcess:
         try:
             return running.ask(request, keep_on)
         except (EOFError, OSError) as error:
-            end = self._end(running, _GRACE_S)
+            self._running = None
+            end = running.end(_GRACE_S)
             if end.code != 0:
                 raise running.lost(end) from error
             return None
         except StepCancelledError:
-            self._end(running)
+            self._drop()
             raise
 
-    def _end(self, running: _Running, wait_s: float = 0) -> ChildEnd:
-        self._running = None
-        return running.end(wait_s)
+    def _drop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.end()
 
 
 class _Running:
-    """A process that was started.
-
-    Args:
-        child: What to start.
-        start: Starts it.
-    """
+    """A process that was started."""
 
     def __init__(self, child: Child, start: Callable[[Child], Process]) -> None:
         self.child = child
@@ -149,12 +143,7 @@ class _Running:
             self._group.__enter__()
 
     def ask(self, request: object, keep_on: Callable[[], bool]) -> _Answer:
-        """Send a request and wait for its answer.
-
-        Raises:
-            EOFError: The process has ended; OSError tells the same.
-            StepCancelledError: Nobody waits any more.
-        """
+        """Send a request and wait for its answer; EOFError and OSError: the process has ended."""
         self._connection.send(request)
         while not self._connection.poll(_LOOK_S):
             _check(keep_on)
@@ -164,7 +153,7 @@ class _Running:
         answer: _Answer = self._connection.recv()
         return answer
 
-    def end(self, wait_s: float) -> ChildEnd:
+    def end(self, wait_s: float = 0) -> ChildEnd:
         """End it; it has some seconds to do so by itself."""
         deadline = time.monotonic() + wait_s
         with self._connection:
@@ -178,7 +167,8 @@ class _Running:
         log, last_words = f"See {self.child.log}.", tail(self.child.log, self._log_start)
         was_killed = end.code == -signal.SIGKILL
         if was_killed and num_memory_kills() > self._memory_kills:
-            return MemoryExhaustedError(f"{what}: {KILLED}", f"{NEXT_STEP} {log}\n{last_words}")
+            hint = f"{MORE_MEMORY} {log}\n{last_words}"
+            return MemoryExhaustedError(f"{what}: {KILLED_FOR_MEMORY}", hint)
         more = " It may need more memory than the node has." if was_killed else ""
         return WorkerLostError(what, f"{log}{more}\n{last_words}")
 
@@ -192,21 +182,18 @@ def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> Non
     """
     with Connection(os.dup(0)) as connection, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-        while connection.poll(idle_s):
-            try:
-                request = connection.recv()
-            except EOFError:  # the caller has ended, or wants no more
-                return
-            connection.send(_answered(answer, request))
+        with suppress(EOFError):  # the caller has ended, or wants no more
+            while connection.poll(idle_s):
+                connection.send(_answered(answer, connection.recv()))
 
 
 def _answered(answer: Callable[[Any], object], request: object) -> _Answer:
     try:
-        return _Answer(value=answer(request))
+        return answer(request), None
     except SystemExit as error:
-        return _Answer(error=_left(error))
+        return None, _left(error)
     except Exception as error:  # noqa: BLE001  raised again by `call`
-        return _Answer(error=_sendable(error))
+        return None, _sendable(error)
 
 
 def _left(error: SystemExit) -> UserCodeError:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import importlib
 import socket
 import sys
+from types import ModuleType
 
 from headrace.processes import die_with_parent
 from headrace.recipe.site import Role
 from headrace.steps.children import Child, Process
-from headrace.steps.fork_server import ForkServers
-from headrace.steps.forking import forked
-from headrace.steps.late_module import late
+from headrace.steps.fork_server import ForkServers, forked
 
 _IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict")
 
@@ -54,6 +53,25 @@ def model_environment(role: Role) -> dict[str, str]:
     return {**role.env, "OMP_NUM_THREADS": str(role.threads_per_rank)}
 
 
+class _ScipySignal(ModuleType):
+    """Stands for `scipy.signal` until something of it is used.
+
+    torchmetrics imports it to look for a `hamming`: a tenth of the time of all imports.
+    """
+
+    hamming = None
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.leave()
+        return getattr(importlib.import_module(self.__name__), name)
+
+    def leave(self) -> None:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+
+
 def main(arguments: list[str]) -> int:
     """Entry point of the server, and of each process forked from it.
 
@@ -61,14 +79,15 @@ def main(arguments: list[str]) -> int:
         arguments: Number of the open socket to the node's worker.
     """
     die_with_parent()
-    # torchmetrics imports this one, for nothing but a look at `hamming`: a fifth of all the time
-    with late("scipy.signal", hamming=None):
-        for module in _IMPORTED:
-            importlib.import_module(module)
-    request = forked(socket.socket(fileno=int(arguments[0])))
-    if request is None:
+    stand_in = _ScipySignal("scipy.signal")
+    sys.modules[stand_in.__name__] = stand_in
+    for module in _IMPORTED:
+        importlib.import_module(module)
+    stand_in.leave()
+    child = forked(socket.socket(fileno=int(arguments[0])))
+    if child is None:
         return 0
-    _, _, _, module, *rest = request.command
+    _, _, _, module, *rest = child.command
     code: int = importlib.import_module(module).main(rest)
     return code
 

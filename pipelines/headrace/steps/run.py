@@ -6,24 +6,36 @@ Host, command line and tests all call this. It writes `status.json` while the st
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from headrace.errors import HeadraceError, StepError, UserCodeError
+from headrace.errors import HeadraceError, StepError, UnknownNameError, UserCodeError, nearest
 from headrace.processes import die_with_parent
 from headrace.states import FailureClass, StepState
-from headrace.steps.context import StepContext, resolved
+from headrace.steps.context import Reporter, StepContext, resolved
 from headrace.steps.records import Failure, StepResult, StepSpec
-from headrace.steps.registry import step_function
-from headrace.steps.reporter import Reporter
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder, StepFolder
 from headrace.storage.room import full_words, is_full
 
 logger = logging.getLogger(__name__)
+
+StepFunction = Callable[[StepContext], dict[str, Any]]
+
+_MODULES = {
+    "pack": "headrace.packing.step",
+    "stage": "headrace.staging.step",
+    "train": "headrace.training.step",
+    "evaluate": "headrace.evaluation.step",
+    "probe": "headrace.probes.step",
+}
+"""Which module runs which kind of step; the siblings above meet only here."""
 
 _STATES = {
     FailureClass.CANCELLED: StepState.CANCELLED,
@@ -31,6 +43,18 @@ _STATES = {
     FailureClass.PREEMPTED: StepState.PREEMPTED,
     FailureClass.LOST: StepState.LOST,
 }
+
+
+def step_function(kind: str) -> StepFunction:
+    """The function `run(context) -> outputs` of a kind of step.
+
+    Raises:
+        UnknownNameError: There is no such kind.
+    """
+    if kind not in _MODULES:
+        raise UnknownNameError(f"There is no step of kind '{kind}'", nearest(kind, _MODULES))
+    function: StepFunction = importlib.import_module(_MODULES[kind]).run
+    return function
 
 
 def run_step(folder: StepFolder) -> StepResult:
@@ -121,9 +145,8 @@ def _state(failure_class: FailureClass) -> StepState:
 def failure_of(error: BaseException) -> Failure:
     """Describe an error for the result file.
 
-    Args:
-        error: What a step function raised. Errors that are not headrace's own are bugs or faults
-            of the machine; they keep their trace and are tried again.
+    Errors that are not headrace's own are bugs or faults of the machine; they keep their trace and
+    are tried again.
     """
     if isinstance(error, HeadraceError):
         trace = getattr(error, "trace", "") if isinstance(error, UserCodeError) else ""

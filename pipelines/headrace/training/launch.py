@@ -127,7 +127,7 @@ def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
     if recipe.train.script is None:
         return python_module("headrace.training.rank", str(launch.folder.spec(rank)))
     script = (sys.executable, "-u", recipe.train.script, *recipe.train.args)
-    return python_module("headrace.steps.child", "--", *script)
+    return python_module("headrace.processes", "--", *script)
 
 
 def _meeting(launch: NodeLaunch) -> str:

@@ -122,7 +122,7 @@ def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> _LauncherEnd:
     command = launcher_command(_all_ready(node.launch, watch), role, os.environ)
     child = Child(
         name=name,
-        command=(sys.executable, "-m", "headrace.steps.child", "--", *command),
+        command=(sys.executable, "-m", "headrace.processes", "--", *command),
         log=StepFolder(Path(node.launch.step_folder)).logs / f"{name}.log",
         env=role.env,
     )

@@ -9,15 +9,17 @@ from pathlib import Path
 
 from headrace.leases.cancellable_call import wanted
 from headrace.steps.children import (
+    KILLED_FOR_MEMORY,
+    MORE_MEMORY,
     Child,
     ChildEnd,
     ChildGroup,
     Process,
     log_size,
+    num_memory_kills,
     start_program,
     tail,
 )
-from headrace.steps.oom import KILLED, NEXT_STEP, num_memory_kills
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.layout import StepFolder
 from headrace.training.failures import script_failure
@@ -59,7 +61,7 @@ class RankWatch:
         self._started_s = time.monotonic()
         self._looked_at = 0.0
         self._hung: list[RankFailure] = []
-        self._is_script = "headrace.steps.child" in children[0].command
+        self._is_script = "headrace.processes" in children[0].command
         self._logs = {child.name: child.log for child in children}
         self._log_starts = {child.name: log_size(child.log) for child in children}
         self._ranks = tuple(rank for rank in launch.ranks if rank_name(rank) in self._logs)
@@ -137,7 +139,7 @@ class RankWatch:
             return failure.model_copy(update={"node": self._launch.node_name})
         kind, what, hint = _kind(end, out_of_memory), f"ended by {end.cause}", ""
         if kind is FailureKind.OUT_OF_MEMORY:
-            what, hint = f"{what}: {KILLED}", f"{NEXT_STEP} "
+            what, hint = f"{what}: {KILLED_FOR_MEMORY}", f"{MORE_MEMORY} "
         return RankFailure(
             rank=rank,
             node=self._launch.node_name,

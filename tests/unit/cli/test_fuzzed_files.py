@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.leases.records import Ending, LeaseInfo, PoolRecord, Waiting
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
-from headrace.steps.events import append_event
+from headrace.steps.context import append_event
 from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus
 from headrace.storage.atomic import write_record
 from headrace.storage.layout import LeaseFolder, StepFolder

@@ -23,7 +23,7 @@ Start = Callable[[Child], Process]
 
 
 def child(folder: Path, name: str, code: str, **env: str) -> Child:
-    command = (sys.executable, "-m", "headrace.steps.child", "--", sys.executable, "-c", code)
+    command = (sys.executable, "-m", "headrace.processes", "--", sys.executable, "-c", code)
     return Child(name=name, command=command, log=folder / f"{name}.log", env=env)
 
 
@@ -111,7 +111,7 @@ def test_a_child_that_cannot_start_ends_those_that_did(tmp_path, no_leftover_pro
 def test_children_die_with_a_killed_supervisor(tmp_path, no_leftover_processes):
     supervisor = (
         "from pathlib import Path; from headrace.steps.children import *; import sys\n"
-        f"c = Child(name='c', command=(sys.executable, '-m', 'headrace.steps.child', '--', "
+        f"c = Child(name='c', command=(sys.executable, '-m', 'headrace.processes', '--', "
         f"sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
         f"time.sleep(600)'), log=Path({str(tmp_path / 'c.log')!r}))\n"
         "with ChildGroup([c]) as group: group.supervise(lambda: True)\n"
@@ -144,7 +144,7 @@ def test_lines_of_an_earlier_process_are_left_out(tmp_path: Path) -> None:
 
 def test_no_command_is_an_error():
     ended = subprocess.run(
-        [sys.executable, "-m", "headrace.steps.child"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "headrace.processes"], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 1
-    assert "python -m headrace.steps.child -- COMMAND" in ended.stderr
+    assert "python -m headrace.processes -- COMMAND" in ended.stderr

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from headrace.steps.children import Child, ChildGroup
-from headrace.steps.fork_server import ForkServers
-from headrace.steps.forking import holds_gpu
+from headrace.steps.fork_server import ForkServers, holds_gpu
 from support.waiting import wait_until
 
 TESTS = str(Path(__file__).parents[2])
@@ -108,6 +107,9 @@ def test_children_that_wait_for_the_import_are_stopped_at_once(tmp_path, servers
     with ChildGroup(children, grace_s=60, start=servers.start) as group:
         ends = group.supervise(lambda: False)
     assert [end.stopped for end in ends] == [True, True]
+    hold.unlink()
+    later = child(tmp_path, TELL, "later", IMPORT_HOLDS=str(hold))
+    assert len(told(servers, later)) == 1  # from the same server, which has forked none of the two
     assert children[1].log.exists() is False
 
 

@@ -16,10 +16,9 @@ from headrace.leases.records import HostRecord
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.states import FailureClass, StepState
-from headrace.steps import registry
+from headrace.steps.context import Rate
 from headrace.steps.records import StepResult, StepSpec, StepStatus
-from headrace.steps.reporter import Rate
-from headrace.steps.run import failure_of, main, run_step
+from headrace.steps.run import failure_of, main, run_step, step_function
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
 from support.waiting import wait_until
@@ -232,7 +231,7 @@ def test_a_damaged_spec_ends_the_step_with_what_is_wrong(step, content, monkeypa
 
 def test_unknown_kind_lists_the_valid_ones():
     with pytest.raises(Exception, match="Did you mean 'pack'"):
-        registry.step_function("pakc")
+        step_function("pakc")
 
 
 def test_rate_over_a_window():

@@ -75,7 +75,7 @@ def test_scripts_learn_where_data_and_checkpoints_lie():
     train = {"script": "/code/train.py", "args": ["--fast"]}
     recipe = make_recipe({"train": train})
     first, _ = rank_children(LAUNCH, recipe, ROLE, "/shm/d", None)
-    start = (sys.executable, "-u", "-m", "headrace.steps.child", "--", sys.executable, "-u")
+    start = (sys.executable, "-u", "-m", "headrace.processes", "--", sys.executable, "-u")
     assert first.command == (*start, "/code/train.py", "--fast")
     assert first.env["HEADRACE_DATASET"] == "/shm/d"
     assert first.env["HEADRACE_CHECKPOINTS"] == "/runs/r1/checkpoints"

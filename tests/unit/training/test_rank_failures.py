@@ -19,8 +19,7 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.states import FailureClass
-from headrace.steps.children import ChildEnd
-from headrace.steps.oom import num_memory_kills
+from headrace.steps.children import ChildEnd, num_memory_kills
 from headrace.training.failures import (
     PortTakenError,
     describe,

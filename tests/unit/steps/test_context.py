@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.steps.events import append_event
+from headrace.steps.context import append_event
 
 
 def test_a_full_disk_costs_the_event_and_not_the_step(caplog: pytest.LogCaptureFixture) -> None:
