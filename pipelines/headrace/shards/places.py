@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace.errors import ShardError
 from headrace.recipe.site import StoreOptions
-from headrace.storage.arriving import obtain
+from headrace.storage.bringing import obtain
 from headrace.storage.gang_store import GangStore, Traffic
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.peer_group import PeerGroup

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.storage.fetching import Brought
 from headrace.storage.manifest import ShardInfo
-from headrace.storage.peer_group import PeerGroup
-from headrace.storage.peer_link import PeerLink, PeerLostError
-from headrace.storage.scratch import Downloads
+from headrace.storage.peer_group import Notice, PeerGroup
+from headrace.storage.peers import Peer, PeerLostError
+from headrace.storage.store_protocol import Store
 
 logger = logging.getLogger(__name__)
 
@@ -20,34 +20,46 @@ _LEFT_S = 60.0
 """Seconds for which a node that failed is not asked again."""
 
 _LOOK_S = 1.0
-"""Seconds between two looks whether a node has told what it holds."""
+"""Seconds between two looks at what a node holds, while it stages."""
+
+_POLL_S = 0.1
+
+Tick = Callable[[int], None]
+"""Called with bytes that came, negative for those that came in vain; may raise to stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brought:
+    """What was brought to a node, in bytes."""
+
+    source_bytes: int = 0
+    """From where the dataset lies."""
+    peer_bytes: int = 0
+    """From other nodes."""
 
 
 class Traffic:
-    """What a process has fetched while it reads; for threads."""
+    """Counts what a process has fetched; for threads."""
 
     def __init__(self) -> None:
-        self._brought = Brought()
+        self.brought = Brought()
         self._lock = threading.Lock()
 
-    @property
-    def brought(self) -> Brought:
-        """Bytes fetched so far."""
-        with self._lock:
-            return self._brought
-
-    def add(self, brought: Brought) -> None:
+    def add(self, *, source_bytes: int = 0, peer_bytes: int = 0) -> None:
         """Count more."""
         with self._lock:
-            self._brought += brought
+            self.brought = Brought(
+                source_bytes=self.brought.source_bytes + source_bytes,
+                peer_bytes=self.brought.peer_bytes + peer_bytes,
+            )
 
 
 class GangStore:
     """Takes each shard from a node that holds it, so that it leaves the shared storage once.
 
-    A shard that no node holds is asked of one node, the same for all, which fetches it for all
-    (`Relay`). A node that has gone or gives wrong bytes is passed over for a minute: another one
-    fetches what it had. When that is this node, or fails, the shard is read where the dataset lies.
+    A shard that no node holds is asked of one node, the same for all, which fetches it for all.
+    A node that has gone or gives wrong bytes is passed over for a minute: another one fetches what
+    it had. When that is this node, or fails, the shard is read where the dataset lies.
 
     Args:
         source: Where the dataset lies.
@@ -58,53 +70,70 @@ class GangStore:
 
     def __init__(
         self,
-        source: Downloads,
+        source: Store,
         shards: Sequence[ShardInfo],
         group: PeerGroup | None,
         traffic: Traffic,
     ) -> None:
-        self._source = source
+        self.source = source
+        self.group = group
+        self.traffic = traffic
         self._shards = {shard.file: shard for shard in shards}
         self._numbers = {shard.file: number for number, shard in enumerate(shards)}
-        self._group = group
-        self._traffic = traffic
-        self._held: dict[int, frozenset[str]] = {}
+        self._notices: dict[int, Notice] = {}
         self._looked_at: dict[int, float] = {}
         self._left_until: dict[tuple[int, bool], float] = {}
         self._lock = threading.Lock()
+        self.patient_until = 0.0
+        """Until when nodes that have not come are waited for (`time.monotonic`)."""
 
-    def download(self, path: str, target: Path) -> str:
-        """Fetch a shard; see `Store.download`.
-
-        Returns:
-            XXH3 of what came, 128 bits, hexadecimal; right when it came from a node.
-        """
+    def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
+        """Fetch a shard; see `Store.download`."""
         shard = self._shards[path]
-        if self._group is not None and self._take(self._group, shard, target):
-            self._traffic.add(Brought(peer_bytes=shard.num_bytes))
+        if self.group is not None and self._take(self.group, shard, target, tick):
+            self.traffic.add(peer_bytes=shard.num_bytes)
             return shard.xxh3_128
-        checksum = self._source.download(path, target)
-        self._traffic.add(Brought(source_bytes=shard.num_bytes))
+        return self.read_source(path, target, tick)
+
+    def read_source(self, path: str, target: Path, tick: Tick | None = None) -> str:
+        """Fetch a shard from where the dataset lies; see `Store.download`."""
+        checksum = self.source.download(path, target, tick)
+        self.traffic.add(source_bytes=self._shards[path].num_bytes)
         return checksum
 
-    def _take(self, group: PeerGroup, shard: ShardInfo, target: Path) -> bool:
+    def own_first(self, shards: Sequence[ShardInfo]) -> list[ShardInfo]:
+        """Shards that this node fetches for all, then those of the others, who are fetching."""
+        group = self.group
+        if group is None:
+            return list(shards)
+        count = len(group.hosts)
+        return sorted(shards, key=lambda s: (self._numbers[s.file] - group.index) % count)
+
+    def _take(self, group: PeerGroup, shard: ShardInfo, target: Path, tick: Tick | None) -> bool:
+        moved_bytes = 0
+
+        def moved(num_bytes: int) -> None:
+            nonlocal moved_bytes
+            moved_bytes += num_bytes
+            if tick is not None:
+                tick(num_bytes)
+
         for node, holds in self._whom(group, shard.file):
             try:
-                PeerLink(group, node).take(shard, target)
+                if self._peer(group, node, moved).take(shard, target, moved):
+                    return True
             except PeerLostError as error:
                 with self._lock:
                     self._left_until[node, holds] = time.monotonic() + _LEFT_S
                 logger.warning("Node %d is not asked for %g s: %s", node, _LEFT_S, error)
-            else:
-                return True
+                moved(-moved_bytes)
         return False
 
     def _whom(self, group: PeerGroup, file: str) -> list[tuple[int, bool]]:
         """Nodes to ask for a shard, and whether they hold it; the nearest after this one first."""
-        count, now = len(group.hosts), time.monotonic()
-        after = [(group.index + step) % count for step in range(1, count)]
+        now = time.monotonic()
         with self._lock:
-            holders = [(node, True) for node in after if file in self._held_by(group, node, now)]
+            holders = [(node, True) for node in group.others if file in self._held(group, node)]
             asked = [each for each in holders if self._left_until.get(each, now) <= now]
             return asked or self._who_fetches(group, file, now)
 
@@ -117,10 +146,29 @@ class GangStore:
                 return [(node, False)]
         return []
 
-    def _held_by(self, group: PeerGroup, node: int, now: float) -> frozenset[str]:
-        if node not in self._held and now - self._looked_at.get(node, now - _LOOK_S) >= _LOOK_S:
+    def _held(self, group: PeerGroup, node: int) -> tuple[str, ...]:
+        known = self._look(group, node)
+        return known.files if known is not None else ()
+
+    def _look(self, group: PeerGroup, node: int) -> Notice | None:
+        """What a node has told; asked for again each second while it stages."""
+        known, now = self._notices.get(node), time.monotonic()
+        is_due = now - self._looked_at.get(node, now - _LOOK_S) >= _LOOK_S
+        if is_due and not (known and known.is_staged):
             self._looked_at[node] = now
-            held = group.held_by(node)
-            if held is not None:
-                self._held[node] = held
-        return self._held.get(node, frozenset())
+            found = group.notice_of(node)
+            if found is not None:
+                self._notices[node] = known = found
+        return known
+
+    def _peer(self, group: PeerGroup, node: int, tick: Tick) -> Peer:
+        """A node; waits for one that may still come."""
+        while True:
+            with self._lock:
+                known = self._look(group, node)
+            if known is not None:
+                return Peer(group, node, known.port)
+            if time.monotonic() >= self.patient_until:
+                raise PeerLostError("it has not come")
+            tick(0)
+            time.sleep(_POLL_S)

@@ -1,232 +1,234 @@
-"""One node's part in passing shards on: whom to take each from, and serving what it has."""
+"""How a node gives shards to the others of its group, and takes them: HTTP, one request a shard.
+
+`GET /<file>` with the proof of `PeerGroup.sign` in `Authorization` is answered by newlines, one a
+second, while the shard is being fetched, and then by `+` and its bytes, or by `-` when the node
+does not hold it.
+"""
 
 from __future__ import annotations
 
+import hmac
 import logging
+import os
+import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
 
+from headrace.errors import HeadraceError
+from headrace.states import FailureClass
+from headrace.storage.checksums import chunk_buffer, write_verified
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.peer_group import PeerGroup
-from headrace.storage.peer_link import PATIENCE_S, PeerLink, PeerLostError
-from headrace.storage.peer_server import News, ShardServer, Shelf
 
 logger = logging.getLogger(__name__)
 
-_FIRST_WORD_S = 1.0
-"""Seconds in which peers tell what they have before anything is read where the dataset lies."""
+PATIENCE_S = 10.0
+"""Seconds without a sign of life, or below the least rate, after which a peer is left."""
 
-_LOOK_S = 0.1
-_TELL_S = 0.5
+TELL_S = 1.0
+"""Seconds between two signs of life to a peer that waits for a shard."""
 
+_LEAST_BYTES_PER_S = 2**20
+_CONNECTIONS_PER_NODE = 64
+_WAIT, _HERE, _NOT_HERE = b"\n", b"+", b"-"
 
-@dataclass
-class _Peer:
-    link: PeerLink
-    moved_at: float = 0.0
-    files: set[str] = field(default_factory=set)
-    moved_bytes: int = -1
-    is_complete: bool = False
-    gone: bool = False
-
-    @property
-    def is_heard(self) -> bool:
-        return self.moved_bytes >= 0
-
-    def hear(self, news: News) -> None:
-        if news.files or news.moved_bytes != self.moved_bytes:
-            self.moved_at = time.monotonic()
-        self.files.update(news.files)
-        self.moved_bytes = news.moved_bytes
-        self.is_complete = news.is_complete
-
-    def is_awaited(self, now: float) -> bool:
-        """Whether a shard that it does not have yet may still come to it."""
-        return not (self.gone or self.is_complete) and now - self.moved_at < PATIENCE_S
+Holding = Callable[[str], AbstractContextManager[Path]]
+"""Keeps a shard on this node while a block runs; raises `KeyError` for one that it cannot give."""
 
 
-class Peers:
-    """The other nodes, as one node uses them; made by `sharing`.
+class PeerLostError(HeadraceError):
+    """A peer has gone, is too slow, or gives something else than it was asked for."""
 
-    Every shard has an order of nodes. The first of them fetches it from where the dataset lies,
-    the others take it from a node that has it. A node that has gone, makes no progress or gives
-    wrong bytes is passed over, at the latest for this node itself: nobody waits in a circle.
+    failure_class = FailureClass.LOST
+
+
+class ShardServer(ThreadingHTTPServer):
+    """Gives shards to those who know the group's key, from its making until `close`.
 
     Args:
         group: The nodes.
-        shards: All shards of the dataset.
-        shelf: Where this node puts what it has.
-        server: Serves it.
+        holding: Gets a shard that is asked for.
+
+    Raises:
+        OSError: The address is not one of this machine.
     """
 
-    def __init__(
-        self, group: PeerGroup, shards: Sequence[ShardInfo], shelf: Shelf, server: ShardServer
-    ) -> None:
-        self.shelf = shelf
-        self._server = server
-        self._group = group
-        self._orders = {shard.file: group.order(n) for n, shard in enumerate(shards)}
-        self._visits: list[threading.Thread] = []
-        self._met_at = 0.0
-        self._peers = {node: _Peer(PeerLink(group, node)) for node in group.others}
-        self._ended = threading.Event()
-        self._closed = threading.Event()
-        self._lock = threading.Lock()
+    request_queue_size = 128
 
-    def meet(self) -> None:
-        """Let the others see what is on the shelf by now, and hear what they have."""
-        if self._visits:
-            return
-        self._met_at = time.monotonic()
-        for peer in self._peers.values():
-            peer.moved_at = self._met_at
-        self._group.announce(self._server.port)
-        self._visits = [
-            threading.Thread(target=self._follow, args=(node,), daemon=True) for node in self._peers
-        ]
-        for visit in self._visits:
-            visit.start()
-
-    def whom(self, file: str) -> int | None:
-        """Whom to take a shard from now.
-
-        Returns:
-            Index of a peer that has it; this node's own index for where the dataset lies; None
-            while another node is about to have it.
-        """
-        now = time.monotonic()
-        own = self._group.index
-        with self._lock:
-            order = [node for node in self._orders[file] if node != own]
-            for node in order:
-                if file in self._peers[node].files and not self._peers[node].gone:
-                    return node
-            before = self._orders[file][: self._orders[file].index(own)]
-            if any(self._peers[node].is_awaited(now) for node in before):
-                return None
-            return None if self._awaits_first_word(now) else own
-
-    def tell_held(self) -> None:
-        """Tell the nodes of the group what lies here, for those who read while this one serves."""
-        self._group.tell_held(self.shelf.files)
-
-    def all_hold(self, files: Iterable[str]) -> bool:
-        """Whether all nodes have told that they hold these shards, so that none will ask."""
-        wanted = frozenset(files)
-        return all(
-            wanted <= (self._group.held_by(node) or frozenset())
-            for node in range(len(self._group.hosts))
-        )
-
-    def is_own(self, node: int) -> bool:
-        """Whether an answer of `whom` means where the dataset lies."""
-        return node == self._group.index
-
-    def fetch(self, node: int, shard: ShardInfo, target: Path, tick: Callable[[int], None]) -> bool:
-        """Take a shard from a peer; one that fails is left.
-
-        Args:
-            node: The peer.
-            shard: The shard.
-            target: File to create, in a folder that exists.
-            tick: Called with the bytes of every chunk; may raise to stop.
-
-        Returns:
-            Whether the shard came as its manifest says.
-
-        Raises:
-            OSError: `target` cannot be written.
-        """
-        moved_bytes = 0
-
-        def moved(num_bytes: int) -> None:
-            nonlocal moved_bytes
-            moved_bytes += num_bytes
-            tick(num_bytes)
-
-        try:
-            self._peers[node].link.take(shard, target, moved)
-        except PeerLostError as error:
-            self._leave(node, str(error))
-            tick(-moved_bytes)
-            return False
-        return True
-
-    def serve_to_the_end(self, check: Callable[[], None]) -> None:
-        """Need nothing more, and serve what is here until no other node needs it.
-
-        Args:
-            check: Called twice a second; may raise to stop.
-        """
-        self.shelf.complete()
-        self.meet()
-        self._ended.set()
-        self._server.wait_until_unneeded(PATIENCE_S, check)
-        for visit in self._visits:  # a node that was not visited would wait for this one
-            while visit.is_alive():
-                check()
-                visit.join(_TELL_S)
+    def __init__(self, group: PeerGroup, holding: Holding) -> None:
+        host = group.hosts[group.index]
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.group = group
+        self.holding = holding
+        self._slots = threading.BoundedSemaphore(_CONNECTIONS_PER_NODE * len(group.hosts))
+        super().__init__((host, 0), _Answer)
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
     def close(self) -> None:
-        """Need and serve nothing more; harmless when it is so."""
-        if not self._closed.is_set():
-            self._ended.set()
-            self._closed.set()
-            self._server.close()
+        """Serve no longer."""
+        self.shutdown()
+        self.server_close()
 
-    def _awaits_first_word(self, now: float) -> bool:
-        unheard = any(not (peer.is_heard or peer.gone) for peer in self._peers.values())
-        return unheard and now - self._met_at < _FIRST_WORD_S
-
-    def _follow(self, node: int) -> None:
-        """Hear what a node has; one that needs nothing comes, too, so that it is not awaited."""
-        peer = self._peers[node]
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; without a free file, the next attempt comes a moment later."""
         try:
-            late_at = self._met_at + PATIENCE_S
-            while self._group.port_of(node) is None and time.monotonic() < late_at:
-                if self._closed.wait(_LOOK_S):
-                    return
-            peer.link.follow(lambda news: self._hear(node, news), self._ended)
-        except (OSError, PeerLostError) as error:
-            if not self._ended.is_set():
-                self._leave(node, str(error))
+            return super().get_request()
+        except OSError as error:
+            logger.warning("A peer could not be let in: %s", error)
+            time.sleep(0.05)
+            raise
 
-    def _hear(self, node: int, news: News) -> None:
-        with self._lock:
-            self._peers[node].hear(news)
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, unless there are too many."""
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
-    def _leave(self, node: int, why: str) -> None:
-        with self._lock:
-            self._peers[node].gone = True
-        logger.warning("Shards are no longer taken from node %d: %s", node, why)
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note that an answer was not completed; the peer finds out by itself."""
+        logger.info("A peer's request failed: %s", sys.exc_info()[1])
 
 
-@contextmanager
-def sharing(group: PeerGroup | None, shards: Sequence[ShardInfo]) -> Iterator[Peers | None]:
-    """Serve and be served while the block runs.
+class _Answer(BaseHTTPRequestHandler):
+    server: ShardServer
+    timeout = 20.0
 
-    Args:
-        group: The nodes; None for a node alone.
-        shards: All shards of the dataset.
+    def do_GET(self) -> None:
+        file = unquote(self.path.removeprefix("/"))
+        proof = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(proof.encode(), self.server.group.sign(file).encode()):
+            self.send_response_only(HTTPStatus.FORBIDDEN)
+            self.end_headers()
+            return
+        self.send_response_only(HTTPStatus.OK)
+        self.end_headers()
+        with ExitStack() as held:
+            try:
+                with self._telling_to_wait():
+                    path = held.enter_context(self.server.holding(file))
+                content = held.enter_context(path.open("rb"))
+            except (KeyError, FileNotFoundError):
+                self.wfile.write(_NOT_HERE)
+                return
+            self.wfile.write(_HERE)
+            self.connection.sendfile(content, count=os.fstat(content.fileno()).st_size or None)
 
-    Yields:
-        The peers; None for a node alone, and when this node cannot listen at its address.
-    """
-    shelf = Shelf()
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug(format, *args)
+
+    @contextmanager
+    def _telling_to_wait(self) -> Iterator[None]:
+        done = threading.Event()
+
+        def tell() -> None:
+            with suppress(OSError):  # the peer has gone: who sends it the shard finds out
+                while not done.wait(TELL_S):
+                    self.wfile.write(_WAIT)
+
+        telling = threading.Thread(target=tell, daemon=True)
+        telling.start()
+        try:
+            yield
+        finally:
+            done.set()
+            telling.join()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another node of a group, which serves at a port."""
+
+    group: PeerGroup
+    node: int
+    port: int
+
+    def take(self, shard: ShardInfo, target: Path, tick: Callable[[int], None]) -> bool:
+        """Take a shard; one that is not what its manifest says leaves no file behind.
+
+        Args:
+            shard: The shard.
+            target: File to create, in a folder that exists.
+            tick: Called with the bytes of every chunk, and about every second; may raise to stop.
+
+        Returns:
+            Whether the peer can give it.
+
+        Raises:
+            PeerLostError: The peer has gone, is too slow, or gives wrong bytes.
+            OSError: `target` cannot be written.
+        """
+        with self._asked(shard.file) as answer:
+            sign = _read(answer, 1)
+            while sign == _WAIT:
+                tick(0)
+                sign = _read(answer, 1)
+            if sign == _NOT_HERE:
+                return False
+            _, checksum = write_verified(_content(answer, shard.num_bytes), target, tick)
+        if checksum != shard.xxh3_128:
+            target.unlink()
+            raise PeerLostError(f"{shard.file} came with the checksum {checksum}")
+        return True
+
+    def is_alive(self) -> bool:
+        """Whether it answers."""
+        try:
+            with self._asked("") as answer:
+                return _read(answer, 1) == _NOT_HERE
+        except PeerLostError:
+            return False
+
+    @contextmanager
+    def _asked(self, file: str) -> Iterator[HTTPResponse]:
+        host, proof = self.group.hosts[self.node], {"Authorization": self.group.sign(file)}
+        with closing(HTTPConnection(host, self.port, timeout=PATIENCE_S)) as connection:
+            try:
+                connection.request("GET", f"/{quote(file)}", headers=proof)
+                answer = connection.getresponse()
+            except (OSError, HTTPException) as error:
+                raise PeerLostError(f"it cannot be reached: {error}") from error
+            if answer.status != HTTPStatus.OK:
+                raise PeerLostError(f"it answers {answer.status}")
+            yield answer
+
+
+def _content(answer: HTTPResponse, num_bytes: int) -> Iterator[memoryview]:
+    """Bytes of a shard, in chunks that are used before the next one is asked for."""
+    chunk = chunk_buffer()
+    began, left_bytes = time.monotonic(), num_bytes
+    while left_bytes:
+        got = _read(answer, left_bytes, chunk)
+        yield got
+        left_bytes -= len(got)
+        took_s = time.monotonic() - began
+        if took_s > PATIENCE_S and num_bytes - left_bytes < took_s * _LEAST_BYTES_PER_S:
+            raise PeerLostError(f"it gave less than {_LEAST_BYTES_PER_S} bytes a second")
+
+
+def _read(answer: HTTPResponse, num_bytes: int, chunk: memoryview | None = None) -> memoryview:
+    chunk = (chunk or memoryview(bytearray(num_bytes)))[:num_bytes]
     try:
-        server = ShardServer(group, shelf) if group else None
-    except OSError as error:
-        logger.warning("This node cannot serve shards to the others: %s", error)
-        server = None
-    if group is None or server is None:
-        yield None
-        return
-    peers = Peers(group, shards, shelf, server)
-    try:
-        yield peers
-    finally:
-        peers.close()
+        got = answer.readinto(chunk)
+    except (OSError, HTTPException) as error:
+        raise PeerLostError(f"it has gone: {error}") from error
+    if not got:
+        raise PeerLostError("it has gone")
+    return chunk[:got]

@@ -9,9 +9,9 @@ from pathlib import Path
 from headrace.recipe.site import Tier
 from headrace.storage import tiers as tiers_module
 from headrace.storage.cache import CachedCopy, evict, idle_copies
+from headrace.storage.gang_member import RELAYED_SHARDS
 from headrace.storage.manifest import Manifest, ShardInfo
 from headrace.storage.peer_group import PeerGroup
-from headrace.storage.relay import ROOM
 from headrace.storage.staged_folder import StagedFolder
 from headrace.storage.tiers import TierRoom, bytes_in
 from headrace.storage.use import KEPT_S
@@ -44,7 +44,7 @@ class Wanted:
         largest = max((shard.num_bytes for shard in self.manifest.shards), default=0)
         num_shards = 0
         if self.is_remote or self.group is not None:
-            num_shards = _STREAMED_SHARDS + (ROOM if self.group is not None else 0)
+            num_shards = _STREAMED_SHARDS + (RELAYED_SHARDS if self.group is not None else 0)
         return _MARGIN_BYTES + num_shards * largest
 
     def by_preference(self, shards: Sequence[ShardInfo]) -> list[ShardInfo]:
@@ -66,6 +66,13 @@ class Place:
     """The dataset's copy there."""
     problem: str
     """Why the tier cannot be used; empty when it can."""
+
+    @classmethod
+    def on(cls, tier: Tier, fingerprint: str) -> Place:
+        """Where the dataset with a fingerprint goes on a tier, whose folders are made."""
+        root = tiers_module.folder_of(tier)
+        problem = tiers_module.prepare(root) or tiers_module.prepare(root / "datasets")
+        return cls(tier, StagedFolder(root / "datasets" / fingerprint, tier.name), problem)
 
     @property
     def datasets(self) -> Path:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from headrace.record import Record
 from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.manifest import ShardInfo
-from headrace.storage.published import StagedFile, stat_of
 
 SMALL_BYTES = 128 * 2**20
 """A copy of this size is looked at before it is used: that takes less than a tenth of a second."""
@@ -18,6 +18,15 @@ _MOST_THREADS = 16
 
 Tick = Callable[[int], None]
 """Called with the bytes that were read, by the thread that read them; may raise to stop."""
+
+
+class StagedFile(Record):
+    """A file as it was when it was published."""
+
+    num_bytes: int
+    """Size."""
+    mtime_ns: int
+    """Time of its last change, nanoseconds since the epoch."""
 
 
 class Soundness:
@@ -71,6 +80,15 @@ class Soundness:
                 self._known.setdefault(shard.file, file)
                 present.append(shard)
         return present
+
+
+def stat_of(path: Path) -> StagedFile | None:
+    """A file as it is now; None when there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return StagedFile(num_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
 
 def wrong_shards(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.recipe.site import StoreOptions
-from headrace.storage.arriving import Arrival
+from headrace.storage.bringing import Arrival
 from headrace.storage.gang_store import Traffic
 from headrace.storage.peer_group import PeerGroup
 
@@ -56,8 +56,7 @@ class StagedCopy:
     is_fresh: bool = False
     """Whether this call has compared the checksum of every byte there."""
     mended: frozenset[str] = frozenset()
-    """Files of shards that had been there before, and were found damaged or gone: what was read
-    of them since they were last looked at may have been wrong."""
+    """Files of shards that had been there before, and were found damaged or gone."""
     relayed: Traffic | None = None
     """What is fetched for other nodes while the copy is used; null when nothing is."""
 

@@ -8,15 +8,17 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import HeadraceError, ManifestError, StepError
+from headrace.record import Record
 from headrace.states import FailureClass
-from headrace.storage.arriving import Arrival, fetch_meanwhile
 from headrace.storage.atomic import read_bytes, read_record, write_record, write_text
+from headrace.storage.bringing import Arrival, Fetch, Tick, fetch_meanwhile, fetch_shards
 from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.fetching import Brought, Fetch, Tick, fetch_shards
+from headrace.storage.gang_member import GangMember
+from headrace.storage.gang_store import GangStore
 from headrace.storage.locks import exclusive
 from headrace.storage.manifest import (
     FILE_NAME,
@@ -26,10 +28,17 @@ from headrace.storage.manifest import (
     sealed_manifest,
     write_manifest,
 )
-from headrace.storage.peers import Peers
-from headrace.storage.published import Complete, stat_of
 from headrace.storage.room import is_full
-from headrace.storage.store_protocol import Store
+from headrace.storage.soundness import StagedFile, stat_of
+
+
+class Complete(Record):
+    """`.complete.json`: what was published."""
+
+    splits: tuple[str, ...]
+    """Splits of the copy's manifest."""
+    files: dict[str, StagedFile]
+    """All files by path relative to the folder; shards that are absent were left at the source."""
 
 
 class TierFullError(HeadraceError):
@@ -46,8 +55,8 @@ class TierFullError(HeadraceError):
 class Filling:
     """What is to be put into a copy."""
 
-    store: Store
-    """The dataset."""
+    store: GangStore
+    """The dataset, or nodes that fill a copy of their own at the same time."""
     manifest: Manifest
     """Its manifest."""
     splits: tuple[str, ...]
@@ -60,8 +69,8 @@ class Filling:
     """Files of the shards that stay at the source, for want of room or for later."""
     arrival: Arrival | None = None
     """How shards come while the copy is read; null: nobody reads it before all are there."""
-    peers: Peers | None = None
-    """Nodes that fill a copy of their own at the same time."""
+    member: GangMember | None = None
+    """This node among such nodes."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,7 @@ class StagedFolder:
         shards = shards_in(manifest, self._with_published(splits))
         return tuple(shard for shard in shards if not self._has_size(shard))
 
-    def fill(self, filling: Filling, tick: Tick | None = None) -> Brought:
+    def fill(self, filling: Filling, tick: Tick | None = None) -> frozenset[str]:
         """Complete the copy and publish it; the caller holds the lock.
 
         Args:
@@ -125,7 +134,7 @@ class StagedFolder:
             tick: Called with bytes done and bytes in all, about twice a second.
 
         Returns:
-            What was brought.
+            Files of published shards that were damaged or had gone.
 
         Raises:
             ShardError: A shard is missing or is not what the manifest says.
@@ -135,40 +144,39 @@ class StagedFolder:
         published = self.complete()
         every = self._with_published(filling.splits)
         shards = shards_in(filling.manifest, every)
+        wanted = [shard for shard in shards if shard.file not in filling.left_out]
         added = [shard.file for shard in shards if not (self.path / shard.file).exists()]
+        mended = {shard.file for shard in wanted if published and shard.file in published.files}
+
+        def is_intact(shard: ShardInfo) -> bool:
+            intact = self._is_intact(shard, published, filling)
+            if intact:
+                mended.discard(shard.file)
+            return intact
+
+        fetch = Fetch(
+            store=filling.store,
+            folder=self.path,
+            shards=wanted,
+            verify=filling.verify,
+            is_intact=is_intact,
+            member=filling.member,
+        )
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             self._remove_leftovers(shards)
-            wanted = [shard for shard in shards if shard.file not in filling.left_out]
-            here = {shard.file for shard in wanted if published and shard.file in published.files}
-            mended = {file for file in here if not (self.path / file).exists()}
-
-            def is_intact(shard: ShardInfo) -> bool:
-                intact = self._is_intact(shard, published, filling)
-                if not intact and shard.file in here:
-                    mended.add(shard.file)
-                return intact
-
-            fetch = Fetch(
-                store=filling.store,
-                folder=self.path,
-                shards=wanted,
-                verify=filling.verify,
-                is_intact=is_intact,
-                peers=filling.peers,
-            )
             if filling.arrival is None:
-                brought = fetch_shards(fetch, tick)
+                fetch_shards(fetch, tick)
             else:
                 self._write_manifest(restrict(filling.manifest, every))
-                brought = fetch_meanwhile(fetch, filling.arrival, tick)
+                fetch_meanwhile(fetch, filling.arrival, tick)
             self._publish(filling.manifest, every, filling.left_out)
         except OSError as error:
             if not is_full(error):
                 raise
             self._undo(added, everything=published is None)
             raise TierFullError(error, self.tier) from error
-        return replace(brought, mended=frozenset(mended))
+        return frozenset(mended)
 
     def take_out(self, files: Iterable[str]) -> None:
         """Remove shards as if they had never been published; the next stage brings them anew."""
@@ -190,9 +198,9 @@ class StagedFolder:
         try:
             write_text(self.reserved_file, json.dumps(num_bytes))
         except OSError as error:
-            if not is_full(error):
-                raise
-            raise TierFullError(error, self.tier) from error
+            if is_full(error):
+                raise TierFullError(error, self.tier) from error
+            raise
         try:
             yield
         finally:

@@ -15,8 +15,8 @@ from headrace.leases.cancellable_call import wanted
 from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.storage.arriving import Arrival
 from headrace.storage.atomic import write_record, write_text
+from headrace.storage.bringing import Arrival
 from headrace.storage.manifest import Manifest
 from headrace.storage.staged import staged
 from headrace.storage.staged_copy import StagedCopy, StagingOptions

@@ -24,8 +24,7 @@ from headrace.processes import die_with_parent
 from headrace.shards.places import ShardSource
 from headrace.steps.context import resolved
 from headrace.storage.atomic import read_record, write_record
-from headrace.storage.fetching import Brought
-from headrace.storage.gang_store import Traffic
+from headrace.storage.gang_store import Brought, Traffic
 from headrace.storage.layout import RunFolder
 from headrace.training import checkpoints
 from headrace.training.callbacks import (

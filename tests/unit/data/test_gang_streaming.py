@@ -24,8 +24,7 @@ from headrace.data.streaming import shards_held
 from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
 from headrace.shards.places import ShardSource
-from headrace.storage.fetching import Brought
-from headrace.storage.gang_store import GangStore, Traffic
+from headrace.storage.gang_store import Brought, GangStore, Traffic
 from headrace.storage.manifest import Manifest, read_manifest
 from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.storage.placing import Wanted

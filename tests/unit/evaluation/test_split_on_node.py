@@ -19,9 +19,11 @@ from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset
 from headrace.storage import soundness
+from headrace.storage.gang_member import Relay
 from headrace.storage.manifest import Manifest
 from headrace.storage.peer_group import PeerGroup, groups_of
-from headrace.storage.peer_server import ShardServer, Shelf
+from headrace.storage.peers import ShardServer
+from headrace.storage.store_local import LocalStore
 from support.shards import write_dataset
 
 NUM_SAMPLES, SHARD_SAMPLES = 60, 5
@@ -67,15 +69,13 @@ def peers(tmp_path, manifest) -> Iterator[tuple[PeerGroup, list[ShardServer]]]:
 
 
 def serving(group: PeerGroup, manifest: Manifest, folder: Path) -> ShardServer:
-    shelf = Shelf()
+    held = folder / f"held-{group.index}"
     for shard in manifest.shards:
-        copy = folder / f"held-{group.index}" / shard.file
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes((folder / "source" / shard.file).read_bytes())
-        shelf.put(shard.file, copy)
-    server = ShardServer(group, shelf)
-    group.announce(server.port)
-    group.tell_held(shelf.files)
+        (held / shard.file).parent.mkdir(parents=True, exist_ok=True)
+        (held / shard.file).write_bytes((folder / "source" / shard.file).read_bytes())
+    files = [shard.file for shard in manifest.shards]
+    server = ShardServer(group, Relay(LocalStore("none"), held, manifest.shards, files).holding)
+    group.announce(server.server_port, files, is_staged=True)
     return server
 
 

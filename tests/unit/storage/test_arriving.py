@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ShardError
-from headrace.storage.arriving import Arrival, obtain
+from headrace.storage.bringing import Arrival, obtain
 from headrace.storage.manifest import Manifest, read_manifest
 from headrace.storage.staged import ensure_staged, staged
 from headrace.storage.staged_copy import StagingOptions

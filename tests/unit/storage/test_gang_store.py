@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage import peer_server
-from headrace.storage.fetching import Brought
-from headrace.storage.gang_store import GangStore, Traffic
+from headrace.storage import peers
+from headrace.storage.gang_member import Relay
+from headrace.storage.gang_store import Brought, GangStore, Traffic
 from headrace.storage.manifest import Manifest
-from headrace.storage.peer_group import PeerGroup, groups_of, signature
-from headrace.storage.peer_server import WAIT, Request, ShardServer, Shelf
-from headrace.storage.relay import Relay, relaying
+from headrace.storage.peer_group import PeerGroup, groups_of
+from headrace.storage.peers import Holding, Peer, ShardServer
 from headrace.storage.store_local import LocalStore
 from support.staged_datasets import make_dataset
 
@@ -49,14 +47,37 @@ def nodes(tmp_path) -> list[PeerGroup]:
 
 
 @contextmanager
-def serving(group: PeerGroup, shelf: Shelf) -> Iterator[None]:
-    server = ShardServer(group, shelf)
-    group.announce(server.port)
-    group.tell_held(shelf.files)
+def serving(group: PeerGroup, holding: Holding, files: tuple[str, ...] = ()) -> Iterator[None]:
+    server = ShardServer(group, holding)
+    group.announce(server.server_port, files, is_staged=True)
     try:
         yield
     finally:
         server.close()
+
+
+@contextmanager
+def relaying(source: LocalStore, folder: Path, manifest: Manifest) -> Iterator[Relay]:
+    folder.mkdir()
+    relay = Relay(source, folder, manifest.shards, ())
+    try:
+        yield relay
+    finally:
+        relay.close()
+
+
+def copy_of(folder: Path, manifest: Manifest, *, wrong: bool = False) -> Relay:
+    """A node that holds all shards."""
+    for shard in manifest.shards:
+        path = folder / shard.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        right = (folder.parent / "source" / shard.file).read_bytes()
+        path.write_bytes(bytes(shard.num_bytes) if wrong else right)
+    return Relay(LocalStore("none"), folder, manifest.shards, files_of(manifest))
+
+
+def files_of(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(shard.file for shard in manifest.shards)
 
 
 def fetched(store: GangStore, manifest: Manifest, number: int, target: Path) -> None:
@@ -68,12 +89,11 @@ def fetched(store: GangStore, manifest: Manifest, number: int, target: Path) -> 
 
 def test_one_node_fetches_for_all_what_none_holds(tmp_path, manifest, nodes):
     """Two ask at the same time for what they need; it leaves the source once."""
-    source, shelf = CountedStore(tmp_path / "source"), Shelf()
+    source = CountedStore(tmp_path / "source")
     traffic = [Traffic() for _ in nodes]
-    (tmp_path / "copy").mkdir()
     with (
-        relaying(source, tmp_path / "copy", manifest, shelf) as relayed,
-        serving(nodes[1], shelf),
+        relaying(source, tmp_path / "copy", manifest) as relay,
+        serving(nodes[1], relay.holding),
         ThreadPoolExecutor(2) as others,
     ):
         stores = [
@@ -88,7 +108,7 @@ def test_one_node_fetches_for_all_what_none_holds(tmp_path, manifest, nodes):
         assert source.fetched == [manifest.shards[1].file]
         fetched(stores[1], manifest, 1, tmp_path / "own")  # the one that is asked asks nobody
     num_bytes = manifest.shards[1].num_bytes
-    assert relayed.brought == traffic[1].brought == Brought(source_bytes=num_bytes)
+    assert relay.traffic.brought == traffic[1].brought == Brought(source_bytes=num_bytes)
     assert traffic[0].brought == traffic[2].brought == Brought(peer_bytes=num_bytes)
     assert not list((tmp_path / "copy").rglob("*.h5"))
 
@@ -97,13 +117,10 @@ def test_wrong_bytes_are_read_at_the_source_and_not_asked_for_again(
     tmp_path, manifest, nodes, caplog
 ):
     """Pains 27."""
-    source, shelf, traffic = CountedStore(tmp_path / "source"), Shelf(), Traffic()
-    for shard in manifest.shards:
-        wrong = tmp_path / Path(shard.file).name
-        wrong.write_bytes(bytes(shard.num_bytes))
-        shelf.put(shard.file, wrong)
+    source, traffic = CountedStore(tmp_path / "source"), Traffic()
+    liar = copy_of(tmp_path / "wrong", manifest, wrong=True)
     store = GangStore(source, manifest.shards, nodes[0], traffic)
-    with serving(nodes[2], shelf):
+    with serving(nodes[2], liar.holding, files_of(manifest)):
         fetched(store, manifest, 0, tmp_path / "target")
         fetched(store, manifest, 1, tmp_path / "target")
     assert source.fetched == [shard.file for shard in manifest.shards[:2]]
@@ -115,15 +132,15 @@ def test_one_of_the_others_fetches_for_all_what_a_node_that_has_gone_held(
     tmp_path, manifest, nodes
 ):
     """Pains 27, 33: else its part would leave the source once for each of them."""
-    source, shelf, traffic = CountedStore(tmp_path / "source"), Shelf(), Traffic()
+    source, traffic = CountedStore(tmp_path / "source"), Traffic()
     far = CountedStore(tmp_path / "source")
-    (tmp_path / "copy").mkdir()
     store = GangStore(source, manifest.shards, nodes[0], traffic)
-    with relaying(far, tmp_path / "copy", manifest, shelf), serving(nodes[1], shelf):
-        gone = Shelf()
-        for shard in manifest.shards:
-            gone.put(shard.file, tmp_path / "source" / shard.file)
-        with serving(nodes[2], gone):
+    gone = copy_of(tmp_path / "gone", manifest)
+    with (
+        relaying(far, tmp_path / "copy", manifest) as relay,
+        serving(nodes[1], relay.holding),
+    ):
+        with serving(nodes[2], gone.holding, files_of(manifest)):
             fetched(store, manifest, 2, tmp_path / "target")
         for number in (2, 1):
             fetched(store, manifest, number, tmp_path / "target")
@@ -134,27 +151,28 @@ def test_one_of_the_others_fetches_for_all_what_a_node_that_has_gone_held(
 
 def test_who_waits_for_a_relay_is_told_so(tmp_path, manifest, nodes, monkeypatch):
     """A fetch may take longer than a peer's patience."""
-    monkeypatch.setattr(peer_server, "TELL_S", 0.05)
-    source, shelf = CountedStore(tmp_path / "source"), Shelf()
+    monkeypatch.setattr(peers, "TELL_S", 0.05)
+    monkeypatch.setattr(peers, "PATIENCE_S", 1.0)
+    source = CountedStore(tmp_path / "source")
     source.go.clear()
-    (tmp_path / "copy").mkdir()
-    shard = manifest.shards[0]
-    with relaying(source, tmp_path / "copy", manifest, shelf), serving(nodes[0], shelf):
-        address = (nodes[0].hosts[0], nodes[0].port_of(0))
-        with socket.create_connection(address, timeout=30) as connection:
-            lines = connection.makefile("rb")
-            proof = signature(nodes[0].key(), lines.readline().decode().strip(), 1, shard.file)
-            request = Request(node=1, file=shard.file, signature=proof)
-            connection.sendall(f"{request.model_dump_json()}\n".encode())
-            assert lines.readline() == lines.readline() == WAIT
+    shard, target = manifest.shards[0], tmp_path / "target"
+    told: list[int] = []
+
+    def tick(num_bytes: int) -> None:
+        told.append(num_bytes)
+        if len(told) > 40:
             source.go.set()
-            answer = lines.read().lstrip(WAIT)
-    size, _, content = answer.partition(b"\n")
-    assert int(size) == len(content) == shard.num_bytes
-    assert content == (tmp_path / "source" / shard.file).read_bytes()
+
+    with (
+        relaying(source, tmp_path / "copy", manifest) as relay,
+        serving(nodes[0], relay.holding),
+    ):
+        assert Peer(nodes[1], 0, nodes[0].port_of(0)).take(shard, target, tick)
+    assert set(told[:40]) == {0}
+    assert target.read_bytes() == (tmp_path / "source" / shard.file).read_bytes()
 
 
 def test_a_relay_gives_shards_only(tmp_path, manifest):
-    relay = Relay(CountedStore(tmp_path / "source"), tmp_path, manifest.shards)
-    with pytest.raises(ValueError, match="no shard"), relay.holding("../key"):
+    relay = Relay(CountedStore(tmp_path / "source"), tmp_path, manifest.shards, ())
+    with pytest.raises(KeyError), relay.holding("../key"):
         pass

@@ -13,7 +13,7 @@ def test_nodes_of_their_own_hosts_meet_in_one_folder(tmp_path):
     groups = groups_of(tmp_path, ["10.0.0.1", "10.0.0.2"], "auto")
     assert [group.index for group in groups] == [0, 1]
     assert {group.hosts for group in groups} == {("10.0.0.1", "10.0.0.2")}
-    assert len({group.key() for group in groups}) == 1
+    assert len({group.sign("file") for group in groups}) == 1
 
 
 @pytest.mark.parametrize(

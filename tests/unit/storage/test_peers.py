@@ -9,17 +9,17 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.storage import peer_link, peers
-from headrace.storage.fetching import Tick
-from headrace.storage.peer_group import PeerGroup, prepare
-from headrace.storage.peer_server import Request
-from headrace.storage.peers import sharing
+from headrace.storage import peers
+from headrace.storage.bringing import Tick
+from headrace.storage.gang_member import Relay, holds_nothing, joining
+from headrace.storage.peer_group import PeerGroup, groups_of
+from headrace.storage.peers import Peer, PeerLostError
 from headrace.storage.staged import ensure_staged
 from headrace.storage.staged_copy import StagedCopy, StagingOptions
 from headrace.storage.store_local import LocalStore
@@ -36,14 +36,14 @@ def reads(monkeypatch) -> Counter[str]:
 
 @pytest.fixture
 def impatient(monkeypatch) -> None:
-    for module in (peers, peer_link):
-        monkeypatch.setattr(module, "PATIENCE_S", 0.4)
+    monkeypatch.setattr(peers, "PATIENCE_S", 0.4)
 
 
 def groups(folder: Path, count: int) -> list[PeerGroup]:
-    prepare(folder / "peers", count)
-    hosts = (HOST,) * count
-    return [PeerGroup(folder=folder / "peers", hosts=hosts, index=n) for n in range(count)]
+    """Nodes that share this host, which `groups_of` does not have pass shards on."""
+    names = [f"host-{number}" for number in range(count)]
+    found = groups_of(folder, names, "auto")
+    return [replace(group, hosts=(HOST,) * count) for group in found if group is not None]
 
 
 def stage(home: Path, group: PeerGroup, tick: Tick | None = None) -> StagedCopy:
@@ -85,28 +85,30 @@ def test_wrong_bytes_are_read_again_at_the_source(tmp_path, caplog):
     """Pains 27: what a node keeps is what the manifest says, whoever it came from."""
     manifest = make_dataset(tmp_path / "source")
     liar, group = groups(tmp_path, 2)
-    with sharing(liar, manifest.shards) as lying:
-        for shard in manifest.shards:
-            wrong = tmp_path / Path(shard.file).name
-            wrong.write_bytes(bytes(shard.num_bytes))
-            lying.shelf.put(shard.file, wrong)
-        with ThreadPoolExecutor(1) as nodes:
-            staging = nodes.submit(stage, tmp_path, group)
-            lying.serve_to_the_end(lambda: None)
-            copy = staging.result()
+    files = [shard.file for shard in manifest.shards]
+    for shard in manifest.shards:
+        wrong = tmp_path / "wrong" / shard.file
+        wrong.parent.mkdir(parents=True, exist_ok=True)
+        wrong.write_bytes(bytes(shard.num_bytes))
+    lying = Relay(LocalStore("none"), tmp_path / "wrong", manifest.shards, files)
+    with joining(liar) as member, ThreadPoolExecutor(1) as nodes:
+        staging = nodes.submit(stage, tmp_path, group)
+        member.serve_to_the_end(lying.holding, files, lambda: None)
+        copy = staging.result()
     assert (copy.peer_bytes, copy.source_bytes) == (0, manifest.num_bytes)
     assert same_bytes(tmp_path / "source", copy.folder)
-    assert "no longer taken from node 0" in caplog.text
+    assert "Node 0 is not asked for 60 s" in caplog.text
 
 
 @pytest.mark.parametrize("comes", [True, False])
 def test_nobody_waits_for_a_peer_that_does_nothing(tmp_path, impatient, comes):
     manifest = make_dataset(tmp_path / "source")
     idle, group = groups(tmp_path, 2)
-    with sharing(idle if comes else None, manifest.shards) as peer:
-        if peer is not None:
-            peer.meet()
-        copy = stage(tmp_path, group)
+    with joining(idle if comes else None) as member, ThreadPoolExecutor(1) as nodes:
+        staging = nodes.submit(stage, tmp_path, group)
+        if member is not None:
+            member.serve_to_the_end(holds_nothing, (), lambda: None)
+        copy = staging.result()
     assert copy.source_bytes == manifest.num_bytes
     assert same_bytes(tmp_path / "source", copy.folder)
 
@@ -143,40 +145,37 @@ def test_killed_peer_is_done_without(tmp_path):
         assert same_bytes(tmp_path / "source", copy.folder)
 
 
-def _asked(port: int, request: Callable[[str], bytes]) -> bytes:
+def _asked(port: int, request: bytes) -> bytes:
     with socket.create_connection((HOST, port), timeout=10) as connection:
-        lines = connection.makefile("rb")
-        challenge = lines.readline().decode().strip()
-        connection.sendall(request(challenge))
-        return lines.read()
+        connection.sendall(request)
+        return connection.makefile("rb").read()
 
 
 def test_strangers_are_given_nothing(tmp_path):
-    manifest = make_dataset(tmp_path / "source")
-    file = manifest.shards[0].file
-    group, _ = groups(tmp_path, 2)
-    with sharing(group, manifest.shards) as own:
-        own.shelf.put(file, tmp_path / "source" / file)
-        own.meet()
+    shard = make_dataset(tmp_path / "source").shards[0]
+    folder, files = tmp_path / "source", (shard.file,)
+    group, other = groups(tmp_path, 2)
+    own = Relay(LocalStore("none"), folder, (shard,), files)
+    with joining(group) as member:
+        other.announce(0, (), is_staged=True)
+        member.serve_to_the_end(own.holding, files, lambda: None)
         port = group.port_of(0)
-        forged = Request(node=1, file=file, signature="0" * 64).model_dump_json()
-        assert _asked(port, lambda _: f"{forged}\n".encode()) == b""
-        assert _asked(port, lambda _: b"GET / HTTP/1.1\r\n\r\n") == b""
-        link = peer_link.PeerLink(PeerGroup(folder=group.folder, hosts=group.hosts, index=1), 0)
-        with pytest.raises(peer_link.PeerLostError):
-            list(link.fetch("../../etc/passwd", 10))
-        assert (
-            b"".join(map(bytes, link.fetch(file, manifest.shards[0].num_bytes)))
-            == (tmp_path / "source" / file).read_bytes()
-        )
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection((HOST, port), timeout=10)
+        for proof in (b"", b"Authorization: " + b"0" * 64 + b"\r\n"):
+            request = b"GET /" + shard.file.encode() + b" HTTP/1.1\r\n" + proof + b"\r\n"
+            assert _asked(port, request) == b"HTTP/1.0 403 Forbidden\r\n\r\n"
+        peer, target = Peer(other, 0, port), tmp_path / "target"
+        outside = shard.model_copy(update={"file": "../../etc/passwd"})
+        assert not peer.take(outside, target, lambda _: None)
+        assert not target.exists()
+        assert peer.take(shard, target, lambda _: None)
+        assert target.read_bytes() == (folder / shard.file).read_bytes()
+    with pytest.raises(PeerLostError, match="refused"):
+        peer.take(shard, target, lambda _: None)
 
 
 def test_a_node_that_cannot_let_a_peer_in_lets_in_the_next(tmp_path, monkeypatch):
     """As with too many open files, or a peer that has hung up in between."""
-    manifest = make_dataset(tmp_path / "source")
-    group, _ = groups(tmp_path, 2)
+    group, other = groups(tmp_path, 2)
     errors = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError("hung up")]
     accept = socket.socket.accept
 
@@ -186,9 +185,10 @@ def test_a_node_that_cannot_let_a_peer_in_lets_in_the_next(tmp_path, monkeypatch
         return accept(listener)
 
     monkeypatch.setattr(socket.socket, "accept", accept_later)
-    with sharing(group, manifest.shards) as own:
-        own.meet()
-        assert _asked(group.port_of(0), lambda _: b"no request\n") == b""
+    with joining(group) as member:
+        other.announce(0, (), is_staged=True)
+        member.serve_to_the_end(holds_nothing, (), lambda: None)
+        assert Peer(other, 0, group.port_of(0)).is_alive()
     assert not errors
 
 
@@ -203,4 +203,4 @@ def test_key_is_private(tmp_path):
 def test_nodes_take_turns():
     group = PeerGroup(folder=Path("x"), hosts=("a", "b", "c"), index=1)
     assert [group.order(number) for number in (0, 1, 5)] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
-    assert group.others == (0, 2)
+    assert group.others == (2, 0)
