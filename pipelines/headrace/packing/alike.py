@@ -8,7 +8,7 @@ from headrace.packing.convert import Column, Converter
 from headrace.packing.decode import plain_header
 from headrace.packing.samples import Content, FileBlock, Unreadable
 from headrace.packing.slots import Slots
-from headrace.shards.streams import Buffer
+from headrace.shards.placing import Buffer
 
 _BEGINNING_BYTES = 4096  # headers are smaller
 _MAX_SLOT_BYTES = 64 * 2**20

@@ -16,7 +16,7 @@ from headrace.packing.decode import UnreadableError, check_image, decode_image
 from headrace.packing.fields import FieldRule
 from headrace.packing.resample import resampled
 from headrace.packing.samples import Value
-from headrace.shards.streams import Buffer
+from headrace.shards.placing import Buffer
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,

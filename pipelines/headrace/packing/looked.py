@@ -15,7 +15,7 @@ import xxhash
 
 from headrace.packing import statistics
 from headrace.packing.statistics import Moments
-from headrace.shards.streams import Buffer
+from headrace.shards.placing import Buffer
 from headrace.storage.manifest import FieldInfo
 
 MAX_ELEMENTS = 2**23

@@ -12,8 +12,8 @@ from headrace.packing.packed import DatasetFolder, PackedShard, ShardTask, is_in
 from headrace.packing.plan import PlannedShard
 from headrace.packing.sources.open import open_source
 from headrace.packing.target import is_sent, send_shard
-from headrace.shards.builder import ShardBuilder
 from headrace.shards.columns import Expected
+from headrace.shards.writer import ShardBuilder
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.manifest import ShardInfo
 from headrace.storage.room import told_when_full

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from headrace.shards import format as names
-from headrace.shards.placing import ArraySpec
-from headrace.shards.streams import Buffer, Stream
+from headrace.shards.placing import ArraySpec, Buffer, read_all, write_all
+from headrace.storage.huge_pages import HUGE_PAGE, HugePages
 from headrace.storage.manifest import FieldInfo
 
-_JOINED_BYTES = 64 * 2**10  # copying less is faster than hashing in parts
-_SOURCE_DATA, _SOURCE_OFFSETS = (f"{names.SOURCE}/{part}" for part in (names.DATA, names.OFFSETS))
+MEMORY_BYTES = 32 * 2**20
+"""Bytes of an array that are kept in memory; beyond, all go to a file without a name."""
+PIECE_BYTES = 2**20
+"""Bytes that are written at once, small enough to be in the processor's cache still."""
+_JOINED_BYTES = 16 * 2**10  # smaller buffers are joined first
+_MAX_BUFFERS = 512  # at most 1024 can be written by one call
+_SOURCE_DATA = f"{names.SOURCE}/{names.DATA}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,47 +56,41 @@ class Block:
     change once the block was added."""
 
 
-class Columns:
+class ShardArrays:
     """Arrays of one shard.
 
     Args:
         folder: Where files without a name are made for what does not fit in memory.
         fields: Fields of a sample, in the order of the manifest.
+
+    Attributes:
+        direct: Takes the bytes of the first field, when their place is known beforehand.
     """
 
     def __init__(self, folder: Path, fields: Sequence[FieldInfo]) -> None:
         self.fields = tuple(fields)
         self.num_samples = 0
-        self._folder = folder
-        self._data = {info.name: Stream(folder) for info in fields}
-        self._sources = Stream(folder)
-        zero = np.zeros(1, dtype=np.int64)
-        self._source_ends = [zero]
-        self._ends = {info.name: [zero] for info in fields if info.layout == "ragged"}
-        self._shapes: dict[str, list[NDArray[np.int64]]] = {
-            info.name: [] for info in fields if info.ndim is not None
-        }
-        self._ids: list[NDArray[np.int64]] = []
-        self._checksums: list[NDArray[np.uint64]] = []
+        self.direct: DirectStream | None = None
+        self._spools = {data_key(info): Spool(folder) for info in fields}
+        self._spools[_SOURCE_DATA] = Spool(folder)
+        self._numbers: dict[str, list[NDArray[Any]]] = {names.SAMPLE_ID: [], names.CHECKSUM: []}
+        ragged = [_group(info.name) for info in fields if info.layout == "ragged"]
+        for group in (*ragged, names.SOURCE):
+            self._numbers[f"{group}/{names.OFFSETS}"] = [np.zeros(1, dtype=np.int64)]
+        for info in fields:
+            if info.ndim is not None:
+                self._numbers[f"{_group(info.name)}/{names.SHAPES}"] = []
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the fields."""
-        return sum(stream.num_bytes for stream in self._data.values())
+        return sum(self.data(info).num_bytes for info in self.fields)
 
-    @property
-    def first(self) -> Stream:
-        """Bytes of the first field."""
-        return self._data[self.fields[0].name]
-
-    @property
-    def first_key(self) -> str:
-        """Array of the bytes of the first field."""
-        return _data_key(self.fields[0])
-
-    def field(self, name: str) -> Stream:
+    def data(self, info: FieldInfo) -> Spool | DirectStream:
         """Bytes of a field."""
-        return self._data[name]
+        if self.direct is not None and info is self.fields[0]:
+            return self.direct
+        return self._spools[data_key(info)]
 
     def add(self, block: Block) -> None:
         """Add samples.
@@ -97,24 +98,26 @@ class Columns:
         Raises:
             OSError: The disk is full, or failed.
         """
-        self._checksums.append(checksums(block.columns))
+        self._numbers[names.SAMPLE_ID].append(block.ids)
+        self._numbers[names.CHECKSUM].append(names.sample_checksums(block.columns))
         for number, (info, column) in enumerate(zip(self.fields, block.columns, strict=True)):
-            sizes = _sizes(info, column)
+            stream = self.data(info)
             if info.layout == "ragged":
-                self._ends[info.name].append(_ends(self._data[info.name], sizes))
+                self._add_ends(_group(info.name), stream.num_bytes, column)
             if block.joined is not None and number == 0:
-                self._data[info.name].extend_now(block.joined)
+                stream.extend([block.joined])
+                stream.flush()
             else:
-                self._data[info.name].extend(column, int(sizes.sum()))
+                stream.extend(column)
         for name, shapes in block.shapes.items():
-            self._shapes[name].append(np.array(shapes, dtype=np.int64).reshape(len(shapes), -1))
-        sizes = _lengths(block.sources)
-        self._source_ends.append(_ends(self._sources, sizes))
-        self._sources.extend(block.sources, int(sizes.sum()))
-        self._ids.append(block.ids)
+            rows = np.array(shapes, dtype=np.int64).reshape(len(shapes), -1)
+            self._numbers[f"{_group(name)}/{names.SHAPES}"].append(rows)
+        sources = self._spools[_SOURCE_DATA]
+        self._add_ends(names.SOURCE, sources.num_bytes, block.sources)
+        sources.extend(block.sources)
         self.num_samples += len(block.ids)
 
-    def specs(self, expected: Expected | None = None) -> list[ArraySpec]:
+    def specs(self, expected: Expected | None = None) -> tuple[ArraySpec, ...]:
         """Arrays in the order in which they lie in the file.
 
         Args:
@@ -123,101 +126,171 @@ class Columns:
         count = expected.num_samples if expected else self.num_samples
         found: list[ArraySpec] = []
         for info in self.fields:
-            found += self._specs_of(info, count, expected)
-        source_bytes = expected.source_bytes if expected else self._sources.num_bytes
-        return [
+            num_bytes = expected.first_bytes if expected else self.data(info).num_bytes
+            found += _specs(info, count, num_bytes)
+        source_bytes = expected.source_bytes if expected else self._spools[_SOURCE_DATA].num_bytes
+        return (
             *found,
             ArraySpec(key=names.SAMPLE_ID, dtype="int64", shape=(count,)),
             ArraySpec(key=names.CHECKSUM, dtype="uint64", shape=(count,)),
             ArraySpec(key=_SOURCE_DATA, dtype="uint8", shape=(source_bytes,)),
-            ArraySpec(key=_SOURCE_OFFSETS, dtype="int64", shape=(count + 1,)),
-        ]
+            ArraySpec(key=f"{names.SOURCE}/{names.OFFSETS}", dtype="int64", shape=(count + 1,)),
+        )
 
-    def streams(self) -> Iterator[tuple[str, Stream]]:
-        """Bytes of every array by its key."""
-        for info in self.fields:
-            yield _data_key(info), self._data[info.name]
-        for name, ends in self._ends.items():
-            yield f"{names.FIELDS_GROUP}/{name}/{names.OFFSETS}", self._held(ends)
-        for name, shapes in self._shapes.items():
-            yield f"{names.FIELDS_GROUP}/{name}/{names.SHAPES}", self._held(shapes)
-        yield names.SAMPLE_ID, self._held(self._ids)
-        yield names.CHECKSUM, self._held(self._checksums)
-        yield _SOURCE_DATA, self._sources
-        yield _SOURCE_OFFSETS, self._held(self._source_ends)
+    def undirect(self) -> None:
+        """Keep the bytes of the first field as those of the others."""
+        if self.direct is not None:
+            for block in self.direct.blocks(PIECE_BYTES):
+                self._spools[data_key(self.fields[0])].extend([block])
+            self.direct = None
+
+    def write(self, descriptor: int, places: Mapping[str, int]) -> None:
+        """Write arrays to their places in a file, but the one that is there already.
+
+        Raises:
+            OSError: The disk is full, or failed.
+        """
+        if self.direct is not None:
+            self.direct.flush()
+        for key, offset in places.items():
+            spool = self._spools.get(key)
+            for block in spool.blocks(PIECE_BYTES) if spool else [_bytes(self._numbers[key])]:
+                write_all(descriptor, block, offset)
+                offset += len(block)
 
     def close(self) -> None:
         """Forget all."""
-        for stream in (*self._data.values(), self._sources):
-            stream.close()
+        for spool in self._spools.values():
+            spool.close()
 
-    def _specs_of(
-        self, info: FieldInfo, count: int, expected: Expected | None
-    ) -> Iterator[ArraySpec]:
-        key = _data_key(info)
-        if info.layout == "fixed":
-            yield ArraySpec(
-                key=key,
-                dtype=info.dtype,
-                shape=(count, *info.shape),
-                codec=info.codec,
-                chunk_samples=info.chunk_samples,
-            )
+    def _add_ends(self, group: str, num_bytes: int, items: Sequence[Buffer]) -> None:
+        """Note where each item of a ragged group will end."""
+        sizes = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+        self._numbers[f"{group}/{names.OFFSETS}"].append(num_bytes + np.cumsum(sizes))
+
+
+class Spool:
+    """Keeps the bytes of an array until their place is known.
+
+    Args:
+        folder: Where the file without a name is made, when there are more bytes than fit in memory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.num_bytes = 0
+        self._file = SpooledTemporaryFile(MEMORY_BYTES, dir=str(folder))  # noqa: SIM115  see `close`
+
+    def extend(self, items: Sequence[Buffer]) -> None:
+        """Add bytes; the buffers may change afterwards."""
+        self._file.writelines(items)
+        self._file.flush()
+        self.num_bytes += sum(map(len, items))
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def blocks(self, block_bytes: int) -> Iterator[bytes]:
+        """All bytes, so many at a time."""
+        self._file.seek(0)
+        while block := self._file.read(block_bytes):
+            yield block
+
+    def close(self) -> None:
+        """Forget the bytes."""
+        with suppress(OSError):  # of a full disk, which `extend` told
+            self._file.close()
+
+
+class DirectStream:
+    """Writes the bytes of an array to their place in a file, in small pieces.
+
+    Args:
+        descriptor: The open, empty file.
+        offset: Place of the first byte.
+        file_bytes: Bytes that the file will have, about; in memory it comes to lie in huge pages.
+        written: Called with all bytes in order.
+    """
+
+    def __init__(
+        self, descriptor: int, offset: int, file_bytes: int, written: Callable[[Buffer], object]
+    ) -> None:
+        self.num_bytes = 0
+        self.offset = offset
+        self._descriptor = descriptor
+        self._written = written
+        self._waiting: list[Buffer] = []
+        self._waiting_bytes = 0
+        self._pages = HugePages(descriptor)
+        first, last = offset // HUGE_PAGE * HUGE_PAGE, file_bytes // HUGE_PAGE * HUGE_PAGE
+        self._unprepared = range(first, last, HUGE_PAGE)
+
+    def extend(self, items: Sequence[Buffer]) -> None:
+        """Add bytes; the buffers must not change before `flush`."""
+        if sum(map(len, items)) < _JOINED_BYTES * len(items):
+            items = [b"".join(items)]
+        for item in items:
+            self._waiting.append(item)
+            self.num_bytes += len(item)
+            self._waiting_bytes += len(item)
+            if self._waiting_bytes >= PIECE_BYTES or len(self._waiting) >= _MAX_BUFFERS:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting."""
+        if not self._waiting:
             return
-        num_bytes = expected.first_bytes if expected else self._data[info.name].num_bytes
-        yield ArraySpec(key=key, dtype="uint8", shape=(num_bytes,))
-        group = f"{names.FIELDS_GROUP}/{info.name}"
-        yield ArraySpec(key=f"{group}/{names.OFFSETS}", dtype="int64", shape=(count + 1,))
-        if info.ndim is not None:
-            shape = (count, info.ndim)
-            yield ArraySpec(key=f"{group}/{names.SHAPES}", dtype="int64", shape=shape)
+        start = self.offset + self.num_bytes - self._waiting_bytes
+        while self._unprepared and self._unprepared[0] < start + self._waiting_bytes:
+            self._pages.prepare(self._unprepared[0])
+            self._unprepared = self._unprepared[1:]
+        done = os.pwritev(self._descriptor, self._waiting, start)
+        if done < self._waiting_bytes:  # cut short, as by a disk that is about to be full
+            write_all(self._descriptor, b"".join(self._waiting)[done:], start + done)
+        for item in self._waiting:
+            self._written(item)
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
-    def _held(self, parts: Sequence[NDArray[Any]]) -> Stream:
-        stream = Stream(self._folder)
-        if parts:
-            whole = np.concatenate(parts)
-            little_endian = whole.astype(whole.dtype.newbyteorder("<"), copy=False)
-            stream.hold(little_endian.tobytes())
-        return stream
+    def blocks(self, block_bytes: int) -> Iterator[bytes]:
+        """All bytes, so many at a time."""
+        self.flush()
+        for start in range(0, self.num_bytes, block_bytes):
+            length = min(block_bytes, self.num_bytes - start)
+            yield read_all(self._descriptor, length, self.offset + start)
 
-
-def checksums(columns: Sequence[Sequence[Buffer]]) -> NDArray[np.uint64]:
-    """XXH3 (64 bits) over the bytes of all fields of each sample, `(num_samples,) uint64`."""
-    digest = xxhash.xxh3_64_intdigest
-    if len(columns) == 1:
-        hashes = map(digest, columns[0])
-    else:
-        first, *others = columns
-        if max(map(len, first), default=0) < _JOINED_BYTES:
-            hashes = map(digest, map(b"".join, zip(*columns, strict=True)))
-        else:
-            hashes = map(_checksum, first, map(b"".join, zip(*others, strict=True)))
-    return np.fromiter(hashes, dtype=np.uint64, count=len(columns[0]))
+    def close(self) -> None:
+        """Forget what is waiting; the file stays open."""
+        self._waiting.clear()
 
 
-def _checksum(first: Buffer, rest: bytes) -> int:
-    state = xxhash.xxh3_64(first)
-    state.update(rest)
-    return int(state.intdigest())
-
-
-def _data_key(info: FieldInfo) -> str:
-    key = f"{names.FIELDS_GROUP}/{info.name}"
-    return f"{key}/{names.DATA}" if info.layout == "ragged" else key
-
-
-def _ends(stream: Stream, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each item of such sizes will end in an array."""
-    ends: NDArray[np.int64] = stream.num_bytes + np.cumsum(sizes)
-    return ends
-
-
-def _sizes(info: FieldInfo, items: Sequence[Buffer]) -> NDArray[np.int64]:
-    """Bytes of each item of a field."""
+def _specs(info: FieldInfo, count: int, num_bytes: int) -> Iterator[ArraySpec]:
     if info.layout == "fixed":
-        return np.full(len(items), len(items[0]) if items else 0, dtype=np.int64)
-    return _lengths(items)
+        yield ArraySpec(
+            key=data_key(info),
+            dtype=info.dtype,
+            shape=(count, *info.shape),
+            codec=info.codec,
+            chunk_samples=info.chunk_samples,
+        )
+        return
+    group = _group(info.name)
+    yield ArraySpec(key=data_key(info), dtype="uint8", shape=(num_bytes,))
+    yield ArraySpec(key=f"{group}/{names.OFFSETS}", dtype="int64", shape=(count + 1,))
+    if info.ndim is not None:
+        shape = (count, info.ndim)
+        yield ArraySpec(key=f"{group}/{names.SHAPES}", dtype="int64", shape=shape)
 
 
-def _lengths(items: Sequence[Buffer]) -> NDArray[np.int64]:
-    return np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+def data_key(info: FieldInfo) -> str:
+    """Array of the bytes of a field."""
+    group = _group(info.name)
+    return f"{group}/{names.DATA}" if info.layout == "ragged" else group
+
+
+def _group(field: str) -> str:
+    return f"{names.FIELDS_GROUP}/{field}"
+
+
+def _bytes(parts: Sequence[NDArray[Any]]) -> bytes:
+    whole = np.concatenate(parts)
+    return whole.astype(whole.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.errors import ShardError
 from headrace.shards import format as names
 from headrace.shards.chunks import OpenFiles
-from headrace.shards.format import Ragged
+from headrace.shards.format import MEND, Ragged
 from headrace.shards.mapped import MappedShards, Row
 from headrace.shards.places import ShardPlaces, ShardSource
 from headrace.shards.reader import ShardReader
@@ -278,3 +278,39 @@ def _key(field: str) -> str:
 
 def _row(info: FieldInfo) -> Row:
     return Row(dtype=info.dtype, shape=info.shape)
+
+
+def check_samples(dataset: ShardedDataset, indices: NDArray[np.int64]) -> None:
+    """Make sure that samples are what was packed, byte for byte; call it inside `holding`.
+
+    Args:
+        dataset: The split.
+        indices: Places in the split, `(n,) int64`.
+
+    Raises:
+        ShardError: Samples are damaged, or their shard has no checksums; names shard and samples.
+    """
+    stored = dataset.checksums(indices)
+    found = names.sample_checksums(
+        [_sample_bytes(dataset, f, indices) for f in dataset.manifest.fields]
+    )
+    damaged = np.sort(indices[found != stored])
+    if len(damaged):
+        shards = dataset.shards_with(damaged)
+        files = ", ".join(dataset.shards[number].file for number in shards)
+        raise ShardError(
+            f"Damaged samples ({len(damaged):,}) of split '{dataset.split}' between "
+            f"{damaged[0]:,} and {damaged[-1]:,}, in {files} of {dataset.folder}; the first is "
+            f"{dataset.sources(damaged[:1])[0]}",
+            MEND,
+        )
+
+
+def _sample_bytes(
+    dataset: ShardedDataset, info: FieldInfo, indices: NDArray[np.int64]
+) -> Sequence[NDArray[np.uint8]]:
+    if info.layout == "ragged":
+        return dataset.items(info.name, indices)
+    values = dataset.gather(info.name, indices)
+    rows: NDArray[np.uint8] = values.reshape(len(values), -1).view(np.uint8)
+    return list(rows)

@@ -1,24 +1,30 @@
-"""Makes the HDF5 skeleton of a shard: where every array lies, without the arrays' bytes.
+"""Places the arrays of a shard in its file; HDF5 writes its own structures only.
 
-HDF5 writes its own structures only; what it reserves for uncompressed arrays is written by others
-at the offsets given here. Arrays with a codec are fed to HDF5, which compresses them.
+What it reserves for uncompressed arrays is written by others at the offsets given here. Arrays with
+a codec are fed to HDF5, which compresses them.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
+from headrace.errors import ShardError
 from headrace.shards import format as names
 from headrace.storage.manifest import Codec
+
+Buffer: TypeAlias = "bytes | memoryview"
+"""Bytes of one or more samples; a view is one-dimensional and of bytes."""
+
+_FED_BYTES = 2**20  # bytes that HDF5 is given at once to compress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,131 +42,43 @@ class ArraySpec:
     chunk_samples: int = 0
     """Samples in a chunk of a compressed array."""
 
-
-Feed = Callable[[int], Iterator[NDArray[Any]]]
-"""Gives the rows of a compressed array, so many at a time."""
-
-
-_FED_BYTES = 2**20  # bytes that HDF5 is given at once to compress
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the array, not compressed."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-class _Positioned:
-    """What the files that HDF5 is given have in common."""
-
-    _position = 0
-
-    def tell(self) -> int:
-        """The place."""
-        return self._position
-
-    def read(self, size: int) -> bytes:
-        """Read back, as `readinto`."""
-        content = bytearray(size)
-        self.readinto(content)
-        return bytes(content)
-
-    def readinto(self, buffer: Any) -> int:
-        """Read back from the place on."""
-        raise NotImplementedError
-
-
-class SparseImage(_Positioned):
-    """A file in memory of which only what HDF5 writes itself takes room."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._pieces: dict[int, bytes] = {}
-
-    def pieces(self) -> list[tuple[int, bytes]]:
-        """What was written, as (offset, bytes), by offset; later writes lie over earlier ones."""
-        return sorted(self._pieces.items())
-
-    def head(self, end: int) -> bytes:
-        """The first `end` bytes; zeros where nothing was written."""
-        content = bytearray(end)
-        for offset, piece in self.pieces():
-            part = piece[: max(0, end - offset)]
-            content[offset : offset + len(part)] = part
-        return bytes(content)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to a place."""
-        self._position = offset + (self.size if whence == os.SEEK_END else 0)
-        return self._position
-
-    def write(self, content: Any) -> int:
-        """Keep bytes; they replace those that were written at the same place before."""
-        piece = bytes(content)
-        start, end = self._position, self._position + len(piece)
-        for offset, other in list(self._pieces.items()):
-            if offset < end and start < offset + len(other):  # join what overlaps
-                first, last = min(start, offset), max(end, offset + len(other))
-                joined = bytearray(last - first)
-                joined[offset - first : offset - first + len(other)] = other
-                joined[start - first : start - first + len(piece)] = piece
-                del self._pieces[offset]
-                start, end, piece = first, last, bytes(joined)
-        self._pieces[start] = piece
-        self.size = max(self.size, end)
-        self._position += len(content)
-        return len(content)
-
-    def readinto(self, buffer: Any) -> int:
-        """Read back; zeros where nothing was written."""
-        view = memoryview(buffer).cast("B")
-        view[:] = self.head(self._position + len(view))[self._position :]
-        self._position += len(view)
-        return len(view)
-
-    def truncate(self, size: int | None = None) -> int:
-        """Set the size."""
-        self.size = self._position if size is None else size
-        return self.size
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-
-class GuardedFile(_Positioned):
-    """A file that HDF5 writes to; a full disk is remembered, for HDF5 does not survive it.
-
-    Args:
-        descriptor: An open, empty file.
-    """
+class _GuardedFile(io.RawIOBase):
+    """A file that HDF5 writes to; keeps the error of a full disk, which HDF5 does not survive."""
 
     def __init__(self, descriptor: int) -> None:
         self.error: OSError | None = None
         self._descriptor = descriptor
+        self._position = 0
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to a place."""
-        end = os.fstat(self._descriptor).st_size if whence == os.SEEK_END else 0
-        self._position = offset + end
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        starts = (0, self._position, os.fstat(self._descriptor).st_size)
+        self._position = starts[whence] + offset
         return self._position
 
     def write(self, content: Any) -> int:
-        """Write all bytes, unless writing failed before."""
         view = memoryview(content).cast("B")
-        done = 0
-        while self.error is None and done < len(view):
-            try:
-                done += os.pwrite(self._descriptor, view[done:], self._position + done)
-            except OSError as error:
-                self.error = error
+        try:
+            if self.error is None:
+                write_all(self._descriptor, view, self._position)
+        except OSError as error:
+            self.error = error
         self._position += len(view)
         return len(view)
 
     def readinto(self, buffer: Any) -> int:
-        """Read back."""
         view = memoryview(buffer).cast("B")
         content = os.pread(self._descriptor, len(view), self._position)
-        view[: len(content)] = content
-        view[len(content) :] = bytes(len(view) - len(content))
+        view[:] = content.ljust(len(view), b"\0")
         self._position += len(view)
         return len(view)
 
     def truncate(self, size: int | None = None) -> int:
-        """Set the size."""
         length = self._position if size is None else size
         try:
             os.ftruncate(self._descriptor, length)
@@ -168,31 +86,63 @@ class GuardedFile(_Positioned):
             self.error = self.error or error
         return length
 
-    def flush(self) -> None:
-        """Nothing waits."""
+
+@dataclass(frozen=True, kw_only=True)
+class Skeleton:
+    """What HDF5 writes of a shard without codecs: all but the bytes of the arrays."""
+
+    arrays: tuple[ArraySpec, ...]
+    """Arrays in the order in which they lie in the file."""
+    places: dict[str, int]
+    """First byte in the file of every array that is not empty."""
+    num_bytes: int
+    """Size of the file."""
+    pieces: tuple[tuple[int, bytes], ...]
+    """What lies before, between and behind the arrays, as (offset, bytes)."""
+
+    @property
+    def head(self) -> bytes:
+        """What lies before all arrays."""
+        return self.pieces[0][1]
+
+
+def make_skeleton(split: str, arrays: Sequence[ArraySpec]) -> Skeleton:
+    """Let HDF5 place arrays in a file in memory, of which only what HDF5 writes takes room."""
+    with open(os.memfd_create("headrace-shard"), "rb", buffering=0) as file:
+        places = place_arrays(file.fileno(), split, arrays, {})
+        num_bytes = os.fstat(file.fileno()).st_size
+        sizes = {spec.key: spec.num_bytes for spec in arrays}
+        taken = sorted((start, start + sizes[key]) for key, start in places.items())
+        starts, ends = [0, *(end for _, end in taken)], [*(start for start, _ in taken), num_bytes]
+        pieces = tuple(
+            (start, read_all(file.fileno(), end - start, start))
+            for start, end in zip(starts, ends, strict=True)
+        )
+    return Skeleton(arrays=tuple(arrays), places=places, num_bytes=num_bytes, pieces=pieces)
 
 
 def place_arrays(
-    target: SparseImage | GuardedFile,
+    descriptor: int,
     split: str,
     arrays: Sequence[ArraySpec],
-    feeds: Mapping[str, Feed] | None = None,
+    feeds: Mapping[str, Callable[[int], Iterator[bytes]]],
 ) -> dict[str, int]:
     """Write the skeleton of a shard.
 
     Args:
-        target: Where to.
+        descriptor: An open, empty file.
         split: Split of all samples.
         arrays: Arrays in the order in which they lie in the file.
-        feeds: Rows of the arrays with a codec.
+        feeds: Give the bytes of the arrays with a codec, so many at a time.
 
     Returns:
         First byte in the file of every array that is neither empty nor compressed.
 
     Raises:
-        OSError: The target's storage is full, or failed.
+        OSError: The file's storage is full, or failed.
     """
     places: dict[str, int] = {}
+    target = _GuardedFile(descriptor)
     with h5py.File(
         target,
         "w",
@@ -203,21 +153,19 @@ def place_arrays(
         file.attrs[names.FORMAT_ATTRIBUTE] = np.int64(names.SHARD_FORMAT)
         file.attrs[names.SPLIT_ATTRIBUTE] = split
         for spec in arrays:
-            feed = (feeds or {}).get(spec.key)
+            feed = feeds.get(spec.key)
             if feed is not None and spec.shape[0]:
                 _compress(file, spec, feed)
             else:
                 offset = _reserve(file, spec)
                 if offset is not None:
                     places[spec.key] = offset
-    error = getattr(target, "error", None)
-    if error is not None:
-        raise error
+    if target.error is not None:
+        raise target.error
     return places
 
 
-def codec_options(codec: Codec) -> dict[str, Any]:
-    """Keywords of `h5py.Group.create_dataset` for a codec."""
+def _codec_options(codec: Codec) -> dict[str, Any]:
     import hdf5plugin
 
     if codec == "lz4":
@@ -256,18 +204,44 @@ def _properties() -> tuple[Any, Any]:
     return plist, links
 
 
-def _compress(file: h5py.File, spec: ArraySpec, feed: Feed) -> None:
+def _compress(file: h5py.File, spec: ArraySpec, feed: Callable[[int], Iterator[bytes]]) -> None:
     chunk = max(1, min(spec.chunk_samples, spec.shape[0]))
+    dtype = np.dtype(spec.dtype).newbyteorder("<")
     dataset = file.create_dataset(
         spec.key,
         shape=spec.shape,
-        dtype=np.dtype(spec.dtype).newbyteorder("<"),
+        dtype=dtype,
         chunks=(chunk, *spec.shape[1:]),
         track_times=False,
-        **codec_options(spec.codec),
+        **_codec_options(spec.codec),
     )
-    chunk_bytes = chunk * math.prod(spec.shape[1:]) * dataset.dtype.itemsize
+    chunk_bytes = max(1, spec.num_bytes // spec.shape[0] * chunk)
     start = 0
-    for rows in feed(chunk * max(1, _FED_BYTES // max(1, chunk_bytes))):
+    for block in feed(max(1, _FED_BYTES // chunk_bytes) * chunk_bytes):
+        rows = np.frombuffer(block, dtype=dtype).reshape(-1, *spec.shape[1:])
         dataset[start : start + len(rows)] = rows
         start += len(rows)
+
+
+def write_all(descriptor: int, content: Buffer, offset: int) -> None:
+    """Write all of `content` at `offset`."""
+    view = memoryview(content)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done:], offset + done)
+
+
+def read_all(descriptor: int, num_bytes: int, offset: int) -> bytes:
+    """Exactly so many bytes.
+
+    Raises:
+        ShardError: The file ends before.
+    """
+    content = os.pread(descriptor, num_bytes, offset)
+    while len(content) < num_bytes:
+        more = os.pread(descriptor, num_bytes - len(content), offset + len(content))
+        if not more:
+            missing = num_bytes - len(content)
+            raise ShardError(f"A file that is being packed ends {missing:,} bytes too early")
+        content += more
+    return content

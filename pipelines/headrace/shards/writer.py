@@ -1,22 +1,169 @@
-"""Writes one shard whose arrays are in memory: whole or not at all, same samples, same bytes."""
+"""Writes one shard, block by block in bounded memory: whole or not at all.
+
+The bytes of the first field go straight to their place in the file. Where that place is, and what
+HDF5 writes before it, follows from the sizes expected; the same samples give the same file when the
+sizes turn out different, only with more copying.
+"""
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.shards import format as names
-from headrace.shards.builder import TEMPORARY_SUFFIX, ShardBuilder, WrittenShard
-from headrace.shards.columns import Block, Expected
-from headrace.shards.streams import Buffer
+from headrace.shards.columns import Block, DirectStream, Expected, ShardArrays, data_key
+from headrace.shards.placing import (
+    Buffer,
+    Skeleton,
+    make_skeleton,
+    place_arrays,
+    read_all,
+    write_all,
+)
+from headrace.storage.atomic import fsync_folder
 from headrace.storage.manifest import Codec, FieldInfo
+from headrace.storage.room import told_when_full
 
-__all__ = ["ShardWriter", "WrittenShard", "remove_temporary"]
+_TEMPORARY_SUFFIX = ".tmp"  # of files that are being written; they begin with a dot
+_HASHED_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenShard:
+    """What is now on disk."""
+
+    num_bytes: int
+    """Size of the file."""
+    xxh3_128: str
+    """XXH3 checksum of the file, 128 bits, hexadecimal."""
+
+
+class ShardBuilder:
+    """Takes blocks of samples; leaving its context without `finish` leaves nothing behind.
+
+    Args:
+        path: The shard to be; its folder must exist.
+        split: Split of all samples.
+        fields: Fields of a sample, in the order of the manifest.
+        expected: Sizes, as far as they are known.
+
+    Raises:
+        StorageFullError: There is no room.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        split: str,
+        fields: Sequence[FieldInfo],
+        expected: Expected | None = None,
+    ) -> None:
+        self.path = path
+        self._split = split
+        self._arrays = ShardArrays(path.parent, fields)
+        self._compressed = [info for info in fields if info.codec != "none"]
+        self._hash = xxhash.xxh3_128()
+        self._expected: Skeleton | None = None
+        name = f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}"
+        self._temporary = path.with_name(name)
+        with told_when_full(path.parent, 0):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.open(self._temporary, flags, 0o666)
+        try:
+            if expected is not None and not self._compressed:
+                self._begin(expected)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> ShardBuilder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._arrays.num_samples
+
+    def add(self, block: Block) -> None:
+        """Add samples.
+
+        Raises:
+            StorageFullError: There is no room.
+        """
+        with told_when_full(self.path.parent, self._arrays.num_bytes):
+            self._arrays.add(block)
+
+    def finish(self) -> WrittenShard:
+        """Make the shard durable and give it its name.
+
+        Raises:
+            StorageFullError: There is no room; nothing is left behind.
+        """
+        with told_when_full(self.path.parent, self._arrays.num_bytes):
+            written = self._write_compressed() if self._compressed else self._write_plain()
+            os.fsync(self._file)
+            self._temporary.replace(self.path)
+            fsync_folder(self.path.parent)
+        return written
+
+    def close(self) -> None:
+        """Remove what is not finished."""
+        self._arrays.close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            self._temporary.unlink(missing_ok=True)
+
+    def _begin(self, expected: Expected) -> None:
+        """Write the first field where it will lie, if sizes are as expected."""
+        skeleton = make_skeleton(self._split, self._arrays.specs(expected))
+        offset = skeleton.places.get(data_key(self._arrays.fields[0]))
+        if offset is not None:
+            self._expected = skeleton
+            self._hash.update(skeleton.head)
+            self._arrays.direct = DirectStream(
+                self._file, offset, skeleton.num_bytes, self._hash.update
+            )
+
+    def _write_plain(self) -> WrittenShard:
+        arrays, skeleton = self._arrays, self._expected
+        specs = arrays.specs()
+        if skeleton is None or skeleton.arrays != specs:
+            skeleton = make_skeleton(self._split, specs)
+        offset = skeleton.places.get(data_key(arrays.fields[0]))
+        if arrays.direct is not None and arrays.direct.offset != offset:
+            arrays.undirect()
+        arrays.write(self._file, skeleton.places)
+        for start, piece in skeleton.pieces:
+            write_all(self._file, piece, start)
+        os.ftruncate(self._file, skeleton.num_bytes)
+        if arrays.direct is None or self._expected is None or self._expected.head != skeleton.head:
+            return self._sealed(skeleton.num_bytes)
+        return self._sealed(skeleton.num_bytes, arrays.direct.offset + arrays.direct.num_bytes)
+
+    def _write_compressed(self) -> WrittenShard:
+        arrays = self._arrays
+        feeds = {data_key(info): arrays.data(info).blocks for info in self._compressed}
+        arrays.write(self._file, place_arrays(self._file, self._split, arrays.specs(), feeds))
+        return self._sealed(os.fstat(self._file).st_size)
+
+    def _sealed(self, num_bytes: int, hashed_bytes: int = 0) -> WrittenShard:
+        """Checksum the file, from where it was not hashed while it was written."""
+        state = self._hash if hashed_bytes else xxhash.xxh3_128()
+        for start in range(hashed_bytes, num_bytes, _HASHED_BYTES):
+            length = min(_HASHED_BYTES, num_bytes - start)
+            state.update(read_all(self._file, length, start))
+        return WrittenShard(num_bytes=num_bytes, xxh3_128=state.hexdigest())
 
 
 class ShardWriter:
@@ -54,33 +201,23 @@ class ShardWriter:
         info = FieldInfo(
             name=name,
             dtype=values.dtype.name,
-            shape=values.shape[1:],
             layout="fixed",
+            shape=values.shape[1:],
             codec=codec,
             chunk_samples=0 if codec == "none" else chunk_samples,
         )
         self._add(info, [_as_bytes(row) for row in values])
 
     def add_ragged(self, name: str, items: Sequence[bytes]) -> None:
-        """Add a field of varying length, one byte string a sample.
-
-        Raises:
-            ShardError: The number of samples differs, or the name is taken.
-        """
+        """Add a field of varying length, one byte string a sample; errors as `add_fixed`."""
         self._add(FieldInfo(name=name, dtype="uint8", layout="ragged"), list(items))
 
     def add_arrays(self, name: str, items: Sequence[NDArray[Any]]) -> None:
-        """Add a field of arrays of one dtype and number of axes, and of any shape.
-
-        Raises:
-            ShardError: The number of samples differs, or the name is taken.
-        """
+        """Add a field of arrays of one dtype and number of axes, of any shape; as `add_fixed`."""
         ndim = items[0].ndim if items else 0
         dtype = items[0].dtype.name if items else "uint8"
-        self._add(
-            FieldInfo(name=name, dtype=dtype, layout="ragged", ndim=ndim),
-            [_as_bytes(item) for item in items],
-        )
+        info = FieldInfo(name=name, dtype=dtype, layout="ragged", ndim=ndim)
+        self._add(info, [_as_bytes(item) for item in items])
         self._shapes[name] = [item.shape for item in items]
 
     def publish(self, path: Path) -> WrittenShard:
@@ -89,20 +226,18 @@ class ShardWriter:
         Raises:
             StorageFullError: There is no room; nothing is left behind.
         """
-        fields = tuple(self._fields.values())
-        first_bytes = sum(map(len, next(iter(self._columns.values()), ())))
         expected = Expected(
             num_samples=len(self._sample_ids),
             source_bytes=sum(map(len, self._sources)),
-            first_bytes=first_bytes,
+            first_bytes=sum(map(len, next(iter(self._columns.values()), ()))),
         )
-        with ShardBuilder(path, self._split, fields, expected) as builder:
-            block = Block(
-                ids=self._sample_ids,
-                sources=self._sources,
-                columns=tuple(self._columns.values()),
-                shapes=self._shapes,
-            )
+        block = Block(
+            ids=self._sample_ids,
+            sources=self._sources,
+            columns=tuple(self._columns.values()),
+            shapes=self._shapes,
+        )
+        with ShardBuilder(path, self._split, tuple(self._fields.values()), expected) as builder:
             builder.add(block)
             return builder.finish()
 
@@ -121,14 +256,12 @@ class ShardWriter:
 
 
 def remove_temporary(folder: Path) -> int:
-    """Remove what writers that were killed left in `folder`.
-
-    Only call it where no writer can be at work.
+    """Remove what killed writers left in `folder`, where no writer can be at work.
 
     Returns:
         Files removed.
     """
-    left = list(folder.glob(f".*{TEMPORARY_SUFFIX}"))
+    left = list(folder.glob(f".*{_TEMPORARY_SUFFIX}"))
     for path in left:
         path.unlink(missing_ok=True)
     return len(left)

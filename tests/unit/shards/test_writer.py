@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import xxhash
 
-from headrace.errors import StorageFullError
-from headrace.shards import builder as building
-from headrace.shards import streams
-from headrace.shards.builder import ShardBuilder, WrittenShard
-from headrace.shards.columns import Block, Expected
-from headrace.shards.writer import ShardWriter
+from headrace.errors import ShardError, StorageFullError
+from headrace.shards import columns
+from headrace.shards.columns import Block, DirectStream, Expected, Spool
+from headrace.shards.placing import read_all
+from headrace.shards.writer import ShardBuilder, ShardWriter, WrittenShard
 from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.manifest import FieldInfo
 
@@ -77,8 +76,8 @@ def test_same_bytes_whatever_was_expected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reference = build(tmp_path / "reference.h5", RIGHT)
-    monkeypatch.setattr(streams, "MEMORY_BYTES", memory_bytes)
-    monkeypatch.setattr(streams, "PIECE_BYTES", 50_000)
+    monkeypatch.setattr(columns, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(columns, "PIECE_BYTES", 50_000)
     written = build(tmp_path / "a.h5", expected, step)
     assert written == reference
     assert written.xxh3_128 == file_xxh3_128(tmp_path / "a.h5")
@@ -131,7 +130,7 @@ def test_full_disk_in_the_middle(
     tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where HDF5 writes, which would take the process down with it."""
-    real = {name: getattr(building.os, name) for name in ("pwrite", "pwritev")}
+    real = {name: getattr(os, name) for name in ("pwrite", "pwritev")}
     room = [200_000]
 
     def limited(name: str) -> object:
@@ -145,7 +144,7 @@ def test_full_disk_in_the_middle(
         return write
 
     for name in real:
-        monkeypatch.setattr(building.os, name, limited(name))
+        monkeypatch.setattr(os, name, limited(name))
     writer = ShardWriter("train", np.arange(20), ["x"] * 20)
     noise = np.frombuffer(RNG.bytes(20 * 30_000), dtype=np.uint8).reshape(20, 30_000)
     writer.add_fixed("noise", noise, codec, chunk_samples=2)  # type: ignore[arg-type]
@@ -160,7 +159,7 @@ def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
 import resource
 from pathlib import Path
 import numpy as np
-from headrace.shards.builder import ShardBuilder
+from headrace.shards.writer import ShardBuilder
 from headrace.shards.columns import Block
 from headrace.storage.manifest import FieldInfo
 fields = [FieldInfo(name=n, dtype="uint8", layout="ragged") for n in "ab"]
@@ -204,3 +203,45 @@ def test_a_shard_in_memory_has_the_bytes_of_one_on_disk(tmp_path: Path) -> None:
                     written.append(shard.finish())
                 assert file_xxh3_128(folder / f"{count}.h5") == written[-1].xxh3_128
     assert written[:2] == written[2:]
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_bytes_that_change_afterwards_stay_as_they_were(in_file: bool, tmp_path: Path) -> None:
+    """Blocks of rows come in memory that is used again."""
+    block = bytearray(b"first row")
+    with (tmp_path / "file").open("w+b") as file:
+        direct = DirectStream(file.fileno(), 0, 0, lambda _: None)
+        stream = direct if in_file else Spool(tmp_path)
+        for words in (b"first row", b"other row"):
+            block[:] = words
+            stream.extend([memoryview(block)])
+            stream.flush()
+        block[:] = b"third row"
+        assert b"".join(stream.blocks(5)) == b"first rowother row"
+        assert os.fstat(file.fileno()).st_size == (18 if in_file else 0)
+        stream.close()
+
+
+def test_a_first_field_that_lies_elsewhere_than_expected_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = build(tmp_path / "reference.h5", RIGHT)
+    start = DirectStream.__init__
+
+    def elsewhere(stream: DirectStream, file: int, offset: int, size: int, written: object) -> None:
+        start(stream, file, offset + 1000, size, written)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DirectStream, "__init__", elsewhere)
+    assert build(tmp_path / "a.h5", RIGHT, 7) == reference
+
+
+def test_what_comes_in_parts_is_read_whole_and_an_early_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, at: read(file, min(size, 3), at))
+    with (tmp_path / "file").open("rb") as file:
+        assert read_all(file.fileno(), 8, 2) == b"23456789"
+        with pytest.raises(ShardError, match="ends 1 bytes too early"):
+            read_all(file.fileno(), 9, 2)
