@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from headrace.data.order import TrainOrder
 from headrace.errors import UserError
 from headrace.shards import format as names
-from headrace.shards.chunk_table import ChunkTable
-from headrace.shards.chunks import OpenFiles
+from headrace.shards.chunks import ChunkTable, ChunkTables
 from headrace.storage.manifest import Codec
 from headrace_bench.contest import Tick, Variant, compete, for_each
 from headrace_bench.laps import Reader, read_lap
@@ -93,8 +92,7 @@ def _num_threads() -> int:
 
 def _limit_epoch(shape: Shape, paths: list[Path]) -> Epoch:
     """Batches in the order of the files, decompressed in threads, one each."""
-    files = OpenFiles()
-    tables = [_table_of(files, path) for path in paths]
+    tables = [_table_of(path) for path in paths]
     contents = [np.fromfile(path, dtype=np.uint8) for path in paths]
     pool = ThreadPoolExecutor(_num_threads(), thread_name_prefix="bench-decompress")
     size = shape.batch_size
@@ -119,8 +117,8 @@ def _limit_epoch(shape: Shape, paths: list[Path]) -> Epoch:
     return epoch
 
 
-def _table_of(files: OpenFiles, path: Path) -> ChunkTable:
-    table = files.table(path, f"{names.FIELDS_GROUP}/{SAMPLE}")
+def _table_of(path: Path) -> ChunkTable:
+    table = ChunkTables().table(path, f"{names.FIELDS_GROUP}/{SAMPLE}")
     if table is None:
         raise UserError(
             f"This build of hdf5plugin keeps its functions to itself, so that only HDF5 can read "

@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 from headrace.cli.app import build
 from headrace.errors import StorageFullError, StoreError, UnknownNameError
 from headrace.shards import copies
-from headrace.shards.summary import summarise
-from headrace.shards.verify import verify_dataset
+from headrace.shards.inspection import summarise, verify_dataset
 from headrace.storage import s3_errors
 from headrace.storage.manifest import read_manifest
 from headrace.storage.store import Store, open_store

@@ -23,8 +23,7 @@ from headrace.storage.seal import is_sealed
 from headrace.storage.store import is_remote
 
 if TYPE_CHECKING:
-    from headrace.shards.summary import DatasetSummary, ShardSummary
-    from headrace.shards.verify import Finding
+    from headrace.shards.inspection import DatasetSummary, Finding, ShardSummary
 
 _EXIT_DAMAGED = 1
 _NUM_SHOWN = 20
@@ -65,7 +64,7 @@ def inspect(
 
         headrace inspect DATASET --json
     """
-    from headrace.shards.summary import DatasetSummary, summarise  # h5py takes half a second
+    from headrace.shards.inspection import DatasetSummary, summarise
 
     summary = summarise(path, _s3(site))
     if as_json:
@@ -93,7 +92,7 @@ def verify(
 
         headrace verify DATASET --json
     """
-    from headrace.shards.verify import verify_dataset  # h5py takes half a second
+    from headrace.shards.inspection import verify_dataset
 
     options = _s3(site)
     location = path if is_remote(path) else str(Path(path).expanduser().absolute())

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.shards import format as names
-from headrace.shards.chunks import OpenFiles
-from headrace.shards.format import MEND, Ragged
-from headrace.shards.mapped import MappedShards, Row
+from headrace.shards.chunks import ChunkTables, read_rows
+from headrace.shards.format import MEND
+from headrace.shards.mapped import MappedShards
 from headrace.shards.places import ShardPlaces, ShardSource
 from headrace.shards.reader import ShardReader
 from headrace.storage.manifest import FieldInfo, read_manifest
@@ -26,7 +26,10 @@ class ShardedDataset:
     """Samples of one split over all its shards.
 
     Opens a shard when a sample of it is first asked for. Safe to use before and after a fork, to
-    send to another process, and from threads.
+    send to another process, and from threads. `indices` are always places in the split,
+    `(n,) int64`, in any order, repeats allowed. Methods that take them raise an `IndexError` for
+    one outside the split, and a `ShardError` when a shard is damaged or the field is of another
+    layout.
 
     Args:
         folder: Folder with `manifest.json`; a staged copy will do.
@@ -54,7 +57,7 @@ class ShardedDataset:
         self.places = ShardPlaces(self.folder, self.shards, source, self._moved)
         paths = [self.places.path(number) for number in range(len(self.shards))]
         self._mapped = MappedShards(split, self.shards, paths)
-        self._files = OpenFiles()
+        self._chunks = ChunkTables()
 
     def __len__(self) -> int:
         return len(self._mapped)
@@ -76,11 +79,7 @@ class ShardedDataset:
         return _SAMPLE_ID if name == names.SAMPLE_ID else self.manifest.field(name)
 
     def shard_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the shard of each sample, `(n,) int64`.
-
-        Raises:
-            IndexError: An index is outside the split.
-        """
+        """Number of the shard of each sample, `(n,) int64`."""
         return self._mapped.shard_of(indices)
 
     def table(self, field: str, shard_of: NDArray[np.int64]) -> NDArray[Any] | None:
@@ -92,28 +91,15 @@ class ShardedDataset:
 
         Returns:
             The numbers; None when they are too many.
-
-        Raises:
-            ShardError: A shard is damaged.
         """
         return self._mapped.table(_key(field), _row(self.field(field)), shard_of)
 
     def rows(
         self, field: str, indices: NDArray[np.int64], shard_of: NDArray[np.int64] | None = None
     ) -> NDArray[np.int64]:
-        """First byte in `memory` of samples of an uncompressed fixed field; valid in `holding`.
+        """First byte in `memory` of samples of an uncompressed fixed field, `(n,) int64`.
 
-        Args:
-            field: Name of the field, or `sample_id`.
-            indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
-            shard_of: Shard of each, when it is known.
-
-        Returns:
-            `(n,) int64`.
-
-        Raises:
-            ShardError: The field is ragged or compressed, or a shard is damaged.
-            IndexError: An index is outside the split.
+        Valid in `holding`. `shard_of` is the shard of each, when it is known.
         """
         info = self.field(field)
         if info.layout != "fixed" or info.codec != "none":
@@ -125,23 +111,16 @@ class ShardedDataset:
     def gather(
         self, field: str, indices: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Samples of a fixed field in the order asked for.
+        """Samples of a fixed field in the order asked for, `(n, *shape)` of the field's dtype.
 
         Args:
             field: Name of a field of fixed shape, or `sample_id`.
-            indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
+            indices: Which.
             out: Array `(n, *shape)` to fill; default is a new one.
-
-        Returns:
-            `(n, *shape)` of the field's dtype.
-
-        Raises:
-            ShardError: The field is ragged, or a shard is damaged.
-            IndexError: An index is outside the split.
         """
         info = self.field(field)
         if info.layout != "fixed":
-            raise ShardError(f"Field '{field}' is ragged", "Use `gather_ragged`.")
+            raise ShardError(f"Field '{field}' is ragged", "Use `items`.")
         if out is None:
             out = np.empty((len(indices), *info.shape), dtype=info.dtype)
         with self.holding(indices):
@@ -157,56 +136,22 @@ class ShardedDataset:
         return out
 
     def items(self, field: str, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Bytes of samples of a ragged field, as views that are only valid inside `holding`.
-
-        Args:
-            field: Name of a ragged field.
-            indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
-
-        Raises:
-            ShardError: The field is of fixed shape, or a shard is damaged.
-            IndexError: An index is outside the split.
-        """
+        """Bytes of samples of a ragged field, as views that are only valid inside `holding`."""
         if self.field(field).layout != "ragged":
             raise ShardError(f"Field '{field}' is of fixed shape", "Use `gather`.")
-        spans = self._numbers(f"{_key(field)}/{names.OFFSETS}", Row(dtype="int64"), indices, 2)
+        spans = self._numbers(f"{_key(field)}/{names.OFFSETS}", np.dtype("int64"), indices, 2)
         shard_of = self._mapped.shard_of(indices)
         spans += self._mapped.data_starts(_key(field), shard_of)[:, None]
         memory = self.memory
         return [memory[start:stop] for start, stop in spans.tolist()]
 
     def shapes(self, field: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Shapes of samples of a ragged field of arrays, `(n, ndim) int64`; valid in `holding`.
-
-        Raises:
-            ShardError: The field has no shapes, or a shard is damaged.
-        """
+        """Shapes of samples of a ragged field of arrays, `(n, ndim) int64`; valid in `holding`."""
         axes = self.field(field).ndim
         if axes is None:
             raise ShardError(f"Field '{field}' has no shapes")
-        row = Row(dtype="int64", shape=(axes,))
+        row = np.dtype(("int64", (axes,)))
         return self._numbers(f"{_key(field)}/{names.SHAPES}", row, indices, axes)
-
-    def gather_ragged(self, field: str, indices: NDArray[np.int64]) -> Ragged:
-        """Samples of a ragged field in the order asked for.
-
-        Args:
-            field: Name of a ragged field.
-            indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
-
-        Returns:
-            `data (num_bytes,) uint8` and `offsets (n + 1,) int64`.
-
-        Raises:
-            ShardError: The field is of fixed shape, or a shard is damaged.
-            IndexError: An index is outside the split.
-        """
-        with self.holding(indices):
-            items = self.items(field, indices)
-            data = np.concatenate(items) if items else np.empty(0, dtype=np.uint8)
-        offsets = np.zeros(len(items) + 1, dtype=np.int64)
-        np.cumsum([len(item) for item in items], out=offsets[1:])
-        return Ragged(data=data, offsets=offsets)
 
     def sources(self, indices: NDArray[np.int64]) -> list[str]:
         """Source paths of samples, relative to the folder they were packed from."""
@@ -219,12 +164,9 @@ class ShardedDataset:
         return found
 
     def checksums(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Checksums that samples were packed with, `(n,) uint64`; valid in `holding`.
-
-        Raises:
-            ShardError: A shard has none, or is damaged.
-        """
-        return self._numbers(names.CHECKSUM, Row(dtype="uint64"), indices, 1)[:, 0].view(np.uint64)
+        """Checksums that samples were packed with, `(n,) uint64`; valid in `holding`."""
+        row = np.dtype("uint64")
+        return self._numbers(names.CHECKSUM, row, indices, 1)[:, 0].view(np.uint64)
 
     def shards_with(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers of the shards that hold samples, `(num_shards,) int64`, sorted."""
@@ -249,9 +191,9 @@ class ShardedDataset:
     ) -> None:
         """Rows of a compressed array of a shard into an array, at some positions."""
         out, positions = target
-        table = self._files.table(reader.path, key)
+        table = self._chunks.table(reader.path, key)
         if table is None:
-            out[positions] = self._files.rows(reader.path, key, local)
+            out[positions] = read_rows(reader.path, key, local)
         else:
             table.fill(reader.mapped(), local, out, positions)
 
@@ -259,10 +201,10 @@ class ShardedDataset:
         """Read a shard from another path from now on; nobody reads it at the moment."""
         before = self._mapped.move(number, path or self.folder / self.shards[number].file)
         if before is not None:
-            self._files.close(before)
+            self._chunks.forget(before)
 
     def _numbers(
-        self, key: str, row: Row, indices: NDArray[np.int64], width: int
+        self, key: str, row: np.dtype[Any], indices: NDArray[np.int64], width: int
     ) -> NDArray[np.int64]:
         """Whole numbers from the beginning of a row on, `(n, width) int64`."""
         if width == 0:
@@ -276,8 +218,8 @@ def _key(field: str) -> str:
     return field if field == names.SAMPLE_ID else f"{names.FIELDS_GROUP}/{field}"
 
 
-def _row(info: FieldInfo) -> Row:
-    return Row(dtype=info.dtype, shape=info.shape)
+def _row(info: FieldInfo) -> np.dtype[Any]:
+    return np.dtype((info.dtype, info.shape))
 
 
 def check_samples(dataset: ShardedDataset, indices: NDArray[np.int64]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,20 +63,6 @@ def most_bytes(stored_bytes: int) -> int:
     The ratio is the highest that deflate reaches.
     """
     return _SMALL_BYTES + _MOST_RATIO * stored_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ragged:
-    """Samples of varying length, one after the other."""
-
-    data: NDArray[np.uint8]
-    """All bytes, `(num_bytes,) uint8`."""
-    offsets: NDArray[np.int64]
-    """Sample `i` is `data[offsets[i]:offsets[i + 1]]`; `(num_samples + 1,) int64`."""
-
-    def item(self, index: int) -> bytes:
-        """Bytes of one sample."""
-        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
 
 def is_of_numbers(dtype: np.dtype[Any]) -> bool:

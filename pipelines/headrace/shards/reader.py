@@ -1,37 +1,83 @@
-"""Reads one shard by mapping it into memory; HDF5 only tells where the arrays lie.
+"""Reads one shard by mapping it into memory; HDF5 only tells where its arrays lie.
 
-A reader that is pickled carries no open file.
+The file is opened with HDF5 once, without a lock, and closed again before the first sample is read.
+So no HDF5 state of mapped arrays crosses a fork.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError, nearest
 from headrace.shards import format as names
-from headrace.shards.chunks import OpenFiles
-from headrace.shards.format import MEND, Ragged
-from headrace.shards.layout import ArrayPlace, ShardLayout, read_layout
+from headrace.shards.chunks import read_rows
+from headrace.shards.format import MEND
 from headrace.shards.region import Region
+
+_MOST_GROUPS = 4  # in one another
+_DAMAGE = (OSError, LookupError, RuntimeError, TypeError, ValueError, OverflowError, MemoryError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayPlace:
+    """Where an array lies in the file."""
+
+    dtype: str
+    """NumPy dtype with byte order, as in `<f4`."""
+    shape: tuple[int, ...]
+    """Shape of the whole array."""
+    offset: int
+    """First byte in the file; 0 for an array in chunks."""
+    chunk_rows: int = 0
+    """Rows in a compressed chunk; 0 when the array lies in one piece and can be mapped."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the array."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardLayout:
+    """What a shard holds, and where."""
+
+    split: str
+    """Split of all samples."""
+    num_samples: int
+    """Samples in the shard."""
+    num_bytes: int
+    """Size of the file."""
+    arrays: dict[str, ArrayPlace]
+    """Every array by its HDF5 path, as in `fields/image` or `source/offsets`."""
+
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields, sorted."""
+        prefix = names.FIELDS_GROUP + "/"
+        parts = [key.removeprefix(prefix) for key in self.arrays if key.startswith(prefix)]
+        return tuple(sorted({part.split("/")[0] for part in parts}))
+
+    def is_ragged(self, name: str) -> bool:
+        """Whether a field has samples of varying length."""
+        return f"{names.FIELDS_GROUP}/{name}/{names.DATA}" in self.arrays
 
 
 class ShardReader:
-    """Arrays of one shard, mapped read-only.
+    """Arrays of one shard, mapped read-only on first use.
 
-    Safe to use before and after a fork, to send to another process, and from threads.
+    Safe to use before and after a fork, to send to another process, and from threads. All methods
+    raise a `ShardError` when the file is missing, truncated or damaged, or holds no such array.
 
     Args:
         path: The shard file.
         region: Where to map it; default is a region of its own.
         slot: Slot of the region.
-
-    Raises:
-        ShardError: On first use, when the file is missing, truncated or damaged.
     """
 
     def __init__(self, path: Path, region: Region | None = None, slot: int = 0) -> None:
@@ -62,28 +108,14 @@ class ShardReader:
         return self.array(names.SAMPLE_ID)
 
     def fixed(self, name: str) -> NDArray[Any]:
-        """A field of fixed shape, `(num_samples, *shape)`, read-only.
-
-        It is mapped when it lies in one piece, else decompressed as a whole.
-
-        Raises:
-            ShardError: There is no such field of fixed shape.
-        """
+        """A field of fixed shape, `(num_samples, *shape)`: mapped, or decompressed as a whole."""
         key = f"{names.FIELDS_GROUP}/{name}"
         if not self.place(key).chunk_rows:
             return self.array(key)
-        with OpenFiles(1) as files:
-            return files.rows(self.path, key, np.arange(self.num_samples))
+        return read_rows(self.path, key, np.arange(self.num_samples))
 
     def ragged(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """A field of varying length.
-
-        Returns:
-            `data (num_bytes,) uint8` and `offsets (num_samples + 1,) int64`, mapped read-only.
-
-        Raises:
-            ShardError: There is no such field of varying length.
-        """
+        """`data (num_bytes,) uint8`, `offsets (num_samples + 1,) int64` of a ragged field."""
         prefix = f"{names.FIELDS_GROUP}/{name}/"
         return self.array(prefix + names.DATA), self.array(prefix + names.OFFSETS)
 
@@ -96,15 +128,10 @@ class ShardReader:
         """Source paths of the samples at these places in the shard."""
         data = self.array(f"{names.SOURCE}/{names.DATA}")
         offsets = self.array(f"{names.SOURCE}/{names.OFFSETS}")
-        ragged = Ragged(data=data, offsets=offsets)
-        return [ragged.item(int(index)).decode() for index in indices]
+        return [data[offsets[at] : offsets[at + 1]].tobytes().decode() for at in indices]
 
     def place(self, key: str) -> ArrayPlace:
-        """Where an array lies, by its HDF5 path.
-
-        Raises:
-            ShardError: There is no such array.
-        """
+        """Where an array lies, by its HDF5 path."""
         place = self.layout.arrays.get(key)
         if place is None:
             name = key.removeprefix(names.FIELDS_GROUP + "/")
@@ -115,11 +142,7 @@ class ShardReader:
         return place
 
     def check_offsets(self, group: str) -> None:
-        """Make sure that the offsets of a ragged group, as `fields/image`, fit its data.
-
-        Raises:
-            ShardError: They do not.
-        """
+        """Make sure that the offsets of a ragged group, as `fields/image`, fit its data."""
         data, offsets = self.place(f"{group}/{names.DATA}"), self.array(f"{group}/{names.OFFSETS}")
         fit = offsets[0] == 0 and offsets[-1] == data.num_bytes and (np.diff(offsets) >= 0).all()
         if offsets.dtype != np.dtype("<i8") or not fit:
@@ -129,11 +152,7 @@ class ShardReader:
             )
 
     def mapped(self) -> NDArray[np.uint8]:
-        """The whole file, `(num_bytes,) uint8`, mapped read-only.
-
-        Raises:
-            ShardError: It is missing, or has another size than it should have.
-        """
+        """The whole file, `(num_bytes,) uint8`, mapped read-only."""
         if self._map is None:
             if self._region is None:
                 self._region, self._slot = Region([self.layout.num_bytes]), 0
@@ -141,13 +160,89 @@ class ShardReader:
         return self._map
 
     def array(self, key: str) -> NDArray[Any]:
-        """An array that is not compressed, by its HDF5 path, mapped read-only.
-
-        Raises:
-            ShardError: There is no such array.
-        """
+        """An array that is not compressed, by its HDF5 path, mapped read-only."""
         place = self.place(key)
         if place.num_bytes == 0:
             return np.empty(place.shape, dtype=place.dtype)
         part = self.mapped()[place.offset : place.offset + place.num_bytes]
         return part.view(place.dtype).reshape(place.shape)
+
+
+def read_layout(path: Path) -> ShardLayout:
+    """Read where the arrays of a shard lie.
+
+    Raises:
+        ShardError: The file is missing, truncated, damaged, or no shard of this format.
+    """
+    try:
+        # through a Python file: HDF5 neither locks it nor knows it from other openings of it
+        with path.open("rb") as stream, h5py.File(stream, "r") as file:
+            layout = _layout(path, file, path.stat().st_size)
+    except FileNotFoundError:
+        raise ShardError(f"The shard {path} is missing", MEND) from None
+    except _DAMAGE as error:
+        if isinstance(error, OSError) and error.errno is not None:  # HDF5's own have none
+            raise ShardError(f"The shard {path} cannot be read: {error.strerror}") from error
+        raise ShardError(f"The shard {path} is truncated or damaged: {error}", MEND) from error
+    _check_places(path, layout)
+    return layout
+
+
+def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
+    version = file.attrs.get(names.FORMAT_ATTRIBUTE)
+    if version is None:
+        raise ShardError(f"{path} is an HDF5 file, but no headrace shard")
+    if int(version) > names.SHARD_FORMAT:
+        raise ShardError(
+            f"{path} has shard format {int(version)}; this release reads up to "
+            f"{names.SHARD_FORMAT}",
+            "Upgrade headrace.",
+        )
+    arrays = {key: _place(path, key, item) for key, item in _datasets(file)}
+    if arrays[names.SAMPLE_ID].chunk_rows:  # so that there are no more samples than bytes
+        raise ValueError(f"'{names.SAMPLE_ID}' does not lie in one piece")
+    return ShardLayout(
+        split=str(file.attrs[names.SPLIT_ATTRIBUTE]),
+        num_samples=arrays[names.SAMPLE_ID].shape[0],
+        num_bytes=num_bytes,
+        arrays=arrays,
+    )
+
+
+def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key in group:
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise TypeError(f"'{prefix}{key}' is a link to elsewhere")
+        item = group[key]
+        if isinstance(item, h5py.Group):
+            if prefix.count("/") >= _MOST_GROUPS:
+                raise ValueError(f"'{prefix}{key}' lies too deep")
+            yield from _datasets(item, f"{prefix}{key}/")
+        else:
+            yield prefix + key, item
+
+
+def _place(path: Path, key: str, item: object) -> ArrayPlace:
+    if not isinstance(item, h5py.Dataset):
+        raise ShardError(f"The shard {path} is damaged: '{key}' is no array", MEND)
+    dtype, shape = item.dtype.str, tuple(item.shape)
+    if item.chunks is not None:
+        return ArrayPlace(dtype=dtype, shape=shape, offset=0, chunk_rows=item.chunks[0])
+    offset = item.id.get_offset()
+    if offset is None and item.size:
+        raise ShardError(f"{path}: '{key}' is not stored in one piece and cannot be mapped")
+    return ArrayPlace(dtype=dtype, shape=shape, offset=offset or 0)
+
+
+def _check_places(path: Path, layout: ShardLayout) -> None:
+    for key, place in layout.arrays.items():
+        if not place.chunk_rows and place.offset + place.num_bytes > layout.num_bytes:
+            raise ShardError(f"The shard {path} is truncated: '{key}' ends behind the file", MEND)
+        is_data = key.endswith("/" + names.DATA)
+        expected = layout.num_samples + int(key.endswith("/" + names.OFFSETS))
+        if not is_data and (not place.shape or place.shape[0] != expected):
+            raise ShardError(
+                f"The shard {path} is damaged: '{key}' has shape {place.shape} "
+                f"for {layout.num_samples} samples",
+                MEND,
+            )

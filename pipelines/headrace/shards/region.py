@@ -65,10 +65,7 @@ class Region:
         self.__init__(state["sizes"])  # type: ignore[misc]
 
     def map(self, slot: int, path: Path) -> NDArray[np.uint8]:
-        """Map a file into its slot, in place of what was there.
-
-        Returns:
-            The file, `(num_bytes,) uint8`, read-only.
+        """Map a file into its slot, in place of what was there; `(num_bytes,) uint8`, read-only.
 
         Raises:
             ShardError: The file is missing, has another size, or cannot be mapped.
@@ -114,20 +111,22 @@ class _Reserved:
 
     def window(self, start: int, num_bytes: int, *, read_only: bool) -> NDArray[np.uint8]:
         """Part of the reservation as an array, which keeps it alive."""
-        return np.asarray(_Window(self, start, num_bytes, read_only=read_only))
+        window = _Window()
+        window.memory = self
+        window.__array_interface__ = {
+            "version": 3,
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (self.address + start, read_only),
+        }
+        return np.asarray(window)
 
 
 class _Window:
     """What NumPy makes an array of."""
 
-    def __init__(self, memory: _Reserved, start: int, num_bytes: int, *, read_only: bool) -> None:
-        self._memory = memory
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (num_bytes,),
-            "typestr": "|u1",
-            "data": (memory.address + start, read_only),
-        }
+    memory: _Reserved
+    __array_interface__: dict[str, object]
 
 
 def _reserve(address: int | None, num_bytes: int, flags: int) -> int:

@@ -22,7 +22,7 @@ from headrace.data.targets import Allowed
 from headrace.errors import DataError, ShardError
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.verify import verify_dataset
+from headrace.shards.inspection import verify_dataset
 from headrace.shards.writer import ShardWriter
 from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
 from support.shards import reseal, write_dataset, write_identified

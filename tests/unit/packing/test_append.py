@@ -12,7 +12,7 @@ from tests.unit.packing.conftest import write_image
 from headrace.errors import DataError, RecipeError
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.verify import verify_dataset
+from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
 from headrace.storage.manifest import Manifest, parse_manifest, read_manifest
 

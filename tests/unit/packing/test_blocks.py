@@ -13,7 +13,7 @@ from headrace.packing.packed import PackedShard, ShardTask
 from headrace.packing.slots import Slots
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.verify import verify_dataset
+from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
 from headrace.storage.manifest import read_manifest
 

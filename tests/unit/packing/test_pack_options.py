@@ -18,7 +18,7 @@ from headrace.errors import DataError, RecipeError
 from headrace.packing.resample import resampled
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.verify import verify_dataset
+from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
 from headrace.storage.manifest import Manifest, read_manifest
 

@@ -26,7 +26,7 @@ from headrace.errors import (
 from headrace.packing import pack_shard as worker
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.verify import verify_dataset
+from headrace.shards.inspection import verify_dataset
 from headrace.shards.writer import ShardBuilder
 from headrace.steps.context import StepContext
 from headrace.storage.manifest import Manifest, read_manifest

@@ -30,7 +30,7 @@ import random, sys
 from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.shards.foreign import ForeignFile
-from headrace.shards.layout import read_layout
+from headrace.shards.reader import read_layout
 
 content, path = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
 generator, refused = random.Random(int(sys.argv[3])), 0

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tests.unit.shards.conftest import write_dataset
 
-from headrace.shards.chunks import OpenFiles
+from headrace.shards.chunks import read_rows
 from headrace.shards.foreign import ForeignFile
-from headrace.shards.layout import read_layout
+from headrace.shards.reader import read_layout
 from headrace.storage.manifest import read_manifest
 
 VALUES = np.arange(12).reshape(6, 2)
@@ -38,7 +38,7 @@ def locked(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_rows_of_a_shard_are_read_without_a_lock(locked: Path) -> None:
-    rows = OpenFiles().rows(locked, "x", np.array([4, 1]))
+    rows = read_rows(locked, "x", np.array([4, 1]))
     assert np.array_equal(rows, VALUES[[4, 1]])
 
 

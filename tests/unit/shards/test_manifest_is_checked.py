@@ -18,7 +18,7 @@ from headrace.cli import datasets
 from headrace.errors import HeadraceError, ManifestError
 from headrace.recipe.site import Tier
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.verify import verify_dataset
+from headrace.shards.inspection import verify_dataset
 from headrace.storage.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from headrace.storage.staged import ensure_staged
 from support.shards import write_identified

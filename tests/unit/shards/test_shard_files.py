@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ShardError, StorageFullError
-from headrace.shards.layout import read_layout
-from headrace.shards.reader import ShardReader
+from headrace.shards.reader import ShardReader, read_layout
 from headrace.shards.writer import ShardWriter, remove_temporary
 
 IMAGES = np.arange(5 * 3 * 4, dtype=np.uint8).reshape(5, 3, 4)

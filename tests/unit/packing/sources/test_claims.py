@@ -17,7 +17,7 @@ from headrace.errors import DataError, ShardError
 from headrace.packing.sources.access import Access
 from headrace.packing.sources.open import open_source
 from headrace.recipe.dataset import DatasetSpec
-from headrace.shards.layout import read_layout
+from headrace.shards.reader import read_layout
 
 ROOM = 64 * 2**20
 ROWS = 2**40

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.shards import search
-from headrace.shards.search import ShardSearch
+from headrace.shards import mapped
+from headrace.shards.mapped import ShardSearch
 
 sizes_of_shards = st.lists(st.integers(0, 40), min_size=0, max_size=12)
 
@@ -17,7 +17,7 @@ sizes_of_shards = st.lists(st.integers(0, 40), min_size=0, max_size=12)
 @given(sizes=sizes_of_shards, most=st.sampled_from([2, 2**20]))
 def test_every_sample_is_found_in_its_shard(sizes: list[int], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "_MAX_SPANS", most)
+        patch.setattr(mapped, "_MAX_SPANS", most)
         found = ShardSearch(np.cumsum(sizes, dtype=np.int64))(np.arange(sum(sizes)))
     assert found.tolist() == np.repeat(np.arange(len(sizes)), sizes).tolist()
 

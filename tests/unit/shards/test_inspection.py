@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import datasets
 from headrace.errors import ManifestError, UnknownNameError
-from headrace.shards.summary import DatasetSummary, ShardSummary, summarise
-from headrace.shards.verify import verify_dataset
+from headrace.shards.inspection import DatasetSummary, ShardSummary, summarise, verify_dataset
 from headrace.storage.manifest import read_manifest
 from support.shards import reseal
 

@@ -1,0 +1,298 @@
+"""What a dataset or a shard holds, and whether it is what its manifest says."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DataError, StoreMissingError, UnknownNameError
+from headrace.recipe.site import StoreOptions
+from headrace.record import Record
+from headrace.shards import format as names
+from headrace.shards.copies import Copies, Tick, copies_of
+from headrace.shards.reader import ShardLayout, ShardReader, read_layout
+from headrace.storage.manifest import FILE_NAME, FieldInfo, Manifest, ShardInfo, read_manifest
+from headrace.storage.packed import read_manifest_at
+from headrace.storage.store import is_remote, open_store
+
+_SUFFIX = ".h5"  # of the names of shards
+_VALID = "Give the folder of a dataset, or a shard file."
+
+
+class ArraySummary(Record):
+    """One array of a shard."""
+
+    name: str
+    """Path in the HDF5 file."""
+    dtype: str
+    """NumPy dtype."""
+    shape: tuple[int, ...]
+    """Shape of the whole array."""
+    offset: int
+    """First byte in the file."""
+    num_bytes: int
+    """Bytes."""
+
+
+class ShardSummary(Record):
+    """What one shard file holds."""
+
+    kind: Literal["shard"] = "shard"
+    """Tells it from a dataset."""
+    path: str
+    """The file."""
+    split: str
+    """Split of all samples."""
+    num_samples: int
+    """Samples."""
+    num_bytes: int
+    """Size of the file."""
+    arrays: tuple[ArraySummary, ...]
+    """All arrays, fields first."""
+
+
+class DatasetSummary(Record):
+    """What a dataset holds."""
+
+    kind: Literal["dataset"] = "dataset"
+    """Tells it from a shard."""
+    path: str
+    """The folder or URL."""
+    num_samples: int
+    """Samples in all splits."""
+    num_bytes: int
+    """Bytes of all shards."""
+    missing: tuple[str, ...]
+    """Shards that are not there with their size."""
+    manifest: Manifest
+    """The manifest."""
+
+
+def summarise(
+    location: Path | str, options: StoreOptions | None = None
+) -> DatasetSummary | ShardSummary:
+    """Summary of a dataset's folder or URL, of its `manifest.json`, or of a shard.
+
+    Raises:
+        UnknownNameError: There is nothing there, or something else.
+        ManifestError: The folder is no dataset.
+        ShardError: The file is no shard, or a damaged one.
+        StoreError: The store kept failing.
+    """
+    if is_remote(str(location)):
+        return _remote(str(location).rstrip("/"), options)
+    path = Path(location).expanduser().absolute()
+    if not path.exists():
+        raise UnknownNameError(f"{path} does not exist", _VALID)
+    if path.is_file() and path.name != FILE_NAME:
+        if path.suffix != _SUFFIX:
+            raise UnknownNameError(f"{path} is no shard, whose name ends with {_SUFFIX}", _VALID)
+        return _of_shard(str(path), read_layout(path))
+    folder = path.parent if path.is_file() else path
+    manifest = read_manifest(folder)
+    sizes = {shard.file: _size(folder / shard.file) for shard in manifest.shards}
+    return _of_dataset(str(folder), manifest, sizes)
+
+
+def _remote(url: str, options: StoreOptions | None) -> DatasetSummary | ShardSummary:
+    place, _, name = url.rpartition("/")
+    if not name.endswith(_SUFFIX):
+        location = place if name == FILE_NAME else url
+        manifest = read_manifest_at(location, options)
+        files = open_store(location, options).list_files()
+        return _of_dataset(location, manifest, {file.path: file.num_bytes for file in files})
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        try:
+            open_store(place, options).download(name, Path(folder, name))
+        except StoreMissingError as error:
+            raise UnknownNameError(
+                f"{url} does not exist", "Give the URL of a dataset, or of a shard file."
+            ) from error
+        return _of_shard(url, read_layout(Path(folder, name)))
+
+
+def _of_dataset(
+    location: str, manifest: Manifest, sizes: Mapping[str, int | None]
+) -> DatasetSummary:
+    missing = [shard.file for shard in manifest.shards if sizes.get(shard.file) != shard.num_bytes]
+    return DatasetSummary(
+        path=location,
+        num_samples=manifest.num_samples,
+        num_bytes=manifest.num_bytes,
+        missing=tuple(missing),
+        manifest=manifest,
+    )
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _of_shard(location: str, layout: ShardLayout) -> ShardSummary:
+    fields_first = sorted(
+        layout.arrays, key=lambda key: (not key.startswith(names.FIELDS_GROUP), key)
+    )
+    arrays = [
+        ArraySummary(
+            name=key,
+            dtype=place.dtype,
+            shape=place.shape,
+            offset=place.offset,
+            num_bytes=place.num_bytes,
+        )
+        for key, place in ((key, layout.arrays[key]) for key in fields_first)
+    ]
+    return ShardSummary(
+        path=location,
+        split=layout.split,
+        num_samples=layout.num_samples,
+        num_bytes=layout.num_bytes,
+        arrays=tuple(arrays),
+    )
+
+
+class Finding(Record):
+    """Something wrong with a shard."""
+
+    file: str
+    """The shard, relative to the dataset's folder."""
+    split: str
+    """Its split."""
+    first_sample: int
+    """Place in the split of its first sample."""
+    last_sample: int
+    """Place in the split of its last sample."""
+    problem: str
+    """What is wrong."""
+
+
+def verify_dataset(
+    location: Path | str, tick: Tick | None = None, options: StoreOptions | None = None
+) -> tuple[Finding, ...]:
+    """Check every shard: size, checksum, structure, labels, and that sample ids are unique.
+
+    Args:
+        location: Folder or URL with `manifest.json`; a staged copy will do.
+        tick: Called with the bytes of every chunk that was read; may raise to stop.
+        options: How to reach the store.
+
+    Raises:
+        ManifestError: There is no dataset, or its manifest is damaged.
+        StoreError: The store kept failing.
+        StorageFullError: There is no room for one shard out of the store.
+    """
+    manifest = read_manifest_at(str(location), options)
+    findings: list[Finding] = []
+    ids = _Ids()
+    next_place = dict.fromkeys(manifest.splits, 0)
+    with copies_of(str(location), options) as copies:
+        for shard in manifest.shards:
+            first = next_place.get(shard.split, 0)
+            next_place[shard.split] = first + shard.num_samples
+            findings += [
+                Finding(
+                    file=shard.file,
+                    split=shard.split,
+                    first_sample=first,
+                    last_sample=first + shard.num_samples - 1,
+                    problem=problem,
+                )
+                for problem in _problems(copies, manifest, shard, ids, tick)
+            ]
+    return tuple(findings)
+
+
+class _Ids:
+    """Sample ids of the shards so far."""
+
+    def __init__(self) -> None:
+        self._seen: list[NDArray[np.int64]] = []
+        self._largest = -1
+
+    def add(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Add the ids of a shard; gives those that occurred before, in it or in another shard."""
+        unique, counts = np.unique(ids, return_counts=True)
+        repeated = unique[counts > 1]
+        if len(unique) and unique[0] <= self._largest:  # ids grow from shard to shard
+            repeated = np.union1d(repeated, np.intersect1d(unique, np.concatenate(self._seen)))
+        self._seen.append(unique)
+        self._largest = max(self._largest, int(unique[-1]) if len(unique) else -1)
+        return repeated
+
+
+def _problems(
+    copies: Copies, manifest: Manifest, shard: ShardInfo, ids: _Ids, tick: Tick | None
+) -> Iterator[str]:
+    num_bytes = copies.num_bytes(shard)
+    if num_bytes is None:
+        yield "the file is missing"
+        return
+    if num_bytes != shard.num_bytes:
+        yield f"the file has {num_bytes:,} bytes, not {shard.num_bytes:,}"
+        return
+    try:
+        copy = copies.read(shard, tick)
+        if copy.xxh3_128 == shard.xxh3_128:
+            yield from _structure(manifest, shard, ShardReader(copy.path), ids)
+        else:  # HDF5 is not asked about damaged files: it can hang on them
+            yield f"the checksum is {copy.xxh3_128}, not {shard.xxh3_128}"
+    except DataError as error:
+        yield error.what
+    except OSError as error:
+        yield f"it cannot be read: {error}"
+
+
+def _structure(
+    manifest: Manifest, shard: ShardInfo, reader: ShardReader, ids: _Ids
+) -> Iterator[str]:
+    layout = reader.layout
+    if layout.split != shard.split:
+        yield f"it belongs to split '{layout.split}', not '{shard.split}'"
+    if layout.num_samples != shard.num_samples:
+        yield f"it holds {layout.num_samples:,} samples, not {shard.num_samples:,}"
+    expected = sorted(info.name for info in manifest.fields)
+    if list(layout.field_names()) != expected:
+        yield f"it holds the fields {', '.join(layout.field_names())}, not {', '.join(expected)}"
+        return
+    for info in manifest.fields:
+        yield from _field_problems(manifest, reader, layout, info)
+    repeated = ids.add(reader.sample_id)
+    if len(repeated):
+        yield f"{len(repeated):,} sample ids occur more than once, as {repeated[0]}"
+
+
+def _field_problems(
+    manifest: Manifest, reader: ShardReader, layout: ShardLayout, info: FieldInfo
+) -> Iterator[str]:
+    if layout.is_ragged(info.name) != (info.layout == "ragged"):
+        yield f"'{info.name}' is not {info.layout}"
+        return
+    if info.layout == "ragged":
+        yield from _ragged_problems(reader, info)
+        return
+    values = reader.fixed(info.name)
+    if values.dtype != np.dtype(info.dtype) or values.shape[1:] != info.shape:
+        yield f"'{info.name}' is {values.dtype} {values.shape[1:]}, not {info.dtype} {info.shape}"
+    elif (
+        info.name == "label"
+        and manifest.classes
+        and ((values < 0) | (values >= len(manifest.classes))).any()
+    ):
+        yield f"a label is not one of the {len(manifest.classes)} classes"
+
+
+def _ragged_problems(reader: ShardReader, info: FieldInfo) -> Iterator[str]:
+    data, offsets = reader.ragged(info.name)
+    if offsets[0] != 0 or offsets[-1] != len(data) or (np.diff(offsets) < 0).any():
+        yield f"the offsets of '{info.name}' do not fit its data"
+    elif info.ndim is not None:
+        shapes = reader.shapes(info.name)
+        if shapes is None or shapes.shape[1:] != (info.ndim,):
+            yield f"'{info.name}' has no shapes of {info.ndim} axes"
+        elif (shapes.prod(axis=1) * np.dtype(info.dtype).itemsize != np.diff(offsets)).any():
+            yield f"the shapes of '{info.name}' do not fit its data"
