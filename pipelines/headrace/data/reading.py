@@ -16,7 +16,7 @@ from headrace.data.order import Indices
 from headrace.data.samples import Sample, SampleChain, SampleTransform
 from headrace.data.targets import Allowed, instantiate_all
 from headrace.errors import DataError
-from headrace.recipe.data import DataSpec
+from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset, check_samples
 from headrace.storage.manifest import FieldInfo
 
