@@ -12,7 +12,7 @@ import pytest
 import slurm_dev
 import yaml
 
-from headrace.batch.slurm_facts import parse_limit
+from headrace.batch.slurm_queues import parse_limit
 from headrace.control import leases
 from headrace.control.execute import execute
 from headrace.control.ledgers import open_ledger

@@ -17,8 +17,7 @@ from slurm_dev_daemons import Daemons
 from slurm_dev_files import Shape
 
 from headrace.batch.commands import LocalCommands
-from headrace.batch.nodelist import node_names
-from headrace.batch.slurm import Slurm
+from headrace.batch.slurm import Slurm, node_names
 from headrace.processes import die_with_parent
 from support.leftovers import MARK
 from support.waiting import wait_until

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.errors import BatchError
+
+_PREFIX = re.compile(
+    r"^(?:(?:q(?:sub|stat|del|select|acct|conf)|b(?:sub|jobs|kill|acct|queues|params)"
+    r"|s(?:batch|queue|cancel|acct|acctmgr|info)|slurm_\w+|condor_\w+|oar\w+)(?: error)?: )?"
+    r"(?:(?:error|ERROR): )?"
+)
+"""What commands put in front of their words: the name of the program, `error`."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,13 @@ class Answer:
     """Standard output."""
     error: str
     """Standard error."""
+
+    @property
+    def words(self) -> str:
+        """What users need of it when the command has failed, in one line; errors come first."""
+        lines = f"{self.error}\n{self.output}".splitlines()
+        told = dict.fromkeys(_PREFIX.sub("", line.strip()) for line in lines if line.strip())
+        return "; ".join(told) or f"exit code {self.code}"
 
 
 class Commands(Protocol):
@@ -58,11 +73,7 @@ class LocalCommands:
         self._without = frozenset(without)
 
     def run(self, command: Sequence[str], text: str = "") -> Answer:
-        """Run a command to its end; see `Commands.run`.
-
-        Raises:
-            BatchError: There is no such program.
-        """
+        """Run a command to its end; see `Commands.run`."""
         kept = {key: value for key, value in os.environ.items() if key not in self._without}
         try:
             ended = subprocess.run(
@@ -75,16 +86,12 @@ class LocalCommands:
                 check=False,
             )
         except subprocess.TimeoutExpired as late:
+            told = (late.stderr or b"").decode(errors="replace")  # bytes, in text mode too
             waited = f"{command[0]} gave no answer within {self._timeout_s:g} s"
-            return Answer(None, "", f"{waited}\n{_text(late.stderr)}".strip())
+            return Answer(None, "", f"{waited}\n{told}".strip())
         except OSError as error:
             raise BatchError(
                 f"{command[0]} cannot be run: {error.strerror or error}",
                 "Run headrace where the commands of the batch system are, and have them on PATH.",
             ) from error
         return Answer(ended.returncode, ended.stdout, ended.stderr)
-
-
-def _text(said: bytes | str | None) -> str:
-    """What a command that was given up had said by then."""
-    return said.decode(errors="replace") if isinstance(said, bytes) else said or ""

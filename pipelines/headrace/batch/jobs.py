@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 
 from pydantic import Field
 
@@ -14,8 +15,10 @@ from headrace.states import FailureClass
 JOB_STARTED = "HEADRACE_JOB_STARTED"
 """Environment variable of a job: when its script began, seconds since the epoch."""
 
-STARTED = f"export {JOB_STARTED}=$(date +%s)"
-"""First line of every job: the lease's time counts from here."""
+_MEMORY = re.compile(
+    r"^(?:slurmstepd|srun)\S*: .*(?:exceeded (?:\w+ )?memory limit|oom[-_ ]kill|out of memory).*$",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 class JobSpec(Record):
@@ -71,6 +74,11 @@ class JobSpec(Record):
     """Shell lines that run before the command."""
     epilogue: tuple[str, ...] = ()
     """Shell lines that run after the command, whether it failed or not."""
+
+    @property
+    def slots(self) -> int:
+        """CPUs of all nodes together."""
+        return self.nodes * self.cpus_per_node
 
 
 class JobState(str, Enum):
@@ -212,50 +220,67 @@ def view_of(status: JobStatus, system: str) -> JobView:
         why = f"{name} can never start: {status.reason}"
         return JobView(is_ended=True, why=why, failure_class=failure_class(status))
     if not status.state.is_final:
-        details = _colon([waits_for(status, system)])
-        return JobView(is_ended=False, why=f"{name} is {status.state.value}{details}")
+        words = waits_for(status, system)
+        return JobView(
+            is_ended=False, why=f"{name} is {status.state.value}{words and f': {words}'}"
+        )
     on = f" (on {', '.join(status.failed_nodes)})" if status.failed_nodes else ""
     return JobView(
         is_ended=True,
-        why=f"{name} ended: {status.state.value}{on}{_colon([status.reason])}",
+        why=f"{name} ended: {status.state.value}{on}{status.reason and f': {status.reason}'}",
         failure_class=failure_class(status),
         bad_nodes=status.failed_nodes,
     )
 
 
 def waits_for(status: JobStatus, system: str) -> str:
-    """What a job waits for, and until when: `Resources, expected 14:05 CET`.
+    """What a job waits for, and until when: `Resources, expected 14:05 CET`; never a guess."""
+    parts = [status.reason]
+    if status.state is JobState.PENDING and status.starts_at is not None:
+        parts.append(f"expected {_moment(status.starts_at, status.seen_at)}")
+    elif status.state is JobState.PENDING and status.reason:  # otherwise nobody was asked yet
+        parts.append(f"{system} gives no expected start")
+    return ", ".join(filter(None, parts))
 
-    Args:
-        status: What the batch system told.
-        system: Name of the batch system, for users.
-    """
-    return ", ".join(part for part in (status.reason, _start(status, system)) if part)
 
-
-def moment(at: float, now: float) -> str:
-    """A time for people, in the time zone of this process: `14:05 CET`, `Fri 2 Jan 14:05 CET`.
-
-    Args:
-        at: The time, seconds since the epoch.
-        now: The present; the day is left out when it is today.
-    """
+def _moment(at: float, now: float) -> str:
+    """A time in this process's time zone: `14:05 CET`, on another day `Fri 2 Jan 14:05 CET`."""
     local, today = time.localtime(at), time.localtime(now)
     day = "" if local[:3] == today[:3] else f"{time.strftime('%a', local)} {local.tm_mday} "
     month = f"{time.strftime('%b', local)} " if day else ""
     return f"{day}{month}{time.strftime('%H:%M %Z', local)}"
 
 
-def _start(status: JobStatus, system: str) -> str:
-    """When a waiting job is expected to start; never a guess."""
-    if status.state is not JobState.PENDING:
+def with_log(ended: JobStatus, log: str) -> JobStatus:
+    """A job that failed for lack of memory, where its state does not say so.
+
+    Slurm gives the state `OUT_OF_MEMORY` when its cgroup plugin has killed the batch step; where
+    another step was killed, or memory is polled for, the job has just failed.
+
+    Args:
+        ended: What books and queue say of the job.
+        log: The end of its log.
+    """
+    found = _MEMORY.findall(log)
+    if ended.state is not JobState.FAILED or not found:
+        return ended
+    return ended.model_copy(update={"state": JobState.OUT_OF_MEMORY, "reason": found[-1]})
+
+
+def queue_log(log: str) -> str:
+    """Where a batch system writes that can only do so when the job has ended.
+
+    Args:
+        log: The log of the job, which the job itself writes.
+    """
+    return f"{log}.queue"
+
+
+def end_of(log: Path, num_bytes: int) -> str:
+    """The last bytes of a log as text; empty when there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, 2) - num_bytes, 0))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
         return ""
-    if status.starts_at is not None:
-        return f"expected {moment(status.starts_at, status.seen_at)}"
-    # without a reason nobody has been asked yet
-    return f"{system} gives no expected start" if status.reason else ""
-
-
-def _colon(parts: Sequence[str]) -> str:
-    told = [part for part in parts if part]
-    return f": {', '.join(told)}" if told else ""

@@ -1,48 +1,40 @@
-"""OpenPBS and PBS Professional: job scripts as text, and their commands' answers as records.
+"""OpenPBS and PBS Professional: their commands' answers as records.
 
 Torque is not supported: it has no `select`, no JSON and no job history.
 
-Sources: the manual pages qsub(1B), qstat(1B), qselect(1B), qdel(1B), pbsdsh(1B) and
-pbs_job_attributes(7B) of OpenPBS 20 and later; exit codes of jobs from its `job.h`.
+Sources: the manual pages qsub(1B), qstat(1B), qselect(1B), qdel(1B), pbsdsh(1B),
+pbs_job_attributes(7B), pbs_queue_attributes(7B) and pbs_server_attributes(7B) of OpenPBS 20 and
+later; exit codes of jobs from its `job.h`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
 
-from headrace.batch.commands import Answer
-from headrace.batch.job_log import queue_log
-from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.pbs_queues import longest_job_s
-from headrace.batch.refusals import Refusals
-from headrace.batch.scripts import (
-    clock,
-    first_words,
-    mebibytes,
-    script,
-    with_quotes,
+from headrace.batch.findings import (
+    Finding,
+    QueueFacts,
+    chosen,
+    clock_s,
+    judge_queue,
+    longest_s,
+    ok,
+    warn,
 )
-from headrace.batch.system import BatchSystem
+from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
+from headrace.batch.system import BatchSystem, by_id, first_words
 from headrace.errors import BatchError
 from headrace.recipe.batch import Batch
 
 _STATES = {
-    "B": JobState.RUNNING,
-    "E": JobState.RUNNING,
-    "H": JobState.PENDING,
-    "Q": JobState.PENDING,
-    "R": JobState.RUNNING,
-    "S": JobState.RUNNING,
-    "T": JobState.PENDING,
-    "U": JobState.RUNNING,
-    "W": JobState.PENDING,
+    **dict.fromkeys("HQTW", JobState.PENDING),
+    **dict.fromkeys("BERSU", JobState.RUNNING),
 }
 """Source: qstat(1B), "job state"; F is told by how the job ended."""
 
@@ -56,150 +48,116 @@ _EXITS = {
 _TERMINATED = 91
 """Substate of a job that was deleted."""
 
-_GONE = re.compile(r"unknown job id|job has finished", re.IGNORECASE)
-
-_REFUSALS = Refusals(
-    system="PBS",
-    command="qsub",
-    unclear=re.compile(
-        r"cannot connect|connection refused|connection timed out|communication failure|timed? ?out"
-        r"|end of file|protocol|server_busy|server is busy|no valid response",
-        re.IGNORECASE,
-    ),
-    full=re.compile(r"would exceed .*limit", re.IGNORECASE),
-    hint="`qstat -Q` lists the queues.",
+_NO_HISTORY = (
+    "An ended job then counts as lost, whatever it died of: ask the administrators for "
+    "`job_history_enable`."
 )
-"""How qsub says no, such as "would exceed queue's per-user limit"."""
+
+Attributes = Mapping[str, Any]
+"""Attributes of a job, a queue or the server, from the JSON of `qstat`."""
 
 
 class Pbs(BatchSystem):
     """PBS through its commands."""
 
     name = "PBS"
+    template = "pbs"
     config_variable = "PBS_CONF_FILE"
     job_variable = "PBS_JOBID"
     job_variables = ("PBS_JOB", "PBS_NODE", "PBS_TASK", "PBS_O_")
     show = "qstat -x -f"
     submit_command = ("qsub",)
     submitted = re.compile(r"\b(?P<id>\d+\.\S+)(?=\s*\Z)")
-    refusals = _REFUSALS
-
-    @override
-    def render(self, spec: JobSpec) -> str:
-        return render(spec)
+    cancel_command = ("qdel",)
+    unclear = re.compile(
+        r"cannot connect|connection refused|connection timed out|communication failure|timed? ?out"
+        r"|end of file|protocol|server_busy|server is busy|no valid response",
+        re.IGNORECASE,
+    )
+    full = re.compile(r"would exceed .*limit", re.IGNORECASE)  # "… queue's per-user limit"
+    nothing = re.compile(r"unknown job id|job has finished", re.IGNORECASE)
+    hint = "`qstat -Q` lists the queues."
+    silent = (
+        "Is the server up? `batch.config` must name the pbs.conf of this cluster. Torque, which "
+        "has no JSON, is not supported."
+    )
+    programs = ("qsub", "qstat", "qselect", "qdel")
 
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        if not job_ids:
-            return {}
-        told = self._ask(("qstat", "-x", "-f", "-F", "json", *job_ids))
-        return {each.job_id: each for each in parse_qstat(told)}
-
-    @override
-    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """What the history says, if the server keeps one."""
-        return self.poll(job_ids)  # users cannot read the accounting files
+        # users cannot read the accounting files: the history is all the books there are
+        found = self._qstat("Jobs", "-x", *job_ids) if job_ids else {}
+        return {job_id: parse_job(job_id, job) for job_id, job in found.items()}
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        found = self.poll(self._ask(("qselect", "-x", "-N", name)).split()).values()
-        return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
-
-    @override
-    def longest_job_s(self, batch: Batch) -> float | None:
-        """The queue's limit, else the server's."""
-        return longest_job_s(self._commands, batch.partition)
+        return by_id(list(self.poll(self._ask("qselect", "-x", "-N", name).split()).values()))
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Lines of its node file, to name them: PBS cannot leave nodes out."""
-        return first_words(environment.get("PBS_NODEFILE"))
+        return first_words(
+            environment.get("PBS_NODEFILE")
+        )  # to name them: PBS cannot leave nodes out
 
     @override
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        if job_ids:
-            self._ask(("qdel", *job_ids))
+    def longest_job_s(self, batch: Batch) -> float | None:
+        server, queues = self._server(), self._qstat("Queue", "-Q")
+        return _limit_s(_queue_of(batch.partition, server), queues, server)
 
     @override
-    def _is_about_nothing(self, answer: Answer) -> bool:
-        errors = answer.error.splitlines()
-        return bool(errors) and all(_GONE.search(line) for line in errors if line.strip())
+    def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
+        server = self._server()
+        if server.get("job_history_enable") == "True":
+            yield ok("accounting", "the server keeps a history")
+        else:
+            yield warn("accounting", "the server keeps no history of jobs", _NO_HISTORY)
+        queues = self._qstat("Queue", "-Q")
+        name = chosen("queue", _queue_of(spec.partition, server) or None, tuple(queues))
+        if isinstance(name, Finding):
+            yield name
+        else:
+            yield from judge_queue(queue_facts(name, queues, server), spec)
+
+    def _server(self) -> Attributes:
+        return next(iter(self._qstat("Server", "-B").values()), {})
+
+    def _qstat(self, key: str, what: str, *job_ids: str) -> dict[str, Attributes]:
+        text = self._ask("qstat", what, "-f", "-F", "json", *job_ids)
+        try:
+            found: dict[str, Attributes] = json.loads(text or "{}", strict=False).get(key, {})
+        except ValueError as error:  # that of some versions, when a job has odd variables
+            told = f"PBS does not answer qstat {what} in JSON: {error}"
+            raise BatchError(told, self.silent) from error
+        return found
 
 
-def render(spec: JobSpec) -> str:
-    """The job script of a spec; `pbsdsh` runs the command on all nodes but the first."""
-    directives = [f"#PBS {option}" for option in _options(spec)]
-    launch = 'pbsdsh -n $i -- /bin/bash "$file" $i'
-    return script(directives, spec, hosts='"$PBS_NODEFILE"', launch=launch)
-
-
-def parse_qstat(text: str) -> list[JobStatus]:
-    """The output of `qstat -x -f -F json`.
-
-    Raises:
-        BatchError: It is not JSON, as that of some versions is when a job has odd variables.
-    """
-    if not text.strip():
-        return []
-    try:
-        jobs: dict[str, dict[str, Any]] = json.loads(text, strict=False).get("Jobs", {})
-    except ValueError as error:
-        raise BatchError(f"PBS does not answer qstat in JSON: {error}") from error
-    return [_status(job_id, job) for job_id, job in jobs.items()]
-
-
-def _status(job_id: str, job: dict[str, Any]) -> JobStatus:
+def parse_job(job_id: str, job: Attributes) -> JobStatus:
+    """A job of `qstat -x -f -F json`."""
     comment = str(job.get("comment", ""))
-    nodes = _nodes(str(job.get("exec_host", "")))
+    hosts = str(job.get("exec_host", "")).split("+")  # node1/8*8+node2/0, the first task's first
+    nodes = tuple(dict.fromkeys(each.partition("/")[0] for each in hosts if each))
     if job.get("job_state") in ("F", "X"):
         return ended_on(nodes, JobStatus(job_id=job_id, state=_end(job), reason=comment))
     # a state of a later PBS, or a job that moved to another server, is no proof of an end
     state = _STATES.get(str(job.get("job_state")), JobState.RUNNING)
-    pending = state is JobState.PENDING
+    if state is not JobState.PENDING:
+        return JobStatus(job_id=job_id, state=state, nodes=nodes)
     return JobStatus(
         job_id=job_id,
         state=state,
-        reason=comment if pending else "",
-        starts_at=_time(job.get("estimated", {}).get("start_time")) if pending else None,
-        nodes=() if pending else nodes,
-        never_starts=pending and comment.startswith("Can Never Run"),
+        reason=comment,
+        starts_at=_time(job.get("estimated", {}).get("start_time")),
+        never_starts=comment.startswith("Can Never Run"),
     )
 
 
-def _nodes(exec_host: str) -> tuple[str, ...]:
-    """Hosts of such as `node1/8*8+node2/0`, the first task's first."""
-    return tuple(dict.fromkeys(each.partition("/")[0] for each in exec_host.split("+") if each))
-
-
-def _end(job: dict[str, Any]) -> JobState:
+def _end(job: Attributes) -> JobState:
     code = job.get("Exit_status")
     if code is not None and int(code) in _EXITS:
         return _EXITS[int(code)]
     if code is None or int(job.get("substate", 0)) == _TERMINATED:
         return JobState.CANCELLED
     return JobState.COMPLETED if int(code) == 0 else JobState.FAILED
-
-
-def _options(spec: JobSpec) -> list[str]:
-    chunk = [f"{spec.nodes}:ncpus={spec.cpus_per_node}:mpiprocs=1"]
-    if spec.gpus_per_node:
-        chunk.append(f"ngpus={spec.gpus_per_node}")
-    if spec.memory_bytes:
-        chunk.append(f"mem={mebibytes(spec.memory_bytes)}mb")
-    options = [
-        f"-N {spec.name}",
-        f"-l select={':'.join(chunk)}",
-        # each chunk on a host of its own
-        f"-l place=scatter{':excl' if spec.exclusive else ''}",
-        f"-l walltime={clock(spec.time_limit_s)}",
-        *([f"-q {spec.partition}"] if spec.partition else []),
-        *([f"-A {spec.account}"] if spec.account else []),
-        "-j oe",
-        f"-o {shlex.quote(queue_log(spec.log))}",  # written when the job has ended; the log grows
-        "-r n",  # the control side decides whether work is tried again
-        "-S /bin/bash",
-    ]
-    return [*options, *map(with_quotes, spec.options)]
 
 
 def _time(value: object) -> float | None:
@@ -209,3 +167,51 @@ def _time(value: object) -> float | None:
         return time.mktime(time.strptime(str(value)))
     except ValueError:
         return None
+
+
+def _queue_of(partition: str | None, server: Attributes) -> str:
+    """The queue that a job goes to; empty when it names none and there is no default one."""
+    return (partition or server.get("default_queue") or "").partition("@")[0]
+
+
+def queue_facts(name: str, queues: Mapping[str, Attributes], server: Attributes) -> QueueFacts:
+    """A queue out of the answers of `qstat -Q` and `qstat -B`.
+
+    Args:
+        name: Name of the queue.
+        queues: Attributes of all queues, by their names.
+        server: Attributes of the server.
+    """
+    queue = queues[name]
+    most, least = queue.get("resources_max", {}), queue.get("resources_min", {})
+    return QueueFacts(
+        name=name,
+        refuses="" if queue.get("enabled") == "True" else "it is not enabled",
+        holds="" if queue.get("started") == "True" else "it is not started",
+        limit_s=_limit_s(name, queues, server),
+        most_cpus=int(most["ncpus"]) if "ncpus" in most else None,
+        most_nodes=int(most["nodect"]) if "nodect" in most else None,
+        least_nodes=int(least.get("nodect", 1)),
+    )
+
+
+def _limit_s(name: str, queues: Mapping[str, Attributes], server: Attributes) -> float | None:
+    """Longest time of a job in a queue, seconds; None for no limit, or no such queue.
+
+    The server's limit holds where the queue has none. A queue that routes its jobs on gives as
+    much as the most generous of its destinations, and no more than its own limit.
+    """
+    queue = queues.get(name, {})
+    own = _walltime_s(queue) if _walltime_s(queue) is not None else _walltime_s(server)
+    routed = None
+    if queue.get("queue_type") == "Route":
+        ahead = {key: each for key, each in queues.items() if key != name}  # no way in a circle
+        ways = str(queue.get("route_destinations", "")).split(",")
+        names = [each.partition("@")[0].strip() for each in ways]
+        routed = longest_s(_limit_s(each, ahead, server) for each in names if each in ahead)
+    return min((each for each in (own, routed) if each is not None), default=None)
+
+
+def _walltime_s(attributes: Attributes) -> float | None:
+    walltime = attributes.get("resources_max", {}).get("walltime")
+    return None if walltime is None else clock_s(str(walltime))

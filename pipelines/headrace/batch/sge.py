@@ -1,61 +1,56 @@
-"""Grid Engine: job scripts as text, and its commands' answers as records.
+"""Grid Engine: its commands' answers as records.
 
-Sources: the manual pages qsub(1), qstat(1), qacct(1), qdel(1), qrsh(1) and sge_status(5) of Son of
-Grid Engine 8.1.9, which those of Univa's and Altair's Grid Engine extend.
+Sources: the manual pages qsub(1), qstat(1), qacct(1), qdel(1), qrsh(1), qconf(1), queue_conf(5),
+sge_pe(5) and sge_status(5) of Son of Grid Engine 8.1.9, which those of Univa's and Altair's Grid
+Engine extend.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from typing_extensions import override
 
 from headrace.batch.commands import Answer
-from headrace.batch.job_log import queue_log
-from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.refusals import Refusals
-from headrace.batch.scripts import (
-    clock,
-    first_words,
-    lines_of,
-    script,
-    slots_of,
-    with_quotes,
+from headrace.batch.findings import (
+    Finding,
+    QueueFacts,
+    chosen,
+    clock_s,
+    fail,
+    judge_queue,
+    longest_s,
+    ok,
+    warn,
 )
-from headrace.batch.sge_queues import longest_job_s
-from headrace.batch.system import BatchSystem
-from headrace.errors import BatchError
+from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
+from headrace.batch.system import BatchSystem, by_id, first_words, verdict
+from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch
 
-_REFUSALS = Refusals(
-    system="Grid Engine",
-    command="qsub",
-    unclear=re.compile(
-        r"unable to contact|unable to send message|commlib|got (select|read|send|receive) error"
-        r"|connection refused|timed? ?out|no response",
-        re.IGNORECASE,
-    ),
-    full=re.compile(r"only \d+ jobs are allowed", re.IGNORECASE),
-    hint="`qconf -sql` lists the queues, `qconf -spl` the parallel environments.",
-)
-"""How qsub says no; max_u_jobs in sge_conf(5)."""
-
-_FORGOTTEN = re.compile(r"does not exist|not found|already in deletion|since startup")
 _IN_BOOKS_FOR_DAYS = "30"
 
-_LIMIT_ENFORCED = "37"
-_KILLED = ("17", "100")
-_NEVER_BEGAN = {*map(str, range(1, 12)), *map(str, range(18, 22)), "26", "27", "28", "36", "38"}
+_ENDS = {
+    "37": JobState.TIMED_OUT,
+    # the books do not tell qdel from other signals
+    **dict.fromkeys(("17", "100"), JobState.CANCELLED),
+    **dict.fromkeys(map(str, (*range(1, 12), *range(18, 22), 26, 27, 28, 36, 38)),
+                    JobState.NODE_FAILED),
+}  # fmt: skip
 """Values of `failed` in the books. Source: sge_status(5)."""
+
+_COMPLAINT = re.compile(r"error|denied|no jobs")
+_NAME = re.compile(r"[\w.-]+")
+_NO_BOOKS = "An ended job then counts as lost, whatever it died of; have the file shared."
 
 
 class Sge(BatchSystem):
     """Grid Engine through its commands."""
 
     name = "Grid Engine"
+    template = "sge"
     config_variable = "SGE_ROOT"
     programs_variable = "SGE_BINARY_PATH"
     job_variable = "JOB_ID"
@@ -64,84 +59,118 @@ class Sge(BatchSystem):
     show = "qstat -j"
     submit_command = ("qsub", "-terse")
     submitted = re.compile(r"(?:\A|\s)(?P<id>\d+)\s*\Z")
-    refusals = _REFUSALS
-
-    @override
-    def render(self, spec: JobSpec) -> str:
-        return render(spec)
+    cancel_command = ("qdel",)
+    unclear = re.compile(
+        r"unable to contact|unable to send message|commlib|got (select|read|send|receive) error"
+        r"|connection refused|timed? ?out|no response",
+        re.IGNORECASE,
+    )
+    full = re.compile(r"only \d+ jobs are allowed", re.IGNORECASE)  # max_u_jobs in sge_conf(5)
+    nothing = re.compile(r"does not exist|not found|already in deletion|since startup")
+    hint = "`qconf -sql` lists the queues, `qconf -spl` the parallel environments."
+    silent = "Is the qmaster up? `batch.config` must name the SGE_ROOT of this cluster."
+    programs = ("qsub", "qstat", "qacct", "qdel", "qconf")
+    version_option = "-help"
 
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """How jobs stand that wait or run."""
-        wanted = set(job_ids)
         # all jobs of the user: qstat has no list of jobs
-        found = [each for _, each in self._qstat() if each.job_id in wanted]
+        found = [each for _, each in self._qstat() if each.job_id in set(job_ids)]
         return {each.job_id: self._with_reason(each) for each in found}
 
     @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """What the books say; they may be some seconds late."""
         wanted = set(job_ids)
         if not wanted:
             return {}
         # of two jobs or more it tells all that the user has had: one look into a large file is
         # cheaper than several
-        which = sorted(wanted) if len(wanted) == 1 else []
-        command = ("qacct", "-o", self._user(), "-d", _IN_BOOKS_FOR_DAYS, "-j", *which)
-        return {each.job_id: each for each in self._books(command) if each.job_id in wanted}
+        which = wanted if len(wanted) == 1 else ()
+        books = self._ask("qacct", "-o", self._user(), "-d", _IN_BOOKS_FOR_DAYS, "-j", *which)
+        return {each.job_id: each for each in parse_qacct(books) if each.job_id in wanted}
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        living = [each for its_name, each in self._qstat() if its_name == name]
-        ids = {each.job_id for each in living}
-        ended = [each for each in self._books(("qacct", "-j", name)) if each.job_id not in ids]
-        return tuple(sorted((*ended, *living), key=lambda each: int(each.job_id)))
+        ended = {each.job_id: each for each in parse_qacct(self._ask("qacct", "-j", name))}
+        living = {each.job_id: each for its_name, each in self._qstat() if its_name == name}
+        return by_id(list((ended | living).values()))
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """`h_rt` of the queues that may take it."""
-        return longest_job_s(self._commands, batch.partition, batch.parallel_environment)
+        """`h_rt` of the queue, else of the most generous one with its parallel environment."""
+        names = self._ask("qconf", "-sql").split()
+        if batch.partition and _NAME.fullmatch(batch.partition):  # no list, host or pattern
+            names = [name for name in names if name == batch.partition]
+        queues = {name: self._queue(name) for name in names}
+        asked = batch.parallel_environment
+        return longest_s(
+            queue_facts(name, queue).limit_s
+            for name, queue in queues.items()
+            if asked is None or asked in _environments(queue)
+        )
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """First words of the lines of its host file."""
         return first_words(environment.get("PE_HOSTFILE"))  # with one slot there is none
 
     @override
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        if job_ids:
-            self._ask(("qdel", *job_ids))
+    def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
+        queues = self._ask("qconf", "-sql").split()
+        yield self._check_books()
+        environments: list[str] = []
+        if _NAME.fullmatch(spec.partition or ""):
+            name = chosen("queue", spec.partition, queues)
+            if isinstance(name, Finding):
+                yield name
+                return
+            queue = self._queue(name)
+            yield from judge_queue(queue_facts(name, queue), spec)
+            environments = _environments(queue)
+        if spec.parallel_environment is not None:
+            yield self._check_environment(spec.parallel_environment, spec, environments)
+        yield self._verdict(spec)
+
+    def _check_books(self) -> Finding:
+        answer = self.commands.run(("qacct", "-d", "1"))
+        if answer.code != 0 and "No such file" in answer.error:
+            return warn("accounting", answer.words, _NO_BOOKS)
+        return ok("accounting", "qacct answers")
+
+    def _check_environment(self, name: str, spec: JobSpec, of_queue: Sequence[str]) -> Finding:
+        known = self._ask("qconf", "-spl").split()
+        if name not in known:
+            return fail("environment", f"there is none named '{name}'", nearest(name, known))
+        settings = parse_fields(self._ask("qconf", "-sp", name))
+        return judge_environment(name, settings, spec, of_queue)
+
+    def _verdict(self, spec: JobSpec) -> Finding:
+        """Grid Engine's own judgement of the very script, were all nodes up and empty."""
+        # the folder of a lease that is never made
+        asked = spec.model_copy(update={"folder": "/"})
+        answer = self.commands.run(("qsub", "-w", "v"), self.render(asked))
+        return verdict("qsub -w v", answer)
+
+    def _queue(self, name: str) -> dict[str, str]:
+        return parse_fields(self._ask("qconf", "-sq", name))
 
     def _qstat(self) -> list[tuple[str, JobStatus]]:
-        return parse_qstat(self._ask(("qstat", "-u", self._user(), "-xml")))
+        return parse_qstat(self._ask("qstat", "-u", self._user(), "-xml"))
 
     def _user(self) -> str:
         """Who we are where the commands run."""
-        return self._ask(("id", "-un")).strip()
-
-    def _books(self, command: Sequence[str]) -> list[JobStatus]:
-        return parse_qacct(self._ask(command))
+        return self._ask("id", "-un").strip()
 
     def _with_reason(self, status: JobStatus) -> JobStatus:
         if not status.never_starts:
             return status
-        lines = self._ask(("qstat", "-j", status.job_id)).splitlines()
+        lines = self._ask("qstat", "-j", status.job_id).splitlines()
         why = [line.partition(":")[2].strip() for line in lines if line.startswith("error reason")]
         return status.model_copy(update={"reason": "; ".join(why) or status.reason})
 
     @override
-    def _is_about_nothing(self, answer: Answer) -> bool:
-        failures = [line for line in lines_of(answer) if re.match(r"error|denied|no jobs", line)]
-        return bool(failures) and all(_FORGOTTEN.search(line) for line in failures)
-
-
-def render(spec: JobSpec) -> str:
-    """The job script of a spec; `qrsh -inherit` runs the command on all nodes but the first."""
-    directives = [f"#$ {option}" for option in _options(spec)]
-    # a shell on the other host reads the words once more
-    qrsh = 'PATH="$PATH:$SGE_BINARY_PATH" qrsh -inherit -nostdin "$host"'
-    launch = f'{qrsh} /bin/bash "$(printf %q "$file")" $i'
-    return script(directives, spec, hosts='"$PE_HOSTFILE"', launch=launch)
+    def _complaints(self, answer: Answer) -> list[str]:
+        lines = f"{answer.error}\n{answer.output}".splitlines()
+        return [line for line in lines if _COMPLAINT.match(line.strip())]
 
 
 def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
@@ -154,31 +183,17 @@ def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise BatchError(f"Grid Engine does not answer qstat in XML: {error}") from error
-    found = []
-    for job in root.iter("job_list"):
-        job_id, letters = job.findtext("JB_job_number", ""), job.findtext("state", "")
-        _, _, host = job.findtext("queue_name", "").partition("@")
-        found.append((job.findtext("JB_name", ""), _status(job_id, letters, host)))
-    return found
+    return [(job.findtext("JB_name", ""), _status(job)) for job in root.iter("job_list")]
 
 
-def parse_qacct(text: str) -> list[JobStatus]:
-    """Jobs of the output of `qacct -j`, in its order; tasks on further nodes are left out."""
-    found = []
-    for block in re.split(r"^=+\s*$", text, flags=re.MULTILINE):
-        pairs = [line.split(None, 1) for line in block.splitlines()]
-        fields = {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
-        if "jobnumber" in fields and fields.get("pe_taskid", "NONE") in ("NONE", "undefined"):
-            found.append(_ended(fields))
-    return found
-
-
-def _status(job_id: str, letters: str, host: str) -> JobStatus:
-    """Source of the letters: sge_status(5). `host` is the first task's."""
+def _status(job: ElementTree.Element) -> JobStatus:
+    """Source of the letters: sge_status(5). The host is the first task's."""
+    letters = job.findtext("state", "")
+    host = job.findtext("queue_name", "").partition("@")[2]
     pending = "w" in letters or "q" in letters
     failed = pending and "E" in letters
     return JobStatus(
-        job_id=job_id,
+        job_id=job.findtext("JB_job_number", ""),
         state=JobState.PENDING if pending else JobState.RUNNING,
         reason=f"in error state {letters}" if failed else "held" if "h" in letters else "",
         nodes=(host,) if host and not pending else (),
@@ -186,46 +201,70 @@ def _status(job_id: str, letters: str, host: str) -> JobStatus:
     )
 
 
-def _ended(fields: dict[str, str]) -> JobStatus:
-    code, _, words = fields.get("failed", "0").partition(":")
+def parse_qacct(text: str) -> list[JobStatus]:
+    """Jobs of the output of `qacct -j`, in its order; tasks on further nodes are left out."""
+    blocks = map(parse_fields, re.split(r"^=+\s*$", text, flags=re.MULTILINE))
+    return [
+        _ended(fields)
+        for fields in blocks
+        if "jobnumber" in fields and fields.get("pe_taskid", "NONE") in ("NONE", "undefined")
+    ]
+
+
+def _ended(fields: Mapping[str, str]) -> JobStatus:
+    failed, _, words = fields.get("failed", "0").partition(":")
     exit_status = fields.get("exit_status", "0").split()[0]
+    state = JobState.COMPLETED if exit_status == "0" else JobState.FAILED
     ended = JobStatus(
         job_id=fields["jobnumber"],
-        state=_end(code.strip(), exit_status),
+        state=_ENDS.get(failed.strip(), state),
         reason=words.strip() or (f"exit status {exit_status}" if exit_status != "0" else ""),
     )
     return ended_on((fields["hostname"],) if "hostname" in fields else (), ended)
 
 
-def _end(failed: str, exit_status: str) -> JobState:
-    if failed == _LIMIT_ENFORCED:
-        return JobState.TIMED_OUT
-    if failed in _KILLED:  # the books do not tell qdel from other signals
-        return JobState.CANCELLED
-    if failed in _NEVER_BEGAN:
-        return JobState.NODE_FAILED
-    return JobState.COMPLETED if exit_status == "0" else JobState.FAILED
+def parse_fields(text: str) -> dict[str, str]:
+    """Names and values of the output of `qconf -sq` or `-sp`, or of a block of `qacct`."""
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
+    pairs = [line.split(None, 1) for line in joined.splitlines()]
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
-def _options(spec: JobSpec) -> list[str]:
-    slots = f"-pe {spec.parallel_environment} {slots_of(spec)}"
-    only = [f"({'|'.join(spec.nodelist)})"] if spec.nodelist else []
-    others = [f"!({'|'.join(spec.exclude)})"] if spec.exclude else []
-    nodes = [f"-l h={'&'.join([*only, *others])}"] if only or others else []  # said once
-    options = [
-        f"-N {spec.name}",
-        "-S /bin/bash",
-        f"-wd {shlex.quote(spec.folder)}",
-        *([slots] if spec.parallel_environment else []),
-        f"-l h_rt={clock(spec.time_limit_s)}",
-        *([f"-l gpu={spec.gpus_per_node}"] if spec.gpus_per_node else []),
-        *([f"-q {spec.partition}"] if spec.partition else []),
-        *([f"-P {spec.account}"] if spec.account else []),
-        *([f"-ar {spec.reservation}"] if spec.reservation else []),
-        *nodes,
-        "-j y",
-        f"-o {shlex.quote(queue_log(spec.log))}",
-        "-r n",  # the control side decides whether work is tried again
-        "-w e",  # a job that cannot run even on the empty cluster is refused, not kept waiting
-    ]
-    return [*options, *map(with_quotes, spec.options)]
+def queue_facts(name: str, queue: Mapping[str, str]) -> QueueFacts:
+    """A queue out of the answer of `qconf -sq`; of values that differ by host, the usual one."""
+    limit = queue.get("h_rt", "INFINITY").partition(",")[0].strip()
+    return QueueFacts(name=name, limit_s=None if limit == "INFINITY" else clock_s(limit))
+
+
+def judge_environment(
+    name: str, settings: Mapping[str, str], spec: JobSpec, of_queue: Sequence[str]
+) -> Finding:
+    """Whether a parallel environment gives each node all its slots.
+
+    Args:
+        name: Its name.
+        settings: The answer of `qconf -sp`.
+        spec: The job.
+        of_queue: Environments of the job's queue; empty where it names none.
+    """
+    rule, slots = settings.get("allocation_rule", ""), settings.get("slots", "0")
+    if of_queue and name not in of_queue:
+        advice = f"It has {', '.join(of_queue)}; `qconf -spl` lists all."
+        return fail("environment", f"the queue {spec.partition} has no '{name}'", advice)
+    if int(slots) < spec.slots:
+        seen = f"{name} has {slots} slots, the job asks for {spec.slots}"
+        return fail("environment", seen, "Ask for less, or name another.")
+    if spec.nodes > 1 and settings.get("control_slaves") != "TRUE":
+        seen = f"{name} has `control_slaves FALSE`: nothing can be started on further nodes"
+        return fail("environment", seen, "Name another; `qconf -sp NAME` shows one.")
+    if rule == str(spec.cpus_per_node) or (rule == "$pe_slots" and spec.nodes == 1):
+        return ok("environment", f"{name}: {rule}")
+    seen = f"{name} has `allocation_rule {rule}`, the job needs {spec.cpus_per_node} a node"
+    advice = f"Name one with `allocation_rule {spec.cpus_per_node}`, or the job may get others."
+    grade = fail if rule.isdigit() or rule == "$pe_slots" else warn
+    return grade("environment", seen, advice)
+
+
+def _environments(queue: Mapping[str, str]) -> list[str]:
+    """Parallel environments of a queue, on whichever of its hosts."""
+    return re.findall(r"[^\s,\[\]=]+", queue.get("pe_list", ""))

@@ -1,28 +1,39 @@
-"""Slurm: job scripts as text, and its commands' answers as records.
+"""Slurm: its commands' answers as records.
 
-Sources: https://slurm.schedmd.com/sbatch.html, squeue.html, sacct.html
+Sources: https://slurm.schedmd.com/sbatch.html, squeue.html, sacct.html, sinfo.html, sacctmgr.html
 """
 
 from __future__ import annotations
 
-import math
 import re
-import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from typing_extensions import override
 
+from headrace.batch import slurm_queues
 from headrace.batch.commands import Answer
-from headrace.batch.jobs import STARTED, JobSpec, JobState, JobStatus
+from headrace.batch.findings import Finding, ok, warn
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.limits import Limit
-from headrace.batch.nodelist import node_names
-from headrace.batch.scripts import load, with_quotes
-from headrace.batch.slurm_limits import longest_job_s, told_limits
-from headrace.batch.slurm_refusals import REFUSALS, is_lasting, told
-from headrace.batch.slurm_states import state_of
-from headrace.batch.system import BatchSystem
+from headrace.batch.system import BatchSystem, by_id, verdict
+from headrace.errors import BatchError
 from headrace.recipe.batch import Batch
+
+_STATES = {
+    **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD"), JobState.PENDING),
+    **dict.fromkeys(("REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"), JobState.PENDING),
+    **dict.fromkeys(("RUNNING", "COMPLETING", "RESIZING", "SIGNALING"), JobState.RUNNING),
+    **dict.fromkeys(("STAGE_OUT", "STOPPED", "SUSPENDED"), JobState.RUNNING),
+    **dict.fromkeys(("FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL"), JobState.FAILED),
+    **dict.fromkeys(("CANCELLED", "REVOKED"), JobState.CANCELLED),
+    **dict.fromkeys(("TIMEOUT", "DEADLINE"), JobState.TIMED_OUT),
+    **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL"), JobState.NODE_FAILED),
+    "COMPLETED": JobState.COMPLETED,
+    "PREEMPTED": JobState.PREEMPTED,
+    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
+}
+"""Source: squeue.html, "job state codes"."""
 
 _NEVER = re.compile(
     r"BadConstraints|Partition(Node|Time)Limit|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)"
@@ -31,26 +42,39 @@ _NEVER = re.compile(
 )
 """Reasons that waiting alone does not change. Source: squeue.html, "job reason codes"."""
 
-
 _OUT = re.compile(r"ReqNodeNotAvail|Nodes required for job are DOWN")
 """Reasons of a job whose nodes are down, drained or reserved."""
 
-_SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
-_SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
-_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+_LASTING = re.compile(
+    r"invalid|unrecognized|can ?not be satisfied"
+    r"|more processors requested|more than|exceed|not permitted|access/permission denied"
+    r"|unable to process configuration",
+    re.IGNORECASE,
+)
+"""Refusals that waiting does not change, unlike of nodes that are down. Source: slurm_errno.c."""
+
+_NO_SUCH_NODES = "configuration is not available"
+"""Said of nodes that are too small, and of those that are drained."""
+
 _BROKEN = re.compile(r"down|fail|no_respond|.*\*$")
 """States of nodes that have failed. Source: sinfo.html, "node state codes"."""
 
 _IN_USE = {"idle", "mixed", "allocated", "completing"}
 """States of nodes that work."""
 
-_NO_REASON = ("", "None", "(null)")
+_SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
+_SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+_NOTHING = ("", "None", "None assigned", "Unknown", "(null)")
+_NO_BOOKS = "How jobs end can then only be told from squeue, for the few minutes it remembers."
+_ASK_ACCOUNT = "Ask the administrators which account and QOS you may use."
 
 
 class Slurm(BatchSystem):
     """Slurm through its commands."""
 
     name = "Slurm"
+    template = "slurm"
     config_variable = "SLURM_CONF"
     job_variable = "SLURM_JOB_ID"
     job_variables = ("SLURM_",)
@@ -58,124 +82,143 @@ class Slurm(BatchSystem):
     show = "scontrol show job"
     submit_command = ("sbatch", "--parsable")
     submitted = re.compile(r"^(?P<id>\d+)(?:;.*)?\s*\Z", re.MULTILINE)
-    refusals = REFUSALS
-
-    @override
-    def render(self, spec: JobSpec) -> str:
-        return render(spec)
+    cancel_command = ("scancel", "--quiet")
+    unclear = re.compile(
+        r"timed out|unable to contact|connection refused|connection reset"
+        r"|zero bytes were transmitted|resource temporarily unavailable"
+        r"|communication connection failure|unexpected message",
+        re.IGNORECASE,
+    )
+    full = re.compile(r"(Assoc|QOS)(Max|Grp)Submit\w*")  # squeue.html, "job reason codes"
+    hint = "`sinfo` lists partitions and nodes."
+    silent = "Is the controller up? `batch.config` must name the slurm.conf of this cluster."
+    programs = ("sbatch", "squeue", "scancel", "sinfo")
 
     @override
     def refusal(self, spec: JobSpec) -> str:
-        """What `sbatch --test-only` says against a job."""
-        asked = spec.model_copy(update={"folder": "/"})  # the lease's own is not made yet
-        answer = self._commands.run(("sbatch", "--test-only"), render(asked))
+        answer = self._test(spec)
         is_refused = is_lasting(answer, lambda: self._has_nodes_out(spec.partition))
-        return told(answer) if is_refused else ""
+        return self._words(answer) if is_refused else ""
 
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         # all jobs of the user: ids that Slurm has forgotten would make the query fail
-        wanted = set(job_ids)
-        return {each.job_id: each for each in self._squeue() if each.job_id in wanted}
+        return {each.job_id: each for each in self._squeue() if each.job_id in set(job_ids)}
 
     @override
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         if not job_ids:
             return {}
-        command = ("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
-                   "--starttime=now-30days", f"--jobs={','.join(job_ids)}",
-                   f"--format={_SACCT_FORMAT}")  # fmt: skip
-        lines = self._ask(command).splitlines()
+        told = self._ask("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
+                         "--starttime=now-30days", f"--jobs={','.join(job_ids)}",
+                         f"--format={_SACCT_FORMAT}")  # fmt: skip
         found: dict[str, JobStatus] = {}
         names: dict[str, str] = {}
-        for line in filter(str.strip, lines):
+        for line in filter(str.strip, told.splitlines()):
             each, name = parse_sacct(line), line.split("|", 4)[4]
             if names.get(each.job_id) == name:  # Slurm has started it again
                 each = each.model_copy(update={"earlier": found[each.job_id].state})
             found[each.job_id], names[each.job_id] = each, name
         return {job_id: self._with_failed_nodes(each) for job_id, each in found.items()}
 
-    def _with_failed_nodes(self, ended: JobStatus) -> JobStatus:
-        """Add which of its nodes have failed, as far as they still have."""
-        if ended.state is not JobState.NODE_FAILED or not ended.nodes:
-            return ended
-        lines = self._ask(("sinfo", "--noheader", "--Node", "--format=%N %T",
-                           f"--nodes={','.join(ended.nodes)}")).splitlines()  # fmt: skip
-        broken = {name for name, state in map(str.split, lines) if _BROKEN.match(state)}
-        failed = tuple(name for name in ended.nodes if name in broken)
-        return ended.model_copy(update={"failed_nodes": failed})
-
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        return self._squeue(f"--name={name}")
-
-    @override
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        if job_ids:
-            self._ask(("scancel", "--quiet", *job_ids))
+        return by_id(self._squeue(f"--name={name}"))
 
     @override
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """How many jobs the user may have submitted."""
-        return told_limits(self._ask, spec.account, spec.qos)
+        return slurm_queues.submit_limits(self._ask, spec.account, spec.qos)
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """Longest time of a job."""
-        return longest_job_s(self._ask, batch.partition, batch.account, batch.qos)
+        return slurm_queues.longest_job_s(self._ask, batch.partition, batch.account, batch.qos)
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Nodes of the job that this is a task of."""
         return tuple(node_names(environment.get("SLURM_JOB_NODELIST", "")))
+
+    @override
+    def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
+        groups = slurm_queues.ask_nodes(self._ask)
+        try:
+            self._ask("sacct", "--noheader", "--allocations", "--starttime=now-1minute")
+            yield ok("accounting", "sacct answers")
+        except BatchError as error:
+            yield warn("accounting", error.what, _NO_BOOKS)
+        nodes = slurm_queues.of_partition(groups, spec.partition)
+        if isinstance(nodes, Finding):
+            yield nodes
+            return
+        yield from slurm_queues.judge_partition(nodes, spec)
+        try:
+            associations = slurm_queues.ask_associations(self._ask)
+            yield from slurm_queues.judge_account(associations, spec)
+        except BatchError as error:
+            yield warn("account", error.what, _ASK_ACCOUNT)
+        # times for people; elsewhere they are read
+        answer = self._test(spec, "env", "SLURM_TIME_FORMAT=standard")
+        yield verdict("sbatch --test-only", answer)
+
+    def _test(self, spec: JobSpec, *before: str) -> Answer:
+        """Slurm's own judgement of the very script, and when it would start."""
+        asked = spec.model_copy(update={"folder": "/"})  # the lease's own is not made yet
+        return self.commands.run((*before, "sbatch", "--test-only"), self.render(asked))
 
     def _has_nodes_out(self, partition: str | None) -> bool:
         """Whether nodes are down, drained and the like, which may come back."""
         of = () if partition is None else (f"--partition={partition}",)
-        states = self._ask(("sinfo", "--noheader", "--Node", "--format=%T", *of)).split()
+        states = self._ask("sinfo", "--noheader", "--Node", "--format=%T", *of).split()
         return not set(states) <= _IN_USE
 
-    def _squeue(self, *options: str) -> tuple[JobStatus, ...]:
-        command = ("squeue", "--noheader", "--states=all", "--me",
-                   f"--format={_SQUEUE_FORMAT}", *options)  # fmt: skip
-        lines = self._ask(command).splitlines()
-        found = [parse_squeue(line) for line in lines if line.strip()]
-        return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
+    def _with_failed_nodes(self, ended: JobStatus) -> JobStatus:
+        """Add which of its nodes have failed, as far as they still have."""
+        if ended.state is not JobState.NODE_FAILED or not ended.nodes:
+            return ended
+        lines = self._ask("sinfo", "--noheader", "--Node", "--format=%N %T",
+                          f"--nodes={','.join(ended.nodes)}").splitlines()  # fmt: skip
+        broken = {name for name, state in map(str.split, lines) if _BROKEN.match(state)}
+        failed = tuple(name for name in ended.nodes if name in broken)
+        return ended.model_copy(update={"failed_nodes": failed})
+
+    def _squeue(self, *options: str) -> list[JobStatus]:
+        told = self._ask("squeue", "--noheader", "--states=all", "--me",
+                         f"--format={_SQUEUE_FORMAT}", *options)  # fmt: skip
+        return [parse_squeue(line) for line in told.splitlines() if line.strip()]
 
     @override
     def _words(self, answer: Answer) -> str:
-        reached = REFUSALS.full.search(answer.error)
-        return reached[0] if reached else told(answer)
+        reached = self.full.search(answer.error)
+        return reached[0] if reached else answer.words
 
 
-def render(spec: JobSpec) -> str:
-    """The job script of a spec.
+def is_lasting(answer: Answer, has_nodes_out: Callable[[], bool]) -> bool:
+    """Whether `sbatch --test-only` refused a job for good.
 
-    Options come first, then the environment, modules, the prologue, one task a node and the
-    epilogue; `srun` ends all tasks when one fails or, half a minute later, when the first has
-    ended.
+    Args:
+        answer: What it said.
+        has_nodes_out: Whether nodes are down or drained; then what no other has may come back.
     """
-    directives = "\n".join(f"#SBATCH {option}" for option in _options(spec))
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
-    srun = ("srun", f"--ntasks={spec.nodes}", "--ntasks-per-node=1",
-            f"--cpus-per-task={spec.cpus_per_node}", "--kill-on-bad-exit=1", "--wait=30",
-            "--export=ALL", *spec.srun_options)  # fmt: skip
-    start = shlex.join((*srun, *spec.command))
-    run = [f"exec {start}"]
-    if spec.epilogue:
-        run = ["code=0", f"{start} || code=$?", *spec.epilogue, "exit $code"]
-    body = [STARTED, *exports, *load(spec.modules), *spec.prologue, *run]
-    return f"#!/bin/bash\n{directives}\nset -e\n" + "\n".join(body) + "\n"
+    words = answer.error
+    if answer.code in (0, None) or Slurm.full.search(words):
+        return False
+    if _NO_SUCH_NODES in words:
+        return not has_nodes_out()
+    return _LASTING.search(words) is not None
+
+
+def state_of(text: str) -> JobState:
+    """State of a job from words such as `RUNNING` and `CANCELLED by 1000`."""
+    word = text.split()[0].rstrip("+") if text.strip() else ""
+    return _STATES.get(word, JobState.RUNNING)  # a state of a later Slurm is no proof of an end
 
 
 def parse_squeue(line: str) -> JobStatus:
     """A line of `squeue` in the format that headrace asks for."""
     job_id, state, start, nodes, reason, _ = line.split("|", 5)
-    known = state_of(state)
-    pending = known is JobState.PENDING
+    pending = state_of(state) is JobState.PENDING
     return JobStatus(
         job_id=job_id,
-        state=known,
+        state=state_of(state),
         reason=_reason(reason, state),
         starts_at=_time(start) if pending else None,
         nodes=tuple(node_names(nodes)),
@@ -195,48 +238,10 @@ def parse_sacct(line: str) -> JobStatus:
     )
 
 
-def _options(spec: JobSpec) -> list[str]:
-    given = {
-        "--job-name": spec.name,
-        "--nodes": str(spec.nodes),
-        "--ntasks-per-node": "1",
-        "--cpus-per-task": str(spec.cpus_per_node),
-        "--gres": _gpus(spec),
-        "--mem": f"{math.ceil(spec.memory_bytes / 2**20)}M" if spec.memory_bytes else None,
-        "--time": _duration(spec.time_limit_s),
-        "--partition": spec.partition,
-        "--account": spec.account,
-        "--qos": spec.qos,
-        "--constraint": spec.constraint,
-        "--reservation": spec.reservation,
-        "--nodelist": ",".join(spec.nodelist) or None,
-        "--exclude": ",".join(spec.exclude) or None,
-        "--chdir": spec.folder,
-        "--output": spec.log.replace("%", "%%"),
-        "--open-mode": "append",
-    }
-    options = [f"{name}={shlex.quote(value)}" for name, value in given.items() if value is not None]
-    # the control side decides whether work is tried again; two layers would double it
-    exclusive = ["--exclusive"] if spec.exclusive else []
-    return [*options, *exclusive, "--no-requeue", *map(with_quotes, spec.options)]
-
-
-def _gpus(spec: JobSpec) -> str | None:
-    kind = f"{spec.gpu_type}:" if spec.gpu_type else ""
-    return f"gpu:{kind}{spec.gpus_per_node}" if spec.gpus_per_node else None
-
-
-def _duration(seconds: float) -> str:
-    minutes = math.ceil(seconds / 60)
-    days, rest = divmod(minutes, 24 * 60)
-    clock = f"{rest // 60:02d}:{rest % 60:02d}:00"
-    return f"{days}-{clock}" if days else clock
-
-
 def _reason(text: str, state: str) -> str:
     by = state.partition(" by ")[2]
-    parts = [] if text.strip() in _NO_REASON else [text.strip()]
-    return ", ".join([*parts, *([f"by user {by}"] if by else [])])
+    parts = ["" if text.strip() in _NOTHING else text.strip(), by and f"by user {by}"]
+    return ", ".join(filter(None, parts))
 
 
 def _time(text: str) -> float | None:
@@ -246,3 +251,23 @@ def _time(text: str) -> float | None:
         return time.mktime(time.strptime(text, _TIME_FORMAT))
     except ValueError:  # "N/A"
         return None
+
+
+def node_names(text: str) -> list[str]:
+    """Names of nodes from Slurm's short form, as in `a1,gpu[01-03,7]`; empty for words.
+
+    Source: scontrol.html, "show hostnames"
+    """
+    found: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?[^,\[]*", "" if text in _NOTHING else text):
+        head, bracket, rest = part.partition("[")
+        inner, _, tail = rest.partition("]")
+        found += [f"{head}{each}{tail}" for each in _numbers(inner)] if bracket else [head]
+    return found
+
+
+def _numbers(text: str) -> Iterator[str]:
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield f"{number:0{len(first)}d}"

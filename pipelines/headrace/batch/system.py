@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from headrace.batch import scripts
 from headrace.batch.commands import Answer, Commands
+from headrace.batch.findings import Finding, Grade, fail, ok
 from headrace.batch.jobs import JobSpec, JobStatus
 from headrace.batch.limits import Limit
-from headrace.batch.refusals import Refusals
-from headrace.batch.scripts import INDEX, told
-from headrace.errors import BatchError
+from headrace.errors import (
+    AmbiguousSubmitError,
+    BatchError,
+    JobRefusedError,
+    LoginError,
+    SubmitLimitError,
+)
 from headrace.recipe.batch import Batch
+
+_NO_ANSWER = (
+    "Is it up? `batch.config` of the role, or the environment, must name the configuration of this "
+    "cluster."
+)
 
 
 class BatchSystem(ABC):
@@ -25,6 +37,8 @@ class BatchSystem(ABC):
 
     name: str
     """Its name, for users."""
+    template: str
+    """Name of the template of its job scripts."""
     config_variable: str
     """Environment variable of its commands that tells one such queue from another."""
     programs_variable: str = ""
@@ -33,7 +47,7 @@ class BatchSystem(ABC):
     """Environment variable of a job's first task that holds the job's id."""
     job_variables: tuple[str, ...]
     """How the variables begin that a job has; they must not reach jobs submitted from it."""
-    index_variable: str = INDEX
+    index_variable: str = scripts.INDEX
     """Environment variable of a job's tasks that holds the place of the node, from 0."""
     books_pause_s: float = 0.0
     """Seconds between two looks into its books for a job that they do not know, where each look
@@ -44,16 +58,30 @@ class BatchSystem(ABC):
     """Command that takes a job script as its input."""
     submitted: re.Pattern[str]
     """Where its answer has the job's `id`."""
-    refusals: Refusals
-    """How it says no."""
+    cancel_command: tuple[str, ...]
+    """Command that ends jobs; their ids follow."""
+    unclear: re.Pattern[str]
+    """Errors of a submit after which the job may be there all the same."""
+    full: re.Pattern[str]
+    """Refusals that go away when other jobs end."""
+    nothing: re.Pattern[str] | None = None
+    """Errors about jobs that are not known, or have ended."""
+    hint: str
+    """Command that tells what may be asked for, and what it lists."""
+    silent: str = ""
+    """What may be wrong when it does not answer."""
+    programs: tuple[str, ...]
+    """Programs that it needs."""
+    version_option = "--version"
+    """With it they tell their version."""
 
     def __init__(self, commands: Commands, queue: str = "") -> None:
-        self._commands = commands
+        self.commands = commands
         self.queue = queue
 
-    @abstractmethod
     def render(self, spec: JobSpec) -> str:
         """The job script; a pure function of the spec."""
+        return scripts.render(self.template, spec)
 
     def submit(self, spec: JobSpec) -> str:
         """Submit a job once.
@@ -66,11 +94,19 @@ class BatchSystem(ABC):
             SubmitLimitError: It refuses the job until others of the user have ended.
             AmbiguousSubmitError: There was no clear answer; the job may be there.
         """
-        answer = self._commands.run(self.submit_command, self.render(spec))
+        answer = self.commands.run(self.submit_command, self.render(spec))
         submitted = self.submitted.search(answer.output)
         if answer.code == 0 and submitted:
             return submitted["id"]
-        raise self.refusals.error(spec.name, answer, self._words(answer))
+        told, program = self._words(answer), self.submit_command[0]
+        if answer.code in (0, None) or self.unclear.search(answer.error):
+            raise AmbiguousSubmitError(f"{program} gave no clear answer for {spec.name}: {told}")
+        if self.full.search(answer.error):
+            raise SubmitLimitError(f"waiting: {self.name} takes no further job: {told}")
+        raise JobRefusedError(
+            f"{self.name} refuses the job {spec.name}: {told}",
+            f"Correct the role's `batch` settings in the site; {self.hint}",
+        )
 
     def refusal(self, spec: JobSpec) -> str:
         """Why the system would never take a job, where it can be asked without submitting it.
@@ -94,13 +130,13 @@ class BatchSystem(ABC):
             BatchError: The batch system does not answer.
         """
 
-    @abstractmethod
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """What the books say of jobs, also of those that `poll` has forgotten, in one query.
 
         Raises:
             BatchError: There are no books, or they do not answer.
         """
+        return self.poll(job_ids)
 
     @abstractmethod
     def find(self, name: str) -> tuple[JobStatus, ...]:
@@ -110,7 +146,15 @@ class BatchSystem(ABC):
             BatchError: The batch system does not answer.
         """
 
-    @abstractmethod
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs; those that have ended are fine.
+
+        Raises:
+            BatchError: The batch system does not answer.
+        """
+        if job_ids:
+            self._ask(*self.cancel_command, *job_ids)
+
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Nodes of a job in the order of its tasks, by the names that `JobSpec.exclude` takes.
 
@@ -120,14 +164,7 @@ class BatchSystem(ABC):
         Returns:
             Names; empty when they are not known.
         """
-
-    @abstractmethod
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs; those that have ended are fine.
-
-        Raises:
-            BatchError: The batch system does not answer.
-        """
+        return ()
 
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
         """What the system tells of how many such jobs the user may have; often nothing.
@@ -137,7 +174,6 @@ class BatchSystem(ABC):
         """
         return ()
 
-    @abstractmethod
     def longest_job_s(self, batch: Batch) -> float | None:
         """Longest time that the system gives a job, seconds.
 
@@ -150,17 +186,90 @@ class BatchSystem(ABC):
         Raises:
             BatchError: It cannot be asked.
         """
+        return None
 
-    def _ask(self, command: Sequence[str]) -> str:
-        answer = self._commands.run(command)
+    def check(self, spec: JobSpec) -> Iterator[Finding]:
+        """What a look at the batch system finds for a job; stops where nothing more can be learnt.
+
+        Args:
+            spec: The job as headrace would submit it.
+
+        Raises:
+            BatchError: It does not answer.
+        """
+        found = list(self._check_programs())
+        yield from found
+        if all(each.grade is Grade.OK for each in found):
+            yield from self._check_queue(spec)
+
+    def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
+        """The part of `check` that differs: its programs are there."""
+        yield from ()
+
+    def _check_programs(self) -> Iterator[Finding]:
+        """Whether the programs are there, and of which version the first one is."""
+        advice = f"Run headrace where the commands of {self.name} are, and have them on PATH."
+        failed, version = [], ""
+        for name in self.programs:
+            try:
+                answer = self.commands.run((name, self.version_option))
+            except LoginError:  # nothing can be said of any
+                raise
+            except BatchError as error:
+                failed.append(fail("commands", error.what, error.hint or advice))
+                continue
+            if answer.code is None:  # the others would be waited for as long
+                yield fail("commands", answer.words, _NO_ANSWER)
+                return
+            if answer.code != 0:
+                failed.append(fail("commands", f"{name}: {answer.words}", advice))
+            lines = f"{answer.output}\n{answer.error}".strip().splitlines()
+            version = version or "".join(lines[:1]).strip()
+        yield from failed or [ok("commands", f"{', '.join(self.programs)}: {version}")]
+
+    def _ask(self, *command: str) -> str:
+        """What a command says; nothing when it only does not know the jobs."""
+        answer = self.commands.run(command)
         if answer.code == 0 or self._is_about_nothing(answer):
             return answer.output
-        raise BatchError(f"{self.name} does not answer {command[0]}: {self._words(answer)}")
+        told = f"{self.name} does not answer {command[0]}: {self._words(answer)}"
+        raise BatchError(told, self.silent)
 
     def _words(self, answer: Answer) -> str:
         """What users need of the words of a command that failed."""
-        return told(answer)
+        return answer.words
 
     def _is_about_nothing(self, answer: Answer) -> bool:
-        """Whether a command failed since the jobs that it was asked about are not known."""
-        return False
+        said = [line for line in self._complaints(answer) if line.strip()]
+        nothing = self.nothing
+        return nothing is not None and bool(said) and all(map(nothing.search, said))
+
+    def _complaints(self, answer: Answer) -> list[str]:
+        """The lines of a failed command that say why."""
+        return answer.error.splitlines()
+
+
+def by_id(found: Sequence[JobStatus]) -> tuple[JobStatus, ...]:
+    """Jobs in the order in which they were submitted."""
+    return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
+
+
+def verdict(command: str, answer: Answer) -> Finding:
+    """What a batch system says of a script that it is not to run."""
+    if answer.code == 0:
+        return ok(command, answer.words)
+    advice = "Correct the role's `batch` settings; `headrace plan --dry-run` shows the script."
+    return fail(command, answer.words, advice)
+
+
+def first_words(file: str | None) -> tuple[str, ...]:
+    """Names of a job's hosts out of a file whose lines begin with them, each once.
+
+    Args:
+        file: The file; None, or one that is not there, has none.
+    """
+    try:
+        lines = Path(file).read_text().splitlines() if file else []
+    except OSError:  # it is on another node
+        return ()
+    return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))

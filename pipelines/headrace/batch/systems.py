@@ -26,11 +26,15 @@ _SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf]] = {
 _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
 
 
-def system_of(role: Role) -> BatchSystem:
+def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
     """The batch system that a role of a site names.
 
     Its commands run on this machine, or on the login node that the role names; inside a job they
     run where they are, for that is inside the cluster.
+
+    Args:
+        role: The role.
+        timeout_s: A command without an answer is given up after this time.
 
     Raises:
         SiteError: There is none of that name.
@@ -44,27 +48,21 @@ def system_of(role: Role) -> BatchSystem:
     config, login = role.batch.config, role.batch.login
     address = login and f"{login.host}:{login.port or ''}"
     queue = " ".join(part for part in (address, config) if part)
-    return _SYSTEMS[role.backend](commands_of(role), queue)
+    return _SYSTEMS[role.backend](_commands_of(role, timeout_s), queue)
 
 
-def commands_of(role: Role, timeout_s: float = 60.0) -> Commands:
-    """What runs the commands of the batch system that a role names; see `system_of`.
-
-    Args:
-        role: The role.
-        timeout_s: A command without an answer is given up after this time.
-    """
+def _commands_of(role: Role, timeout_s: float) -> Commands:
     system, config, login = _SYSTEMS[role.backend], role.batch.config, role.batch.login
     environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
-    if login is None or system.job_variable in os.environ:
-        # a host that is a job itself must not give its own job's limits to those it submits
-        own = {name for name in os.environ if name.startswith(system.job_variables)}
-        own.discard(system.config_variable)
-        programs = os.environ.get(system.programs_variable)
-        if programs:  # a job's PATH need not have it
-            environment["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), programs))
-        return LocalCommands(environment, timeout_s, without=own)
-    return SshCommands(login, environment, timeout_s)
+    if login is not None and system.job_variable not in os.environ:
+        return SshCommands(login, environment, timeout_s)
+    # a host that is a job itself must not give its own job's limits to those it submits
+    own = {name for name in os.environ if name.startswith(system.job_variables)}
+    own.discard(system.config_variable)
+    programs = os.environ.get(system.programs_variable)
+    if programs:  # a job's PATH need not have it
+        environment["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), programs))
+    return LocalCommands(environment, timeout_s, without=own)
 
 
 def commands_of_hosts(role: Role) -> dict[str, Commands]:

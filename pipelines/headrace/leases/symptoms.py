@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from headrace.batch.job_log import end_of
+from headrace.batch.jobs import end_of
 from headrace.leases import preflight
 from headrace.record import Record
 from headrace.storage.layout import LeaseFolder

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.batch.commands import Answer, LocalCommands
-from headrace.batch.hosts import SshHosts, render
+from headrace.batch.hosts import SshHosts
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.recipe.batch import Login
@@ -100,8 +100,8 @@ def test_a_host_that_does_not_answer_keeps_no_other_from_ending_its_job():
     assert [len(each.seen) for each in hosts.values()] == [1, 1]
 
 
-def test_further_hosts_are_reached_from_the_first(tmp_path: Path):
-    text = render(_spec(tmp_path, nodes=2), HOSTS)
+def test_further_hosts_are_reached_from_the_first(system: SshHosts, tmp_path: Path):
+    text = system.render(_spec(tmp_path, nodes=2))
     assert "<(printf '%s\\n' dgx1 me@dgx2)" in text
     assert (
         "case $i in 1) set -- ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -T "

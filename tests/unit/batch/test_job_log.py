@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.batch.job_log import with_log
-from headrace.batch.jobs import JobState, JobStatus
+from headrace.batch.jobs import JobState, JobStatus, with_log
 
 
 @pytest.mark.parametrize(

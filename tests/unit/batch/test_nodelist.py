@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.batch.nodelist import node_names
+from headrace.batch.slurm import node_names
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from headrace.batch import lsf, pbs, sge
 from headrace.batch.commands import Answer
-from headrace.batch.jobs import STARTED, JobSpec, JobState
-from headrace.batch.scripts import told
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.leases.queued import BatchBackend, job_name, job_spec
@@ -21,7 +20,7 @@ from headrace.storage.layout import LeaseFolder
 from support.scripted_commands import ScriptedCommands
 
 BODY = """\
-STARTED
+export HEADRACE_JOB_STARTED=$(date +%s)
 exec >> /shared/leases/a-1/host.log 2>&1
 set -e
 file=/shared/leases/a-1/NAME.sh
@@ -113,11 +112,11 @@ LSF = """\
 
 
 @pytest.mark.parametrize(
-    ("backend", "module", "batch", "expected", "hosts", "launch"),
+    ("backend", "system", "batch", "expected", "hosts", "launch"),
     [
         (
             "pbs",
-            pbs,
+            pbs.Pbs,
             {"memory_per_node": "64GiB", "exclusive": True, "options": ["-l system=polaris"]},
             PBS,
             '"$PBS_NODEFILE"',
@@ -125,7 +124,7 @@ LSF = """\
         ),
         (
             "sge",
-            sge,
+            sge.Sge,
             {
                 "parallel_environment": "mpi8",
                 "reservation": "7",
@@ -139,7 +138,7 @@ LSF = """\
         ),
         (
             "lsf",
-            lsf,
+            lsf.Lsf,
             {
                 "memory_per_node": "64GiB",
                 "gpu_type": "NVIDIAA100",
@@ -154,7 +153,12 @@ LSF = """\
     ],
 )
 def test_the_whole_script_of_a_gang(
-    backend: str, module: Any, batch: dict[str, Any], expected: str, hosts: str, launch: str
+    backend: str,
+    system: type[BatchSystem],
+    batch: dict[str, Any],
+    expected: str,
+    hosts: str,
+    launch: str,
 ):
     shared = {
         "partition": "gpu",
@@ -163,16 +167,14 @@ def test_the_whole_script_of_a_gang(
         "modules": ["cuda/12"],
         "prologue": ["ulimit -n 65536"],
     }
-    text = module.render(_spec(_role(backend, {**shared, **batch})))
-    wanted = expected + BODY.replace("HOSTS", hosts).replace("LAUNCH", launch).replace(
-        "STARTED", STARTED
-    )
+    text = system(ScriptedCommands()).render(_spec(_role(backend, {**shared, **batch})))
+    wanted = expected + BODY.replace("HOSTS", hosts).replace("LAUNCH", launch)
     assert text.replace(job_name(_FOLDER), "NAME") == wanted
 
 
 def test_a_single_node_needs_no_launcher():
     role = _role("pbs", {"epilogue": ["echo bye"]}, nodes=1)
-    body = pbs.render(_spec(role)).partition("set -e\n")[2].splitlines()
+    body = pbs.Pbs(ScriptedCommands()).render(_spec(role)).partition("set -e\n")[2].splitlines()
     assert body[-5:] == [
         "export HEADRACE_NODE_INDEX=0",
         "code=0",
@@ -248,7 +250,7 @@ def test_a_key_that_a_system_cannot_fulfil_is_refused(
     ],
 )
 def test_jobs_of_pbs(job: str, state: JobState, reason: str):
-    (seen,) = pbs.parse_qstat('{"timestamp":1,"Jobs":{"7.server":{' + job + "}}}")
+    seen = _of_pbs('{"timestamp":1,"Jobs":{"7.server":{' + job + "}}}")
     assert (seen.job_id, seen.state, seen.reason) == ("7.server", state, reason)
 
 
@@ -264,10 +266,10 @@ def test_jobs_of_pbs(job: str, state: JobState, reason: str):
 def test_nodes_of_pbs(exec_host: str, nodes: tuple[str, ...]):
     """Shapes of `qstat -f -F json` of several clusters, in public repositories."""
     job = f'"job_state":"R","exec_host":"{exec_host}"'
-    (seen,) = pbs.parse_qstat('{"Jobs":{"7.server":{' + job + "}}}")
+    seen = _of_pbs('{"Jobs":{"7.server":{' + job + "}}}")
     assert (seen.nodes, seen.failed_nodes) == (nodes, ())
     lost = job.replace('"R"', '"F","Exit_status":-20,"substate":93')
-    (seen,) = pbs.parse_qstat('{"Jobs":{"7.server":{' + lost + "}}}")
+    seen = _of_pbs('{"Jobs":{"7.server":{' + lost + "}}}")
     assert (seen.nodes, seen.failed_nodes) == (nodes, nodes[:1])
 
 
@@ -289,7 +291,7 @@ def test_the_first_node_of_a_job_of_grid_engine():
 def test_nodes_to_take_and_to_leave_are_said_at_once_in_grid_engine():
     """Of two requests for one resource, Grid Engine takes the later one."""
     batch = {"parallel_environment": "mpi8", "nodelist": ["a", "b"], "exclude": ["c"]}
-    assert "#$ -l h=(a|b)&!(c)\n" in sge.render(_spec(_role("sge", batch)))
+    assert "#$ -l h=(a|b)&!(c)\n" in sge.Sge(ScriptedCommands()).render(_spec(_role("sge", batch)))
 
 
 @pytest.mark.parametrize(
@@ -335,7 +337,7 @@ def test_nodes_in_the_books_of_lsf(line: str, nodes: tuple[str, ...]):
 
 def test_expected_start_in_pbs():
     job = '"job_state":"Q","estimated":{"start_time":"Sat Nov 21 14:23:01 2026"}'
-    (seen,) = pbs.parse_qstat('{"Jobs":{"7.server":{' + job + "}}}")
+    seen = _of_pbs('{"Jobs":{"7.server":{' + job + "}}}")
     assert seen.starts_at is not None
 
 
@@ -422,7 +424,7 @@ def test_a_submit_without_an_id_is_no_refusal(system: type[BatchSystem], output:
     ],
 )  # fmt: skip
 def test_the_words_of_a_refusal(answer: Answer, words: str):
-    assert told(answer) == words
+    assert answer.words == words
 
 
 def test_an_answer_that_is_no_json_or_xml_is_an_error():
@@ -430,6 +432,11 @@ def test_an_answer_that_is_no_json_or_xml_is_an_error():
     for system, garbled in ((pbs.Pbs, '{"Jobs":{'), (sge.Sge, "<job_info>"), (lsf.Lsf, '{"REC')):
         with pytest.raises(BatchError, match="does not answer"):
             system(ScriptedCommands(Answer(0, garbled, ""))).poll(["1"])
+
+
+def _of_pbs(answer: str) -> JobStatus:
+    (seen,) = pbs.Pbs(ScriptedCommands(Answer(0, answer, ""))).poll(["7.server"]).values()
+    return seen
 
 
 _FOLDER = LeaseFolder(Path("/shared/leases/a-1"))

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from headrace.batch import lsf_check, lsf_queues, pbs_check, pbs_queues, sge_queues
 from headrace.batch.commands import Answer
-from headrace.batch.findings import Finding
+from headrace.batch.findings import Finding, QueueFacts, clock_s, judge_queue
 from headrace.batch.jobs import JobSpec
-from headrace.batch.queue_check import judge_queue
-from headrace.batch.queue_facts import QueueFacts, clock_s
-from headrace.batch.sge_check import judge_environment
-from headrace.batch.sge_queues import parse_fields
+from headrace.batch.lsf import Lsf, parse_queues
+from headrace.batch.pbs import Pbs
+from headrace.batch.pbs import queue_facts as pbs_queue
+from headrace.batch.sge import judge_environment, parse_fields
+from headrace.batch.sge import queue_facts as sge_queue
 from headrace.errors import BatchError
+from headrace.recipe.batch import Batch
 from support.scripted_commands import ScriptedCommands
 
 LSF_STATUS = """\
@@ -44,7 +45,7 @@ def test_a_queue_of_pbs():
         "enabled": "True",
         "started": "False",
     }
-    assert pbs_queues.facts_of("qexp", {"qexp": told}, {}) == QueueFacts(
+    assert pbs_queue("qexp", {"qexp": told}, {}) == QueueFacts(
         name="qexp",
         holds="it is not started",
         limit_s=3600.0,
@@ -62,7 +63,7 @@ def test_a_queue_of_grid_engine(limit: str, seconds: float | None):
     text = f"qname                 all.q\nhostlist              a b \\\n    c\nh_rt    {limit}\n"
     fields = parse_fields(text)
     assert fields["hostlist"] == "a b c"
-    assert sge_queues.facts_of(fields) == QueueFacts(name="all.q", limit_s=seconds)
+    assert sge_queue("all.q", fields) == QueueFacts(name="all.q", limit_s=seconds)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +81,8 @@ def test_a_queue_of_grid_engine(limit: str, seconds: float | None):
 def test_limits_of_a_queue_of_lsf(limits: str, seconds: float | None, cpus: int | None):
     """A default is no limit: every job of headrace says its time."""
     other = LSF_STATUS.format(name="other").replace("Open:Active", "Closed:Inact")
-    first, second = lsf_queues.parse_queues(
-        f"{LSF_STATUS.format(name='normal')}{limits}\n{'-' * 78}\n\n{other}"
-    )
+    queues = parse_queues(f"{LSF_STATUS.format(name='normal')}{limits}\n{'-' * 78}\n\n{other}")
+    first, second = queues["normal"], queues["other"]
     assert first == QueueFacts(name="normal", limit_s=seconds, most_cpus=cpus)
     assert (second.name, second.refuses, second.holds) == ("other", "it is Closed", "it is Inact")
 
@@ -101,8 +101,8 @@ def test_limits_of_a_queue_of_lsf(limits: str, seconds: float | None, cpus: int 
     ],
 )
 def test_parallel_environments(changes: dict[str, str], job: dict[str, Any], grade: str, told: str):
-    pe = {"pe_name": "mpi", "slots": "99", "allocation_rule": "8", "control_slaves": "TRUE"}
-    (found,) = judge_environment(pe | changes, _job(**job), ["make", "mpi"])
+    pe = {"slots": "99", "allocation_rule": "8", "control_slaves": "TRUE"}
+    found = judge_environment("mpi", pe | changes, _job(**job), ["make", "mpi"])
     assert found.grade == grade
     assert told in _words(found)
 
@@ -118,7 +118,7 @@ def test_torque_is_told_apart():
     commands = ScriptedCommands(
         *[Answer(0, "", "Version: 6.1.1")] * 4, Answer(2, "", "qstat: invalid option -- 'F'")
     )
-    looked = pbs_check.CHECK.findings(commands, _job())
+    looked = Pbs(commands).check(_job())
     assert "Version: 6.1.1" in next(looked).seen
     with pytest.raises(Exception, match=r"(?s)invalid option.*Torque.*is not supported"):
         next(looked)
@@ -127,7 +127,7 @@ def test_torque_is_told_apart():
 def test_a_pbs_whose_answer_cannot_be_read_is_told():
     torn = ScriptedCommands(Answer(0, '{"Queue": {', ""))
     with pytest.raises(BatchError, match="PBS does not answer qstat -B in JSON: "):
-        pbs_queues.longest_job_s(torn, "long")
+        Pbs(torn).longest_job_s(Batch(partition="long"))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_queue_of_pbs_that_a_job_goes_to(server: Any, partition: str | None,
         Answer(0, json.dumps({"Server": {"front": server}}), ""),
         Answer(0, json.dumps({"Queue": queues}), ""),
     )
-    _, *found = pbs_check.CHECK.findings(commands, _job(partition=partition, nodes=1))
+    _, *found = Pbs(commands).check(_job(partition=partition, nodes=1))
     assert [each.grade.value for each in found] == grades.split()
     if not (server or partition):
         assert "there is no default queue" in _words(found[-1])
@@ -167,7 +167,7 @@ def test_the_queues_of_lsf_that_a_job_may_go_to(
     queues = LSF_STATUS.format(name="normal").replace("Open:Active", "Closed:Active")
     answers = [*["10.1"] * 5, queues, default]
     commands = ScriptedCommands(*(Answer(0, text, "") for text in answers))
-    found = lsf_check.CHECK.findings(commands, _job(partition=partition))
+    found = Lsf(commands).check(_job(partition=partition))
     failed = [_words(each) for each in found if each.grade == "fail"]
     assert len(failed) == len(told)
     assert all(words in seen for words, seen in zip(told, failed, strict=True))

@@ -7,28 +7,25 @@ import pytest
 from headrace.batch.commands import Answer
 from headrace.batch.findings import Finding
 from headrace.batch.jobs import JobSpec
-from headrace.batch.slurm_check import (
-    CHECK,
+from headrace.batch.slurm import Slurm, is_lasting
+from headrace.batch.slurm_queues import (
+    Association,
     judge_account,
     judge_partition,
     of_partition,
-)
-from headrace.batch.slurm_facts import (
-    Association,
     parse_association,
     parse_gpus,
     parse_limit,
     parse_nodes,
 )
-from headrace.batch.slurm_refusals import is_lasting
 from headrace.errors import BatchError
 
 NODES = [
-    parse_nodes("cpu*|up|1-00:00:00|8|idle|64|257000|(null)|ib|c[1-8]"),
-    parse_nodes("gpu|up|2:00:00|3|mix|32|512000|gpu:a100:4(S:0-1)|ib,nvme|g[1-3]"),
-    parse_nodes("gpu|up|2:00:00|1|drain*|32|512000|gpu:a100:4|ib|g4"),
-    parse_nodes("gpu|up|2:00:00|1|down|32+|128000|gpu:v100:2|(null)|g5"),
-    parse_nodes("old|down|infinite|1|idle|8|16000|(null)|(null)|o1"),
+    parse_nodes("cpu*|up|1-00:00:00|8|idle|64|257000|(null)|c[1-8]"),
+    parse_nodes("gpu|up|2:00:00|3|mix|32|512000|gpu:a100:4(S:0-1)|g[1-3]"),
+    parse_nodes("gpu|up|2:00:00|1|drain*|32|512000|gpu:a100:4|g4"),
+    parse_nodes("gpu|up|2:00:00|1|down|32+|128000|gpu:v100:2|g5"),
+    parse_nodes("old|down|infinite|1|idle|8|16000|(null)|o1"),
 ]
 BOOKS = [parse_association("physics||normal,long"), parse_association("school|cpu|normal")]
 
@@ -82,7 +79,7 @@ def test_partitions():
     assert missing.advice == "Did you mean 'gpu'? Valid: cpu, gpu, old."
     nowhere = of_partition(NODES[1:], None)
     assert isinstance(nowhere, Finding)
-    assert nowhere.seen == "Slurm has no default partition"
+    assert nowhere.seen == "there is no default partition"
 
 
 def test_times():
@@ -120,12 +117,13 @@ def test_a_slurm_that_is_not_there_or_does_not_answer():
                 return Answer(0, "slurm 23.02.1\n", "")
             return Answer(1, "", "slurm_load_partitions: Unable to contact slurm controller\n")
 
-    missing = list(CHECK.findings(Nothing(), _job({})))
+    missing = list(Slurm(Nothing()).check(_job({})))
     assert {each.grade.value for each in missing} == {"fail"}
     assert "sbatch cannot be run" in missing[0].seen
-    found, silent = CHECK.findings(Silent(), _job({}))
-    assert found.seen.endswith("slurm 23.02.1")
-    assert (silent.subject, silent.grade.value) == ("controller", "fail")
+    looked = Slurm(Silent()).check(_job({}))
+    assert next(looked).seen.endswith("slurm 23.02.1")
+    with pytest.raises(BatchError, match=r"does not answer sinfo: Unable to contact"):
+        next(looked)
 
 
 @pytest.mark.parametrize(
@@ -157,17 +155,17 @@ def test_what_waiting_does_not_change(
     ],
 )
 def test_what_each_command_of_slurm_tells(failing: str, grades: str):
-    class Slurm:
+    class Answering:
         def run(self, command: tuple[str, ...], text: str = "") -> Answer:
             if command[0] == failing:
                 return Answer(1, "", f"{failing}: error: no")
             told = {
-                "sinfo": "cpu*|up|1-00:00:00|8|idle|64|257000|(null)|ib|c[1-8]\n",
+                "sinfo": "cpu*|up|1-00:00:00|8|idle|64|257000|(null)|c[1-8]\n",
                 "sacctmgr": "physics||normal\n",
             }
             return Answer(0, told.get(command[0], "x\n"), "")
 
-    found = list(CHECK.findings(Slurm(), _job({})))
+    found = list(Slurm(Answering()).check(_job({})))
     assert " ".join(each.grade.value for each in found) == grades
     told = next((each for each in found if each.grade.value != "ok"), None)
     assert told is None or (told.seen.endswith("no") and told.advice)

@@ -17,7 +17,7 @@ from headrace.batch.jobs import (
     view_of,
 )
 from headrace.batch.scripts import with_quotes
-from headrace.batch.slurm import Slurm, parse_sacct, parse_squeue, render
+from headrace.batch.slurm import Slurm, parse_sacct, parse_squeue
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.leases.queued import job_name, job_spec
 from headrace.leases.records import LeaseSpec
@@ -83,12 +83,12 @@ def test_the_whole_script_of_a_gang():
         role=role,
         code=("/my code",),
     )
-    text = render(job_spec(folder, spec, "/lib", "/opt/python"))
+    text = _script(job_spec(folder, spec, "/lib", "/opt/python"))
     assert text.replace(job_name(folder), "headrace-demo-gpu-1-4df3c6b8") == FULL
 
 
 def test_what_is_not_asked_for_is_not_written():
-    text = render(_job())
+    text = _script(_job())
     for option in ("partition", "account", "qos", "gres", "mem"):
         assert f"--{option}=" not in text
     assert "--time=00:01:00" in text
@@ -131,7 +131,7 @@ def test_everything_a_site_may_wish_for():
         "modules": ("gcc/13", "cuda/12.4"),
         "epilogue": ("rm -rf /local/me",),
     }
-    assert render(_job(**wishes)).partition("--cpus-per-task=1\n")[2] == WISHES
+    assert _script(_job(**wishes)).partition("--cpus-per-task=1\n")[2] == WISHES
     role = Role(backend="slurm", kind="gang", batch=wishes | {"python": "/opt/python"})
     folder = LeaseFolder(Path("/shared/leases/demo-gpu-1"))
     spec = LeaseSpec(lease_id="demo-gpu-1", key="", run_id="", role_name="gpu", role=role)
@@ -292,6 +292,10 @@ def test_a_queue_that_does_not_answer_is_an_error():
         Slurm(ScriptedCommands(Answer(1, "", "slurm_load_jobs error: Unable to contact"))).poll(
             ["1"]
         )
+
+
+def _script(job: JobSpec) -> str:
+    return Slurm(ScriptedCommands()).render(job)
 
 
 def _job(**changes: Any) -> JobSpec:

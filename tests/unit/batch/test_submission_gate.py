@@ -9,10 +9,9 @@ import pytest
 
 from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobSpec
-from headrace.batch.limits import Limit, first_reached, limits_of_site
+from headrace.batch.limits import first_reached, limits_of_site
 from headrace.batch.slots import Slots, slots_file
 from headrace.batch.slurm import Slurm
-from headrace.batch.slurm_limits import parse_association, parse_qos
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
 from headrace.recipe.batch import Batch
@@ -146,17 +145,25 @@ def test_the_first_limit_that_is_reached(num_jobs: int, num_queued: int, reached
     assert (found and str(found)) == reached
 
 
-def test_limits_in_the_words_of_sacctmgr():
-    text = "physics|chemistry|7|long|long,short\nphysics|physics|||normal\n"
-    assert parse_association(text, None) == ((), "normal")
-    limit = Limit(most=7, whose="Slurm's (MaxSubmitJobs of account chemistry)")
-    assert parse_association(text, "chemistry") == ((limit,), "long")
-    assert parse_association("", None) == ((), "")
-    assert parse_association("a|a|||normal,long\n", None) == ((), "normal")
-    assert parse_association("a|a|||short,long\n", None) == ((), "")
-    (limit,) = parse_qos("normal|12\n")
-    assert str(limit) == "Slurm's (MaxSubmitJobsPerUser of QOS normal) limit of 12 jobs"
-    assert parse_qos("normal|\n") == ()
+@pytest.mark.parametrize(
+    ("user", "qos", "account", "limits"),
+    [
+        ("physics|chemistry|7|long|long,short\nphysics|physics|||normal\n", "", None, []),
+        ("physics|chemistry|7|long|long,short\nphysics|physics|||normal\n", "", "chemistry",
+         ["Slurm's (MaxSubmitJobs of account chemistry) limit of 7 jobs"]),
+        ("a|a|||normal,long\n", "12\n", None,
+         ["Slurm's (MaxSubmitJobsPerUser of QOS normal) limit of 12 jobs"]),
+        ("a|a|||short,long\n", "12\n", None, []),
+        ("", "12\n", None, []),
+    ],
+)  # fmt: skip
+def test_limits_in_the_words_of_sacctmgr(
+    user: str, qos: str, account: str | None, limits: list[str]
+):
+    commands = ScriptedCommands(*(Answer(0, text, "") for text in ("me\n", user, qos)))
+    job = JobSpec(name="a", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60,
+                  folder="/", log="/dev/null", account=account)  # fmt: skip
+    assert [str(each) for each in Slurm(commands).limits(job)] == limits
 
 
 def test_the_longest_job_is_the_least_of_partition_association_and_qos():

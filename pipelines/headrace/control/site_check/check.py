@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from headrace.batch import lsf_check, pbs_check, sge_check, slurm_check
-from headrace.batch.asking import QueueCheck
 from headrace.batch.findings import Finding, Grade, fail
-from headrace.batch.systems import commands_of
+from headrace.batch.systems import system_of
 from headrace.control.site_check import elsewhere, storage, trial
 from headrace.control.walltime.choice import FLOOR_S
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
@@ -19,15 +17,6 @@ from headrace.recipe.batch import Login
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.storage.layout import SiteFolder
-
-_QUEUES: Mapping[str, QueueCheck] = {
-    "slurm": slurm_check.CHECK,
-    "pbs": pbs_check.CHECK,
-    "sge": sge_check.CHECK,
-    "lsf": lsf_check.CHECK,
-}
-"""Who looks at a batch system, by backend."""
-
 
 _Queue = tuple[str, str | None, Login | None]
 """Which queue a role uses."""
@@ -125,10 +114,10 @@ def _queue(site: Site, name: str) -> Iterator[Finding]:
         if role.batch.hosts:
             yield from elsewhere.hosts(role, root, spec)
             return
-        commands = commands_of(role, _PROBE_S)
+        system = system_of(role, _PROBE_S)
         if role.batch.login is not None:
-            yield from elsewhere.login_node(commands, role.batch.login, root)
-        yield from _QUEUES[role.backend].findings(commands, spec)
+            yield from elsewhere.login_node(system.commands, role.batch.login, root)
+        yield from system.check(spec)
     except LoginError as error:
         yield fail("login", error.what, error.hint)
     except HeadraceError as error:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace import __version__
-from headrace.batch.asking import said
 from headrace.batch.commands import Commands
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.hosts import way_to
@@ -89,7 +88,7 @@ def _python(commands: Commands, name: str, spec: JobSpec) -> Finding:
     python, path = spec.command[0], spec.environment["PYTHONPATH"]
     answer = commands.run(("sh", "-c", _PYTHON, "sh", path, python, _VERSION))
     if answer.code != 0:
-        why = said(answer.error).rpartition("; ")[2]
+        why = answer.words.rpartition("; ")[2]
         advice = "Install headrace there, or name another Python as `batch.python`."
         return fail("python", f"{python} on {name}: {why}", advice)
     theirs = answer.output.strip()
@@ -108,7 +107,7 @@ def _between(commands: Commands, first: Login, other: Login) -> Finding:
         f"On {first.host}, `ssh {other.host} true` must work without a question: a key, and a "
         "host key that is known."
     )
-    return fail(subject, said(answer.error), advice)
+    return fail(subject, answer.words, advice)
 
 
 def _sees(commands: Commands, folder: Path) -> bool:

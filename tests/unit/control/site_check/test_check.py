@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
 from headrace.batch.findings import Finding
+from headrace.batch.slurm import Slurm
 from headrace.control.site_check import check as looks
 from headrace.errors import BatchError, HeadraceError, LoginError
 from headrace.recipe.load import load_site
@@ -23,7 +23,7 @@ def test_a_queue_that_does_not_answer(
     def findings(*_: object) -> Iterator[Finding]:
         raise error("no answer", "Is it up?")
 
-    monkeypatch.setitem(looks._QUEUES, "slurm", SimpleNamespace(findings=findings))
+    monkeypatch.setattr(Slurm, "check", findings)
     _, role = looks.check(load_site("slurm-dev"), ["gpu"])
     assert role.has_failed
     (found,) = (each for each in role.findings if each.subject == subject)

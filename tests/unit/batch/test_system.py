@@ -1,13 +1,15 @@
-"""What all checks of batch systems ask in the same way, and the words for what they hear."""
+"""What all batch systems have in common."""
 
 from __future__ import annotations
 
 import pytest
 
-from headrace.batch.asking import answered, hours, programs, said
 from headrace.batch.commands import Answer
-from headrace.batch.jobs import JobState
-from headrace.batch.slurm_states import state_of
+from headrace.batch.findings import hours
+from headrace.batch.jobs import JobSpec, JobState
+from headrace.batch.lsf import Lsf
+from headrace.batch.pbs import Pbs
+from headrace.batch.slurm import state_of
 from headrace.errors import BatchError, LoginError
 from support.scripted_commands import ScriptedCommands
 
@@ -15,14 +17,15 @@ from support.scripted_commands import ScriptedCommands
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no answer"),
-        ("  \n", "no answer"),
+        ("", "exit code 1"),
+        ("  \n", "exit code 1"),
+        ("slurm_load_jobs error: Unable to contact", "Unable to contact"),
         ("sbatch: error: Bad qos\nsbatch: error: Denied\n", "Bad qos; Denied"),
         ("error: a\n\n  b  \n", "a; b"),
     ],
 )
 def test_words_of_a_command_in_one_line(text: str, words: str):
-    assert said(text) == words
+    assert Answer(1, "", text).words == words
 
 
 @pytest.mark.parametrize(
@@ -47,19 +50,18 @@ def test_a_state_that_nobody_knows_is_no_proof_of_an_end(text: str, state: JobSt
     assert state_of(text) is state
 
 
-def test_an_answer_or_what_is_wrong():
-    assert answered(ScriptedCommands(Answer(0, "yes", "no")), ("qstat",), "PBS", "up?") == "yes"
-    with pytest.raises(BatchError, match="PBS does not answer qstat -B: down") as caught:
-        answered(ScriptedCommands(Answer(1, "", "down")), ("qstat", "-B", "-f"), "PBS", "up?")
-    assert caught.value.hint == "up?"
+def test_an_answer_that_is_an_error_comes_with_what_may_be_wrong():
+    with pytest.raises(BatchError, match="PBS does not answer qstat: down") as caught:
+        Pbs(ScriptedCommands(Answer(1, "", "down"))).poll(["1"])
+    assert "Is the server up?" in caught.value.hint
 
 
 def test_the_version_is_that_of_the_first_program_that_tells_one():
     answers = Answer(0, "", "\n"), Answer(0, "", " v 2\nmore"), Answer(0, "3", "")
     commands = ScriptedCommands(*answers)
-    (found,) = programs(commands, dict.fromkeys("abc", ("-V",)), "advice")
-    assert (found.grade.value, found.seen) == ("ok", "a, b, c: v 2")
-    assert commands.seen == [("a", "-V"), ("b", "-V"), ("c", "-V")]
+    found = next(Lsf(commands).check(_JOB))
+    assert (found.grade.value, found.seen) == ("ok", "bsub, bjobs, bkill, bacct, bqueues: v 2")
+    assert commands.seen[:2] == [("bsub", "-V"), ("bjobs", "-V")]
 
 
 class _Missing:
@@ -73,15 +75,19 @@ class _Missing:
 
 
 def test_each_program_that_is_not_there_is_told():
-    found = list(programs(_Missing(BatchError("no such program", "")), {"a": (), "b": ()}, "look"))
-    assert [(each.grade.value, each.seen, each.advice) for each in found] == [
-        ("fail", "no such program", "look")
-    ] * 2
+    found = list(Pbs(_Missing(BatchError("no such program", ""))).check(_JOB))
+    assert [(each.grade.value, each.seen) for each in found] == [("fail", "no such program")] * 4
+    assert "have them on PATH" in found[0].advice
     broken = ScriptedCommands(Answer(1, "", "broken"), Answer(0, "1", ""))
-    (found,) = programs(broken, {"a": (), "b": ()}, "look")
-    assert (found.grade.value, found.seen) == ("fail", "a: broken")
+    (failed,) = Pbs(broken).check(_JOB)
+    assert (failed.grade.value, failed.seen) == ("fail", "qsub: broken")
 
 
 def test_without_its_login_node_nothing_is_said_of_any():
     with pytest.raises(LoginError):
-        list(programs(_Missing(LoginError("no way there", "")), {"a": ()}, "look"))
+        list(Pbs(_Missing(LoginError("no way there", ""))).check(_JOB))
+
+
+_JOB = JobSpec(
+    name="a", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60, folder="/", log="/log"
+)
