@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from headrace.packing.fields import chunk_samples
 from headrace.shards.writer import ShardWriter
-from headrace.storage.fingerprint import content_fingerprint
-from headrace.storage.manifest import Codec, FieldInfo, Manifest, ShardInfo, write_manifest
+from headrace.storage.manifest import Codec, FieldInfo, Manifest, ShardInfo
+from headrace.storage.manifest_file import content_fingerprint, write_manifest
 
 SPLIT = "train"
 SAMPLE = "image"

@@ -14,7 +14,7 @@ from pydantic import ByteSize
 
 from headrace.recipe.site import Tier
 from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.storage.staged import ensure_staged
 from headrace_bench.contest import Tick, Variant, compete
 from headrace_bench.copying import empty, sendfile_tree, tree_bytes

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import StorageFullError, UserError
-from headrace.storage.memory import available_memory_bytes
-from headrace.storage.mounts import file_system_of
+from headrace.storage.machine import available_memory_bytes, file_system_of
 from headrace.storage.room import free_bytes
 
 _IN_MEMORY = ("tmpfs", "ramfs")

@@ -16,7 +16,7 @@ from headrace.record import Record
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.storage.layout import LeaseFolder, SiteFolder
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 
 _KEPT = ("datasets", "tier", "runs")
 """Folders of a home in which a disturbed run leaves the same files as any other."""

@@ -16,7 +16,7 @@ from headrace.errors import StorageFullError, StoreError, UnknownNameError
 from headrace.shards import copies
 from headrace.shards.inspection import summarise, verify_dataset
 from headrace.storage import s3_errors
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.storage.store import Store, open_store
 from support.s3_faults import Refuse, faulty
 from support.s3_servers import S3Server, new_bucket

@@ -26,7 +26,7 @@ from headrace.steps.records import StepResult, StepSpec
 from headrace.steps.run import run_step
 from headrace.storage.atomic import write_record
 from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
 

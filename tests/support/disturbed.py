@@ -21,7 +21,7 @@ from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus
 from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from support.leftovers import describe
 from support.waiting import wait_until
 

@@ -11,14 +11,8 @@ from numpy.typing import NDArray
 
 from headrace.shards.writer import ShardWriter
 from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.fingerprint import content_fingerprint
-from headrace.storage.manifest import (
-    FieldInfo,
-    Manifest,
-    ShardInfo,
-    read_manifest,
-    write_manifest,
-)
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.storage.manifest_file import content_fingerprint, read_manifest, write_manifest
 
 
 def write_dataset(

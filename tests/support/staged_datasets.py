@@ -8,14 +8,8 @@ import pytest
 import xxhash
 
 from headrace.recipe.site import Tier
-from headrace.storage.fingerprint import content_fingerprint
-from headrace.storage.manifest import (
-    FieldInfo,
-    Manifest,
-    ShardInfo,
-    read_manifest,
-    write_manifest,
-)
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.storage.manifest_file import content_fingerprint, read_manifest, write_manifest
 from headrace.storage.store_local import LocalStore
 
 SHARD_BYTES = 300_000

@@ -18,7 +18,8 @@ from headrace.steps.context import StepContext
 from headrace.steps.records import StepSpec
 from headrace.storage.atomic import write_record
 from headrace.storage.layout import RunFolder, SiteFolder
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.training.step import train
 from support.shards import write_dataset
 

@@ -18,8 +18,8 @@ from headrace.errors import UnknownNameError
 from headrace.recipe.load import load_site
 from headrace.recipe.site import StoreOptions
 from headrace.storage.manifest import FieldInfo, Manifest
+from headrace.storage.manifest_file import is_sealed
 from headrace.storage.packed import read_manifest_at
-from headrace.storage.seal import is_sealed
 from headrace.storage.store import is_remote
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
         return
     # they bring numpy and xxhash, and Airflow parses this module
     from headrace.evaluation.plan import plan as plan_evaluation
-    from headrace.storage.manifest import FILE_NAME, read_manifest
+    from headrace.storage.manifest_file import FILE_NAME, read_manifest
     from headrace.training.plan import plan_training
 
     folder = Path(dataset).expanduser()

@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from headrace.errors import LedgerError, nearest
 from headrace.recipe.load import home
-from headrace.storage.mounts import current_mounts, network_file_system
+from headrace.storage.machine import current_mounts, network_file_system
 from headrace.storage.private import make_private_file, tighten
 from headrace.storage.room import free_bytes
 

@@ -12,7 +12,6 @@ from headrace.packing import statistics
 from headrace.packing.packed import PackedShard
 from headrace.packing.plan import PackPlan
 from headrace.recipe.dataset import TRAIN
-from headrace.storage.fingerprint import content_fingerprint
 from headrace.storage.manifest import (
     FieldInfo,
     FieldStatistics,
@@ -21,6 +20,7 @@ from headrace.storage.manifest import (
     Quarantined,
     ShardInfo,
 )
+from headrace.storage.manifest_file import content_fingerprint
 
 _NUM_SHOWN = 5
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.storage.mounts import file_system_of
+from headrace.storage.machine import file_system_of
 
 logger = logging.getLogger(__name__)
 

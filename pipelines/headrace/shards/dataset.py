@@ -17,7 +17,8 @@ from headrace.shards.format import MEND
 from headrace.shards.mapped import MappedShards
 from headrace.shards.places import ShardPlaces, ShardSource
 from headrace.shards.reader import ShardReader
-from headrace.storage.manifest import FieldInfo, read_manifest
+from headrace.storage.manifest import FieldInfo
+from headrace.storage.manifest_file import read_manifest
 
 _SAMPLE_ID = FieldInfo(name=names.SAMPLE_ID, dtype="int64", layout="fixed")
 

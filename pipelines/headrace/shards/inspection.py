@@ -16,7 +16,8 @@ from headrace.record import Record
 from headrace.shards import format as names
 from headrace.shards.copies import Copies, Tick, copies_of
 from headrace.shards.reader import ShardLayout, ShardReader, read_layout
-from headrace.storage.manifest import FILE_NAME, FieldInfo, Manifest, ShardInfo, read_manifest
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.storage.manifest_file import FILE_NAME, read_manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.store import is_remote, open_store
 

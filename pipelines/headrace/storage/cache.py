@@ -13,10 +13,11 @@ from headrace.errors import ManifestError
 from headrace.recipe.site import Tier
 from headrace.record import Record
 from headrace.storage import soundness
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.locks import at_once, idle_s, last_used_at, out_of_use
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.storage.staged_folder import StagedFolder
 from headrace.storage.tiers import bytes_in, folder_of, keep_s
-from headrace.storage.use import at_once, idle_s, last_used_at, out_of_use
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,11 @@
-"""Locks between processes, of one node or over shared storage."""
+"""Locks between processes, of one node or over shared storage; they end with their holder."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +14,11 @@ from filelock import FileLock, Timeout
 
 from headrace.errors import StepError
 
+KEPT_S = 600.0
+"""Seconds that a staged copy is kept after its last use, while others can be evicted."""
+
 _POLL_S = 0.2
+_RENEW_S = 60.0
 
 
 def locked(path: Path, *, shared: bool = False) -> int:
@@ -28,35 +34,23 @@ def locked(path: Path, *, shared: bool = False) -> int:
     Raises:
         OSError: It cannot be created.
     """
-    handle = _opened(path)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
+    return _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
 def locked_at_once(path: Path) -> int | None:
     """`locked` for this process alone, without waiting; None when others hold it."""
-    handle = _opened(path)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(handle)
         return None
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
 
 
 @contextmanager
 def exclusive(paths: Iterable[Path]) -> Iterator[None]:
     """Hold lock files while the block runs; waits until every other holder let go.
 
-    The kernel lets go of them when the holder dies. They are taken in one fixed order, so that
-    two callers with the same files in other orders do not wait for each other.
+    They are taken in one fixed order, so that two callers with the same files in other orders do
+    not wait for each other.
 
     Args:
         paths: Lock files, on storage of this node; created when missing, left behind.
@@ -68,6 +62,21 @@ def exclusive(paths: Iterable[Path]) -> Iterator[None]:
         for path in sorted(set(paths)):
             stack.enter_context(FileLock(path, mode=0o600))
         yield
+
+
+@contextmanager
+def at_once(path: Path) -> Iterator[bool]:
+    """`exclusive` of one lock file if nobody else holds it; never waits. Yields whether."""
+    lock = FileLock(path, mode=0o600, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -104,5 +113,66 @@ def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
         lock.release()
 
 
-def _opened(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+@contextmanager
+def in_use(file: Path) -> Iterator[None]:
+    """Keep a staged copy from being evicted while the block runs; waits while it is.
+
+    A use is a shared lock. The file's time of change, renewed once a minute, keeps the copy for a
+    while longer, so that a training that is started again finds its data.
+
+    Args:
+        file: The copy's file for this, on storage of this node; created when missing.
+    """
+    handle = locked(file, shared=True)
+    ended = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(handle, ended), daemon=True)
+    try:
+        os.utime(handle)  # of the file that is locked, also when somebody has removed its name
+        renewing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            renewing.join()
+            os.utime(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def out_of_use(file: Path) -> Iterator[bool]:
+    """Keep others from using a copy while the block runs; yields False when it is in use."""
+    handle = locked_at_once(file)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def last_used_at(file: Path) -> float:
+    """When a copy was used last, seconds since the epoch; 0 when never."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def idle_s(file: Path) -> float:
+    """Seconds since the last use of a copy."""
+    return max(time.time() - last_used_at(file), 0.0)
+
+
+def _locked(path: Path, operation: int) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, operation)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _renew(handle: int, ended: threading.Event) -> None:
+    while not ended.wait(_RENEW_S):
+        os.utime(handle)

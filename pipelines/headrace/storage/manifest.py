@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
-from headrace.errors import ManifestError, NoDatasetError, nearest
+from headrace.errors import ManifestError, nearest
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.record import Record
-from headrace.storage.atomic import AS_USUAL, write_bytes
-from headrace.storage.consistency import contradictions
-from headrace.storage.seal import damaged, sealed, unsealed
 
 FORMAT_VERSION = 2
 """Version of the dataset format that this release writes; it reads this one and older ones."""
-
-FILE_NAME = "manifest.json"
 
 Encoding = Literal[
     "raw", "text", "json", "npy",
@@ -238,57 +232,3 @@ class Manifest(Record):
                 return info
         names = [info.name for info in self.fields]
         raise ManifestError(f"Dataset '{self.name}' has no field '{name}'", nearest(name, names))
-
-
-def sealed_manifest(manifest: Manifest) -> bytes:
-    """The content of `manifest.json`, with its digest, in the format of this release."""
-    current = manifest.model_copy(update={"format_version": FORMAT_VERSION})
-    return sealed(current.model_dump_json(indent=1))
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write `manifest.json` into a dataset's folder, atomically; readable as its shards are."""
-    path = folder / FILE_NAME
-    write_bytes(path, sealed_manifest(manifest), AS_USUAL)
-    return path
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of the dataset in `folder`.
-
-    Raises:
-        ManifestError: There is none, it is damaged, or a newer release wrote it.
-    """
-    path = folder / FILE_NAME
-    try:
-        return parse_manifest(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        raise no_dataset(str(folder)) from None
-
-
-def no_dataset(place: str) -> NoDatasetError:
-    """The error for a place without a manifest."""
-    return NoDatasetError(
-        f"{place} is no dataset: it holds no {FILE_NAME}",
-        "Give the folder that `headrace run` or a pack step printed.",
-    )
-
-
-def parse_manifest(text: bytes, path: str) -> Manifest:
-    """The manifest that a file holds.
-
-    Args:
-        text: Content of the file.
-        path: Where it lies, for errors.
-
-    Raises:
-        ManifestError: It is damaged or was changed, or a newer release wrote it.
-    """
-    content = unsealed(text, path, FORMAT_VERSION)
-    try:
-        manifest = Manifest.model_validate(content)
-    except ValidationError as error:
-        raise damaged(path, str(error)) from error
-    for problem in contradictions(manifest, content):
-        raise damaged(path, problem)
-    return manifest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace.errors import StoreMissingError
 from headrace.recipe.site import StoreOptions
-from headrace.storage.manifest import FILE_NAME, Manifest, no_dataset, parse_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import FILE_NAME, no_dataset, parse_manifest
 from headrace.storage.store import open_store
 
 

@@ -10,11 +10,11 @@ from headrace.recipe.site import Tier
 from headrace.storage import tiers as tiers_module
 from headrace.storage.cache import CachedCopy, evict, idle_copies
 from headrace.storage.gang_member import RELAYED_SHARDS
+from headrace.storage.locks import KEPT_S
 from headrace.storage.manifest import Manifest, ShardInfo
 from headrace.storage.peer_group import PeerGroup
 from headrace.storage.staged_folder import StagedFolder
 from headrace.storage.tiers import TierRoom, bytes_in
-from headrace.storage.use import KEPT_S
 
 _MARGIN_BYTES = 2**20
 """Room for the manifest and the like when only a part fits."""

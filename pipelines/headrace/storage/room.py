@@ -1,4 +1,4 @@
-"""Storage that is used up: how it shows, and how it is told."""
+"""Disks that are used up: how much is free, how it shows, and how it is told."""
 
 from __future__ import annotations
 
@@ -50,14 +50,10 @@ def require_room(folder: Path, needed_bytes: int) -> None:
 
 @contextmanager
 def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
-    """Run a block that writes; a used-up disk or quota is told with the bytes it takes.
-
-    Args:
-        folder: Where the block writes.
-        needed_bytes: Bytes that it writes.
+    """Run a block that writes so many bytes to a folder.
 
     Raises:
-        StorageFullError: The block met a full disk.
+        StorageFullError: The block met a full disk or quota; names the bytes it takes.
     """
     try:
         yield

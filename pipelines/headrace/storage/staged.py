@@ -19,17 +19,16 @@ from headrace.recipe.site import Tier
 from headrace.storage import soundness
 from headrace.storage.bringing import Tick
 from headrace.storage.cache import sweep
-from headrace.storage.fingerprint import content_fingerprint
 from headrace.storage.gang_member import GangMember, Relay, joining
 from headrace.storage.gang_store import Brought, GangStore, Traffic
-from headrace.storage.locks import exclusive
+from headrace.storage.locks import exclusive, in_use
 from headrace.storage.manifest import Manifest, ShardInfo
+from headrace.storage.manifest_file import content_fingerprint
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.placing import Place, Wanted, choose_place, room_locks
 from headrace.storage.staged_copy import StagedCopy, StagingOptions
 from headrace.storage.staged_folder import Filling, StagedFolder, TierFullError, shards_in
 from headrace.storage.store import is_remote, open_store
-from headrace.storage.use import in_use
 
 
 def ensure_staged(

@@ -20,14 +20,8 @@ from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.gang_member import GangMember
 from headrace.storage.gang_store import GangStore
 from headrace.storage.locks import exclusive
-from headrace.storage.manifest import (
-    FILE_NAME,
-    Manifest,
-    ShardInfo,
-    read_manifest,
-    sealed_manifest,
-    write_manifest,
-)
+from headrace.storage.manifest import Manifest, ShardInfo
+from headrace.storage.manifest_file import FILE_NAME, read_manifest, sealed_manifest, write_manifest
 from headrace.storage.room import is_full
 from headrace.storage.soundness import StagedFile, stat_of
 

@@ -25,9 +25,8 @@ from headrace.errors import (
     without_secrets,
 )
 from headrace.recipe.site import StoreOptions
-from headrace.storage.in_order import in_order
-from headrace.storage.sent import Sent
 from headrace.storage.store_protocol import StoredFile, Tick, checked_path
+from headrace.storage.transfers import Sent, in_order
 
 PIECE_BYTES = 8 * 2**20
 _PIECES_AHEAD = 12

@@ -13,9 +13,8 @@ from pydantic import ByteSize
 
 from headrace.errors import StorageFullError
 from headrace.recipe.site import Tier
-from headrace.storage.memory import available_memory_bytes
-from headrace.storage.mounts import file_system_of
-from headrace.storage.use import at_once
+from headrace.storage.locks import at_once
+from headrace.storage.machine import available_memory_bytes, file_system_of
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 _LEAST_RESERVE_BYTES = 256 * 2**20

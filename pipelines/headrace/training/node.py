@@ -15,8 +15,8 @@ from headrace.steps.context import resolved
 from headrace.steps.model_process import start_forked
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder
+from headrace.storage.machine import available_memory_bytes
 from headrace.storage.manifest import Manifest
-from headrace.storage.memory import available_memory_bytes
 from headrace.storage.packed import read_manifest_at
 from headrace.training.data import data_on_node
 from headrace.training.data_watch import DataWatch

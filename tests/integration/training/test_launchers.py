@@ -15,7 +15,7 @@ from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.training.launch_folder import LaunchFolder
 from headrace.training.step import train
 from support.leases import opened

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.storage.staged import ensure_staged
 from headrace.storage.store_local import LocalStore
 from support.shards import write_dataset

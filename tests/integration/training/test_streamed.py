@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.storage.manifest import FILE_NAME, read_manifest
+from headrace.storage.manifest_file import FILE_NAME, read_manifest
 from headrace.storage.store import open_store
 from headrace.training.step import train
 from support.s3_servers import S3Server

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli import cache
 from headrace.errors import UnknownNameError, UserError
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.storage.staged import ensure_staged, staged
 from support.staged_datasets import copy_in, make_dataset, tier
 

@@ -25,7 +25,8 @@ from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
 from headrace.shards.places import ShardSource
 from headrace.storage.gang_store import Brought, GangStore, Traffic
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.storage.placing import Wanted
 from headrace.storage.staged import staged

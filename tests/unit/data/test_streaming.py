@@ -25,7 +25,7 @@ from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
 from headrace.storage.gang_store import Traffic
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.storage.store import open_store
 from headrace.storage.store_local import LocalStore
 from support.shards import write_dataset

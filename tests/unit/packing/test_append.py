@@ -14,7 +14,8 @@ from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import Manifest, parse_manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import parse_manifest, read_manifest
 
 MakeContext = Callable[..., StepContext]
 APPEND = {"append": True, "max_quarantined": 0.5}

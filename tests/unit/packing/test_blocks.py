@@ -15,7 +15,7 @@ from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 
 MakeContext = Callable[..., StepContext]
 

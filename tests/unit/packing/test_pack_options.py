@@ -20,7 +20,8 @@ from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import read_manifest
 
 MakeContext = Callable[..., StepContext]
 ALL = {"splits": {"test": 1.0}}

@@ -29,7 +29,8 @@ from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.shards.writer import ShardBuilder
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import read_manifest
 
 MakeContext = Callable[..., StepContext]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headrace.shards.writer import ShardWriter
-from headrace.storage.fingerprint import content_fingerprint
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo, write_manifest
+from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.storage.manifest_file import content_fingerprint, write_manifest
 
 FIELDS = (
     FieldInfo(name="image", dtype="uint8", shape=(2, 3), layout="fixed"),

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from headrace.cli import datasets
 from headrace.errors import ManifestError, UnknownNameError
 from headrace.shards.inspection import DatasetSummary, ShardSummary, summarise, verify_dataset
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 from support.shards import reseal
 
 SECOND = "shards/train-00001.h5"

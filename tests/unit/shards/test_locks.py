@@ -14,7 +14,7 @@ from tests.unit.shards.conftest import write_dataset
 from headrace.shards.chunks import read_rows
 from headrace.shards.foreign import ForeignFile
 from headrace.shards.reader import read_layout
-from headrace.storage.manifest import read_manifest
+from headrace.storage.manifest_file import read_manifest
 
 VALUES = np.arange(12).reshape(6, 2)
 

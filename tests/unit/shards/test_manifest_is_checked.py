@@ -19,7 +19,8 @@ from headrace.errors import HeadraceError, ManifestError
 from headrace.recipe.site import Tier
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
-from headrace.storage.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import FILE_NAME, read_manifest, write_manifest
 from headrace.storage.staged import ensure_staged
 from support.shards import write_identified
 

@@ -13,7 +13,8 @@ import pytest
 
 from headrace.errors import ShardError
 from headrace.storage.bringing import Arrival, obtain
-from headrace.storage.manifest import Manifest, read_manifest
+from headrace.storage.manifest import Manifest
+from headrace.storage.manifest_file import read_manifest
 from headrace.storage.staged import ensure_staged, staged
 from headrace.storage.staged_copy import StagingOptions
 from headrace.storage.store_local import LocalStore

@@ -10,10 +10,10 @@ import pytest
 
 from headrace.errors import StorageFullError
 from headrace.storage import cache, soundness
+from headrace.storage.locks import KEPT_S, in_use
 from headrace.storage.staged import ensure_staged, staged
 from headrace.storage.staged_copy import StagingOptions
 from headrace.storage.staged_folder import StagedFolder
-from headrace.storage.use import KEPT_S, in_use
 from support.staged_datasets import make_dataset, same_bytes, tier
 
 LONG_AGO = time.time() - 2 * KEPT_S

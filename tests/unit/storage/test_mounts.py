@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from headrace.storage import mounts
-from headrace.storage.mounts import file_system, file_system_of, network_file_system
+from headrace.storage import machine as mounts
+from headrace.storage.machine import file_system, file_system_of, network_file_system
 
 MOUNTS = r"""/dev/vda1 / ext4 rw,relatime 0 0
 server:/home /home nfs4 rw,vers=4.2 0 0

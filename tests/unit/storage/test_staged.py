@@ -13,10 +13,7 @@ import xxhash
 
 from headrace.errors import ManifestError, ShardError, StorageFullError
 from headrace.recipe.site import Tier
-from headrace.storage.manifest import (
-    read_manifest,
-    write_manifest,
-)
+from headrace.storage.manifest_file import read_manifest, write_manifest
 from headrace.storage.staged import ensure_staged
 from support.staged_datasets import copy_in, make_dataset, same_bytes, tier
 

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.errors import StorageFullError
 from headrace.recipe.site import Tier
-from headrace.storage.memory import available_memory_bytes, control_group_room_bytes
+from headrace.storage.machine import available_memory_bytes, control_group_room_bytes
 from headrace.storage.tiers import TierRoom, choose, measure, prepare, reserve_bytes
 
 

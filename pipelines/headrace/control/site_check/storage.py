@@ -18,7 +18,7 @@ from headrace import __version__
 from headrace.batch.findings import Finding, fail, ok, warn
 from headrace.recipe.site import Role, Site, Tier
 from headrace.storage import tiers
-from headrace.storage.mounts import file_system_of
+from headrace.storage.machine import file_system_of
 
 _OF_ONE_MACHINE = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",

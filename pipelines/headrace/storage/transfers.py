@@ -1,4 +1,4 @@
-"""Many calls at once in threads, with their results in order."""
+"""Many calls at once in threads with their results in order, and bytes counted as they are sent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, wait
 from typing import TypeVar
+
+from fsspec.callbacks import Callback
+
+from headrace.storage.store_protocol import Tick
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,6 +47,40 @@ def in_order(
         for future in waiting:
             future.cancel()
         wait(waiting)
+
+
+class Sent(Callback):  # type: ignore[misc]
+    """Counts the bytes of an upload in the threads that send, and stops it there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_stopped = False
+        self.position = 0
+        self._told = 0
+
+    def restart(self) -> None:
+        """Begin with the first byte."""
+        self.position = 0
+        self.relative_update(0)
+
+    def relative_update(self, inc: int = 1) -> None:
+        """Count bytes; how fsspec tells of them."""
+        if self.is_stopped:
+            raise InterruptedError("the upload was stopped")
+        self.position += inc
+
+    def counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """The chunks, counted as they are taken."""
+        for chunk in chunks:
+            self.relative_update(len(chunk))
+            yield chunk
+
+    def tell(self, tick: Tick | None) -> None:
+        """Call `tick` with the bytes since the last time; those sent again count once."""
+        new = max(self.position - self._told, 0)
+        self._told += new
+        if tick is not None:
+            tick(new)
 
 
 def _result(future: Future[Result], look: Callable[[], None] | None) -> Result:

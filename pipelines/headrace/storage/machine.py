@@ -1,0 +1,118 @@
+"""This machine: the file systems that its paths are on, and the memory that may still be filled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePath, PurePosixPath
+
+import psutil
+
+TABLE = Path("/proc/mounts")
+"""The file systems that this machine has mounted."""
+
+NETWORK_FILE_SYSTEMS = frozenset((
+    "acfs", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "davfs", "gfs2", "glusterfs", "gpfs",
+    "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "quobyte", "smb3",
+    "smbfs", "wekafs", "fuse.beegfs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs",
+    "fuse.goofys", "fuse.juicefs", "fuse.mount-s3", "fuse.mountpoint-s3", "fuse.rclone",
+    "fuse.s3fs", "fuse.sshfs",
+))  # fmt: skip
+"""Types on which SQLite's locks and shared memory do not reach other machines."""
+
+_NO_LIMIT_BYTES = 2**60
+"""Control groups without a limit say `max` (v2) or a number above this (v1)."""
+
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_V2 = ("memory.max", "memory.current", "")
+
+
+def file_system(path: PurePath, mounts: str) -> str:
+    """Type of the file system that holds `path`.
+
+    Args:
+        path: An absolute path without symbolic links.
+        mounts: Text of `/proc/mounts`: device, mount point, type, options and two numbers a line.
+
+    Returns:
+        The type, such as `ext4` or `nfs4`; empty when no line covers the path.
+    """
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        parts = line.split(" ")
+        if len(parts) < 3:
+            continue
+        point = PurePosixPath(_unescape(parts[1]))
+        depth = len(point.parts)
+        if path.is_relative_to(point) and depth >= best:  # a later mount covers an earlier one
+            best, kind = depth, parts[2]
+    return kind
+
+
+def network_file_system(path: PurePath, mounts: str) -> str | None:
+    """Type of the network file system that holds `path`; None when it is a local one."""
+    kind = file_system(path, mounts)
+    return kind if kind in NETWORK_FILE_SYSTEMS else None
+
+
+def file_system_of(path: Path) -> str:
+    """Type of the file system that holds a path of this machine; empty when that is not known."""
+    return file_system(path.resolve(), current_mounts())
+
+
+def current_mounts() -> str:
+    """Text of this machine's `/proc/mounts`; empty where there is none."""
+    try:
+        return TABLE.read_text(errors="surrogateescape")
+    except FileNotFoundError:
+        return ""
+
+
+def available_memory_bytes() -> int:
+    """Bytes that fit into memory before this machine or a control group runs out of it."""
+    groups = Path("/proc/self/cgroup")
+    text = groups.read_text() if groups.exists() else ""
+    limit = control_group_room_bytes(text, Path("/sys/fs/cgroup"))
+    available = int(psutil.virtual_memory().available)
+    return available if limit is None else min(available, limit)
+
+
+def control_group_room_bytes(groups: str, mount: Path) -> int | None:
+    """Smallest room in the memory control groups of a process, from its own up to the root.
+
+    Files cached in memory count as room, since the kernel gives them up; files on tmpfs do not.
+
+    Args:
+        groups: Content of `/proc/<pid>/cgroup`.
+        mount: Where control groups are mounted, as in `/sys/fs/cgroup`.
+
+    Returns:
+        Bytes, None when no limit is set.
+    """
+    rooms: list[int | None] = []
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        group = Path(path.lstrip("/"))
+        parts = (group, *group.parents)
+        if not controllers:
+            rooms += [_group_room(mount / part, *_V2) for part in parts]
+        elif "memory" in controllers.split(","):
+            rooms += [_group_room(mount / "memory" / part, *_V1) for part in parts]
+    return min((room for room in rooms if room is not None), default=None)
+
+
+def _group_room(folder: Path, limit_name: str, used_name: str, prefix: str) -> int | None:
+    try:
+        limit = (folder / limit_name).read_text().strip()
+        used_bytes = int((folder / used_name).read_text())
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:  # the group of another namespace, or one without the memory controller
+        return None
+    if limit == "max" or int(limit) >= _NO_LIMIT_BYTES:
+        return None
+    statistics = dict(line.split(maxsplit=1) for line in lines)
+    cached = sum(int(statistics.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    return max(int(limit) - used_bytes + cached, 0)
+
+
+def _unescape(point: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
