@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
-from rich.console import Console
-from rich.table import Table as Grid
 
 from headrace.cli.console import open_console
 from headrace.cli.ending import tidy_end
@@ -21,7 +19,7 @@ from headrace.errors import UserError
 if TYPE_CHECKING:
     from headrace.storage.manifest import Codec
     from headrace_bench.peers.peer import Peer
-    from headrace_bench.records import Report, Row, Table
+    from headrace_bench.records import Table
 
     Bench = Callable[[tuple[Peer, ...], Callable[[str], None]], tuple[Table, ...]]
 
@@ -243,7 +241,7 @@ def s3(
 
 def _run(bench: Bench, peers: bool, *, as_json: bool) -> None:
     """Run a benchmark with progress on standard error, and print what it found."""
-    from headrace_bench.report import all_peers, run
+    from headrace_bench.report import all_peers, run, show
 
     others = all_peers() if peers else ()
     command = " ".join(["headrace", *sys.argv[1:]])
@@ -252,7 +250,7 @@ def _run(bench: Bench, peers: bool, *, as_json: bool) -> None:
     if as_json:
         typer.echo(report.model_dump_json(indent=1))
     else:
-        _print(report, open_console())
+        show(report, open_console())
 
 
 def _bytes(text: str) -> int:
@@ -270,73 +268,3 @@ def _folder(folder: Path | None) -> Path:
     if folder is not None:
         return folder.expanduser().absolute()
     return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
-
-
-def _print(report: Report, console: Console) -> None:
-    bound = [table for table in report.tables if table.num_cores is not None]
-    if bound:
-        console.print(_scaling_grid(bound))
-    for table in report.tables if not bound else ():
-        console.print(_grid(table))
-        for note in table.notes:
-            console.print(note, style="dim", highlight=False)
-        console.print()
-    host = report.machine
-    console.print(
-        f"{host.cpu}, {host.num_cores} cores, {host.memory_bytes / 2**30:.0f} GiB, {host.system}; "
-        f"{report.date}, {report.seconds:.0f} s; load {report.load_before:.2f} before, "
-        f"{report.load_after:.2f} after",
-        highlight=False,
-    )
-    versions = ", ".join(f"{name} {version}" for name, version in host.versions.items())
-    console.print(versions, style="dim", highlight=False)
-    for warning in report.warnings:
-        console.print(warning, style="yellow", highlight=False)
-
-
-def _scaling_grid(tables: Sequence[Table]) -> Grid:
-    """A row for each work and number of cores; the speedup is over the fewest cores."""
-    grid = Grid("", title="headrace by cores, best laps", title_justify="left")
-    for name in ("cores", "limit, GB/s", "headrace, GB/s", "of limit", "speedup"):
-        grid.add_column(name, justify="right")
-    for title in dict.fromkeys(table.title for table in tables):
-        first: float | None = None
-        for table in (each for each in tables if each.title == title):
-            limit, headrace = table.yardstick("limit"), table.yardstick("headrace")
-            if limit is None or headrace is None or not headrace.gb_per_s:
-                continue
-            first = first or headrace.gb_per_s
-            grid.add_row(
-                title,
-                str(table.num_cores),
-                f"{limit.gb_per_s:.3g}",
-                f"{headrace.gb_per_s:.3g}",
-                f"{table.of_limit[headrace.name]:.2f}",
-                f"{headrace.gb_per_s / first:.2f}",
-            )
-    return grid
-
-
-def _grid(table: Table) -> Grid:
-    grid = Grid("", title=table.title, title_justify="left")
-    for name in ("GB/s", "median", "samples/s", "of limit", "headrace is"):
-        grid.add_column(name, justify="right")
-    grid.add_column("how")
-    for row in table.rows:
-        grid.add_row(*_cells(table, row))
-    return grid
-
-
-def _cells(table: Table, row: Row) -> tuple[str, ...]:
-    if row.gb_per_s is None or row.median_gb_per_s is None or row.samples_per_s is None:
-        return row.name, "-", "-", "-", "-", "-", row.problem
-    share, times = table.of_limit.get(row.name), table.headrace_over.get(row.name)
-    return (
-        row.name,
-        f"{row.gb_per_s:.3g}",
-        f"{row.median_gb_per_s:.3g}",
-        f"{row.samples_per_s:,.0f}",
-        "-" if share is None else f"{share:.2f}",
-        "" if times is None else f"{times:.1f} x",
-        row.settings,
-    )

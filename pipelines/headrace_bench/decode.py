@@ -16,13 +16,12 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from headrace_bench.contest import Tick, Variant, compete
-from headrace_bench.laps import Reader, read_lap
+from headrace_bench.laps import Reader, Tuned, read_lap
 from headrace_bench.peers.files import loader_of
 from headrace_bench.peers.peer import Epoch, Pair, Reading
 from headrace_bench.read import ReadOptions, check_against, loader_epoch
 from headrace_bench.records import Table
 from headrace_bench.shards import write_dataset
-from headrace_bench.tuned import Tuned
 from headrace_bench.workspace import workspace
 
 _SIDE = 256

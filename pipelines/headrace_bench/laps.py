@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headrace_bench.peers.peer import Epoch, Pair
+from headrace_bench.peers.peer import Epoch
 from headrace_bench.records import Lap
 
 Check = Callable[[Tensor, Tensor], bool]
@@ -77,7 +77,7 @@ def _epoch_lap(reader: Reader, at_most_s: float) -> Lap:
     num_samples = num_bytes = 0
     end = began
     while end - began < at_most_s:
-        pair = _next(batches)
+        pair = next(batches, None)
         if pair is None:
             break
         end = time.perf_counter()
@@ -86,5 +86,42 @@ def _epoch_lap(reader: Reader, at_most_s: float) -> Lap:
     return Lap(num_samples=num_samples, num_bytes=num_bytes, seconds=max(end - began, 1e-9))
 
 
-def _next(batches: Iterator[Pair]) -> Pair | None:
-    return next(batches, None)
+class Tuned:
+    """Tries every number of workers in the warm-up and keeps the fastest.
+
+    Args:
+        workers: Numbers of workers to try.
+        make: Opens a reader with so many workers.
+        settings: How the peer is used.
+    """
+
+    def __init__(
+        self, workers: Sequence[int], make: Callable[[int], Reader], settings: str
+    ) -> None:
+        self._choices = tuple(workers)
+        self._make = make
+        self._settings = settings
+        self._reader: Reader | None = None
+        self._num_workers = self._choices[0]
+
+    def lap(self, is_warm_up: bool) -> Lap:
+        """A lap; in the warm-up, the best one of all choices."""
+        if self._reader is None or is_warm_up:
+            return self._choose()
+        return read_lap(self._reader, is_warm_up=False)
+
+    def settings(self) -> str:
+        """How the peer is used, with the workers chosen."""
+        workers = f"best of {' and '.join(map(str, self._choices))} workers: {self._num_workers}"
+        return f"{self._settings}; {workers}" if len(self._choices) > 1 else self._settings
+
+    def _choose(self) -> Lap:
+        best: Lap | None = None
+        for num_workers in self._choices:
+            reader = self._make(num_workers)
+            lap = read_lap(reader, is_warm_up=best is None)
+            if best is None or lap.bytes_per_s > best.bytes_per_s:
+                best, self._reader, self._num_workers = lap, reader, num_workers
+        if best is None:
+            raise ValueError("no number of workers to try")
+        return best

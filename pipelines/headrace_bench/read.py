@@ -18,12 +18,11 @@ from headrace.data.reading import Reading as LoaderReading
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import FAULTS, Tick, Variant, compete, failure, for_each
-from headrace_bench.laps import Check, Reader, read_lap
+from headrace_bench.laps import Check, Reader, Tuned, read_lap
 from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading, missing
 from headrace_bench.records import Lap, Row, Table
 from headrace_bench.samples import SIZES, Shape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
-from headrace_bench.tuned import Tuned
 from headrace_bench.workspace import remove, workspace
 
 _NUM_ORDERS = 4
@@ -150,32 +149,23 @@ def _own_variants(
     mapped = _reader(options, samples, _mapped_epoch(folder / "headrace", shape.batch_size))
     return [
         *(_limit_variant(limit, num_threads) for num_threads in sorted({1, _num_threads()})),
-        Variant(
-            name="limit, mapped shards",
-            kind="limit",
-            lap=lambda is_warm_up: read_lap(mapped, is_warm_up),
-            settings=lambda: "torch.index_select out of the shards, all threads",
+        _variant(
+            "limit, mapped shards", mapped, "torch.index_select out of the shards, all threads"
         ),
-        Variant(
-            name="headrace",
-            kind="headrace",
-            is_yardstick=True,
-            lap=lambda is_warm_up: read_lap(at_once, is_warm_up),
-            settings=lambda: "BatchLoader as in training, full shuffle",
-        ),
-        Variant(
-            name="headrace, prefetch off",
-            kind="headrace",
-            lap=lambda is_warm_up: read_lap(alone, is_warm_up),
-            settings=lambda: "each batch read when it is asked for",
-        ),
-        Variant(
-            name="headrace, samples verified",
-            kind="headrace",
-            lap=lambda is_warm_up: read_lap(verified, is_warm_up),
-            settings=lambda: "data.verify_samples",
-        ),
+        _variant("headrace", at_once, "BatchLoader as in training, full shuffle"),
+        _variant("headrace, prefetch off", alone, "each batch read when it is asked for"),
+        _variant("headrace, samples verified", verified, "data.verify_samples"),
     ]
+
+
+def _variant(name: str, reader: Reader, settings: str) -> Variant:
+    return Variant(
+        name=name,
+        kind="limit" if name.startswith("limit") else "headrace",
+        is_yardstick=name == "headrace",
+        lap=lambda is_warm_up: read_lap(reader, is_warm_up),
+        settings=lambda: settings,
+    )
 
 
 def _num_threads() -> int:

@@ -1,4 +1,4 @@
-"""Runs a benchmark and puts hardware, versions and load beside its figures."""
+"""Runs a benchmark, puts hardware, versions and load beside its figures, and prints them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
+from rich.console import Console
+from rich.table import Table as Grid
+
 from headrace_bench import machine
 from headrace_bench.peers.peer import MODULES, Peer, load
-from headrace_bench.records import Report, Table
+from headrace_bench.records import Report, Row, Table
 
 
 def all_peers() -> tuple[Peer, ...]:
@@ -38,4 +41,75 @@ def run(command: str, peers: Sequence[Peer], bench: Callable[[], tuple[Table, ..
         seconds=time.perf_counter() - began,
         tables=tables,
         warnings=machine.busy_warnings(load_before, host.num_cores),
+    )
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the tables, the machine and what makes the figures doubtful."""
+    bound = [table for table in report.tables if table.num_cores is not None]
+    if bound:
+        console.print(_scaling_grid(bound))
+    for table in report.tables if not bound else ():
+        console.print(_grid(table))
+        for note in table.notes:
+            console.print(note, style="dim", highlight=False)
+        console.print()
+    host = report.machine
+    console.print(
+        f"{host.cpu}, {host.num_cores} cores, {host.memory_bytes / 2**30:.0f} GiB, {host.system}; "
+        f"{report.date}, {report.seconds:.0f} s; load {report.load_before:.2f} before, "
+        f"{report.load_after:.2f} after",
+        highlight=False,
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in host.versions.items())
+    console.print(versions, style="dim", highlight=False)
+    for warning in report.warnings:
+        console.print(warning, style="yellow", highlight=False)
+
+
+def _scaling_grid(tables: Sequence[Table]) -> Grid:
+    """A row for each work and number of cores; the speedup is over the fewest cores."""
+    grid = Grid("", title="headrace by cores, best laps", title_justify="left")
+    for name in ("cores", "limit, GB/s", "headrace, GB/s", "of limit", "speedup"):
+        grid.add_column(name, justify="right")
+    for title in dict.fromkeys(table.title for table in tables):
+        first: float | None = None
+        for table in (each for each in tables if each.title == title):
+            limit, headrace = table.yardstick("limit"), table.yardstick("headrace")
+            if limit is None or headrace is None or not headrace.gb_per_s:
+                continue
+            first = first or headrace.gb_per_s
+            grid.add_row(
+                title,
+                str(table.num_cores),
+                f"{limit.gb_per_s:.3g}",
+                f"{headrace.gb_per_s:.3g}",
+                f"{table.of_limit[headrace.name]:.2f}",
+                f"{headrace.gb_per_s / first:.2f}",
+            )
+    return grid
+
+
+def _grid(table: Table) -> Grid:
+    grid = Grid("", title=table.title, title_justify="left")
+    for name in ("GB/s", "median", "samples/s", "of limit", "headrace is"):
+        grid.add_column(name, justify="right")
+    grid.add_column("how")
+    for row in table.rows:
+        grid.add_row(*_cells(table, row))
+    return grid
+
+
+def _cells(table: Table, row: Row) -> tuple[str, ...]:
+    if row.gb_per_s is None or row.median_gb_per_s is None or row.samples_per_s is None:
+        return row.name, "-", "-", "-", "-", "-", row.problem
+    share, times = table.of_limit.get(row.name), table.headrace_over.get(row.name)
+    return (
+        row.name,
+        f"{row.gb_per_s:.3g}",
+        f"{row.median_gb_per_s:.3g}",
+        f"{row.samples_per_s:,.0f}",
+        "-" if share is None else f"{share:.2f}",
+        "" if times is None else f"{times:.1f} x",
+        row.settings,
     )

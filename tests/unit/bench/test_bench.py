@@ -11,13 +11,12 @@ import torch
 from headrace.errors import StepError, StorageFullError, UserError
 from headrace_bench.command import read, s3
 from headrace_bench.contest import Variant, compete
-from headrace_bench.laps import Reader, read_lap
+from headrace_bench.laps import Reader, Tuned, read_lap
 from headrace_bench.machine import busy_warnings, machine
 from headrace_bench.peers.peer import MODULES, load, missing
 from headrace_bench.rclone import credentials, serving
 from headrace_bench.records import Lap, Row, Table
 from headrace_bench.samples import plan_shape, random_samples, write_files
-from headrace_bench.tuned import Tuned
 from headrace_bench.workspace import workspace
 
 
