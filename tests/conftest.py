@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,9 @@ __all__ = [
     "s3_credentials",
     "slurm",
 ]
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Threads of PyTorch that wait sleep: several tests at once have more of them than cores."""
 
 _FORK_SERVER_IMPORTS = ["pytest", "headrace.ledger.ledger", "headrace.ledger.migrations"]
 """What the twenty processes of a ledger test need."""

@@ -7,9 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from headrace.cli.app import build
 from headrace.errors import UserError
 from headrace_bench.compressed import bench_compressed
 from headrace_bench.decode import bench_decode
@@ -20,6 +18,7 @@ from headrace_bench.report import all_peers
 from headrace_bench.s3 import WORK, S3Options, bench_s3
 from headrace_bench.scaling import known_cores
 from headrace_bench.stage import StageOptions, bench_stage
+from support.command_line import headrace
 
 
 def read_options(folder: Path, **changes) -> ReadOptions:
@@ -107,7 +106,7 @@ def test_packing_staging_and_uploads_with_s3(tmp_path):
 def test_the_command_tells_figures_machine_and_load(tmp_path, as_json):
     arguments = ["bench", "stage", "--total", "1MiB", "--source", str(tmp_path)]
     arguments += ["--folder", str(tmp_path), *(["--json"] if as_json else [])]
-    done = CliRunner().invoke(build(), arguments, catch_exceptions=False)
+    done = headrace(*arguments)
     assert done.exit_code == 0
     if as_json:
         computed = {"gb_per_s", "median_gb_per_s", "samples_per_s", "spread"}
@@ -124,7 +123,7 @@ def test_the_command_tells_figures_machine_and_load(tmp_path, as_json):
 
 def test_scaling_binds_each_benchmark_to_its_cores():
     before = os.sched_getaffinity(0)
-    done = CliRunner().invoke(build(), ["bench", "--cores", "1", "--total", "2MiB", "--json"])
+    done = headrace("bench", "--cores", "1", "--total", "2MiB", "--json")
     assert done.exit_code == 0, done.output
     tables = json.loads(done.stdout)["tables"]
     assert [table["title"].split(",")[0] for table in tables] == ["read"] * 3 + ["pack"] * 3 + [

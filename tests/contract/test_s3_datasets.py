@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from headrace.cli.app import build
 from headrace.errors import StorageFullError, StoreError, UnknownNameError
 from headrace.shards import copies
 from headrace.shards.inspection import summarise, verify_dataset
 from headrace.storage import s3_errors
 from headrace.storage.manifest_file import read_manifest
 from headrace.storage.store import Store, open_store
+from support.command_line import Ended, headrace
 from support.s3_faults import Refuse, faulty
 from support.s3_servers import S3Server, new_bucket
 from support.shards import write_dataset
@@ -59,7 +58,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-Command = Callable[..., Result]
+Command = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def command(server: S3Server, tmp_path: Path) -> Command:
     content |= {"tiers": [{"name": "t", "folder": str(tmp_path)}]}
     content |= {"s3": {"endpoint_url": server.endpoint_url}}
     site.write_text(yaml.safe_dump(content))
-    return lambda *words: CliRunner().invoke(build(), [*words, "--site", str(site)])
+    return lambda *words: headrace(*words, "--site", str(site), columns=80)
 
 
 def test_an_intact_dataset(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from headrace.batch.submitting import intent_of
-from headrace.cli.app import build
 from headrace.control import leases
 from headrace.control.ledgers import open_ledger
 from headrace.control.runs import Run, RunRequest, create_run
@@ -20,6 +18,7 @@ from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.storage.atomic import write_record, write_text
 from headrace.storage.layout import LeaseFolder, StepFolder
+from support.command_line import headrace
 from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
@@ -113,6 +112,6 @@ def _lose_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _headrace(*arguments: str) -> str:
-    result = CliRunner(env={"COLUMNS": "250"}).invoke(build(), arguments, catch_exceptions=False)
+    result = headrace(*arguments, columns=250)
     assert result.exit_code == 0, result.output
     return result.output

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from headrace.cli.app import build
 from headrace.control.blame import bad_nodes
 from headrace.control.execute import execute
 from headrace.control.ledgers import open_ledger
@@ -28,6 +26,7 @@ from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.storage.layout import SiteFolder
+from support.command_line import headrace
 from support.container_image import why_not
 from support.leases import lease_spec, opened, wait_for_state
 from support.slurm_dev import LEAVING_S, DevSlurm
@@ -118,7 +117,7 @@ def test_a_role_of_a_later_step_that_is_refused_is_told_before_anything_is_packe
     assert open_ledger().attempts(run.run_id) == ()
     assert "invalid partition specified: nope" in overview(run.run_id).why
     for command in (["status", run.run_id], ["runs"]):
-        shown = CliRunner(env={"COLUMNS": "400"}).invoke(build(), command).output
+        shown = headrace(*command).output
         assert "The jobs of role gpu can never start" in shown, command
 
 

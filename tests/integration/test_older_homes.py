@@ -7,9 +7,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from headrace.cli.app import build
+from support.command_line import headrace
 
 HOMES = sorted((Path(__file__).parent / "older_homes").glob("*.tar.gz"))
 MADE_IN = "/srv/headrace"
@@ -29,7 +28,7 @@ def home(request: pytest.FixtureRequest, headrace_home: Path) -> Path:
 
 
 def told(*arguments: str) -> str:
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(build(), list(arguments))
+    done = headrace(*arguments, columns=200)
     assert done.exit_code == 0, done.output
     return done.output
 

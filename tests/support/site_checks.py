@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from typer.testing import CliRunner
 
-from headrace.cli.app import build
 from headrace.recipe.load import BUILT_IN
+from support.command_line import headrace
 
 Found = tuple[str, str, str, str]
 """Part, subject, grade and words of one finding."""
@@ -18,8 +17,7 @@ Found = tuple[str, str, str, str]
 
 def check(site: Path, *options: str) -> tuple[int, list[Found]]:
     """Exit code, and all findings."""
-    command = ["site", "check", "--site", str(site), "--json", *options]
-    ended = CliRunner().invoke(build(), command, catch_exceptions=False)
+    ended = headrace("site", "check", "--site", str(site), "--json", *options)
     found = [
         (section["part"], each["subject"], each["grade"], f"{each['seen']} {each['advice']}")
         for section in json.loads(ended.stdout)

@@ -11,10 +11,10 @@ from rich.table import Table
 
 import headrace.cli
 from headrace.cli.console import open_console
-from headrace_bench.command import _grid
 from headrace_bench.peers.peer import MODULES, load, missing
 from headrace_bench.read import missing_row
 from headrace_bench.records import Table as BenchTable
+from headrace_bench.report import _grid
 
 CLI = Path(headrace.cli.__file__).parent
 TEXT = "pip install headrace[bench] [/x] [red]"

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
-from headrace.cli.app import build
 from headrace.control.runs import Run
 from headrace.errors import HeadraceError
 from headrace.leases.records import Ending, LeaseInfo, PoolRecord, Waiting
@@ -23,6 +21,7 @@ from headrace.steps.context import append_event
 from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus
 from headrace.storage.atomic import write_record
 from headrace.storage.layout import LeaseFolder, StepFolder
+from support.command_line import Ended, headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
@@ -59,12 +58,12 @@ def damage(draw: st.DrawFn, *kinds: str) -> Callable[[bytes], bytes]:
     return harm
 
 
-def looked(*arguments: str) -> Result:
+def looked(*arguments: str) -> Ended:
     """What a command prints; it may fail by a named error only."""
-    done = CliRunner(env={"COLUMNS": "400"}).invoke(build(), arguments)
-    if done.exception is not None and not isinstance(done.exception, (HeadraceError, SystemExit)):
-        raise done.exception
-    return done
+    try:
+        return headrace(*arguments)
+    except HeadraceError as error:
+        return Ended(1, str(error), "")
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from typer.testing import CliRunner
-
-from headrace.cli.app import build
 from headrace.control.ledgers import open_ledger
 from headrace.control.runs import RunRequest, create_run
 from headrace.processes import ProcessIdentity
 from headrace.states import StepState
+from support.command_line import headrace
 
 
 def owner_that_has_gone() -> str:
@@ -25,15 +23,15 @@ def test_runs_of_processes_that_have_gone_are_closed(headrace_home):
     """pains 22: nothing stays open for a client that was killed."""
     request = RunRequest(recipe="digits", site="laptop", key="k", owner=owner_that_has_gone())
     run = create_run(request)
-    answer = CliRunner().invoke(build(), ["lease", "reap"])
+    answer = headrace("lease", "reap")
     assert answer.exit_code == 0, answer.output
     assert run.run_id in answer.output
     assert open_ledger().run(run.run_id).state is StepState.LOST
-    assert "Nothing to reap" in CliRunner().invoke(build(), ["lease", "reap"]).output
+    assert "Nothing to reap" in headrace("lease", "reap").output
 
 
 def test_runs_of_airflow_are_left_to_its_reaper(headrace_home):
     request = RunRequest(recipe="digits", site="laptop", key="k", owner="airflow:dag:run")
     run = create_run(request)
-    assert "Nothing to reap" in CliRunner().invoke(build(), ["lease", "reap"]).output
+    assert "Nothing to reap" in headrace("lease", "reap").output
     assert open_ledger().run(run.run_id).state is StepState.RUNNING

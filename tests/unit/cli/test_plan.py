@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from headrace.cli.app import build
 from headrace.errors import SiteError
+from support.command_line import headrace
 
 
 def test_the_scripts_that_a_run_on_slurm_would_submit(headrace_home: Path):
-    told = CliRunner().invoke(build(), ["plan", "digits", "--site", "slurm-dev", "--dry-run"])
+    told = headrace("plan", "digits", "--site", "slurm-dev", "--dry-run")
     assert told.exit_code == 0, told.output
     assert "cpu: pool of up to 4 nodes, on slurm, for pack\n" in told.output
     assert "-m headrace.leases.worker" in told.output
@@ -22,17 +21,17 @@ def test_the_scripts_that_a_run_on_slurm_would_submit(headrace_home: Path):
 
 
 def test_a_local_run_submits_nothing(headrace_home: Path):
-    told = CliRunner().invoke(build(), ["plan", "digits", "--json"])
+    told = headrace("plan", "digits", "--json")
     assert {each["script"] for each in json.loads(told.output)} == {""}
 
 
 def test_a_role_that_the_site_lacks_is_told(headrace_home: Path):
-    told = CliRunner().invoke(build(), ["plan", "digits", "train.role=tpu"])
-    assert isinstance(told.exception, SiteError)
+    with pytest.raises(SiteError):
+        headrace("plan", "digits", "train.role=tpu")
 
 
 @pytest.mark.parametrize("name", ["laptop", "slurm-dev"])
 def test_built_in_sites_have_a_plan(headrace_home: Path, name: str):
-    told = CliRunner().invoke(build(), ["plan", "digits", "--site", name])
+    told = headrace("plan", "digits", "--site", name)
     assert told.exit_code == 0
     assert "#!/bin" not in told.output

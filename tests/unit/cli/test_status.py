@@ -6,21 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from headrace.cli.app import build
 from headrace.control.reaper import end_run
 from headrace.leases.records import NodeJob, PoolRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import StepState
 from headrace.storage.atomic import write_record
+from support.command_line import headrace
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
 
 
-def headrace(*arguments: str) -> str:
-    done = CliRunner(env={"COLUMNS": "400"}).invoke(build(), arguments, catch_exceptions=False)
+def shown(*arguments: str) -> str:
+    done = headrace(*arguments)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -30,14 +29,14 @@ def test_a_run_whose_process_was_killed_is_not_shown_as_running() -> None:
     owner = ended_owner()
     run = make_run(owner=owner)
     pid = owner.split(":")[-2]
-    shown = headrace("status", run.run_id)
-    assert f"process {pid} on " in shown
-    assert "has ended. Go on with it: headrace resume " + run.run_id in shown
-    assert "running" not in shown
-    assert f"headrace resume {run.run_id}" in headrace("runs")
-    view = json.loads(headrace("status", "--json"))
+    told = shown("status", run.run_id)
+    assert f"process {pid} on " in told
+    assert "has ended. Go on with it: headrace resume " + run.run_id in told
+    assert "running" not in told
+    assert f"headrace resume {run.run_id}" in shown("runs")
+    view = json.loads(shown("status", "--json"))
     assert (view["owner_is_gone"], view["state"]) == (True, "running")
-    assert headrace("logs", run.run_id, "--follow") == ""  # does not wait for what never comes
+    assert shown("logs", run.run_id, "--follow") == ""  # does not wait for what never comes
 
 
 def test_a_run_that_goes_on_and_one_that_has_ended_are_not_to_be_resumed() -> None:
@@ -45,27 +44,27 @@ def test_a_run_that_goes_on_and_one_that_has_ended_are_not_to_be_resumed() -> No
     ended = make_run(owner=ended_owner())
     end_run(ended, StepState.FAILED, "a test")
     for each in (run, ended):
-        assert "resume" not in headrace("status", each.run_id)
-        assert not json.loads(headrace("status", each.run_id, "--json"))["owner_is_gone"]
+        assert "resume" not in shown("status", each.run_id)
+        assert not json.loads(shown("status", each.run_id, "--json"))["owner_is_gone"]
 
 
 def test_a_run_that_has_succeeded_is_left_as_it_is_by_resume() -> None:
     run = make_run(owner=ended_owner())
     end_run(run, StepState.SUCCEEDED, "a test")
-    before = json.loads(headrace("status", run.run_id, "--json"))
-    assert "has succeeded; there is nothing to go on with" in headrace("resume", run.run_id)
-    assert json.loads(headrace("status", run.run_id, "--json")) == before
+    before = json.loads(shown("status", run.run_id, "--json"))
+    assert "has succeeded; there is nothing to go on with" in shown("resume", run.run_id)
+    assert json.loads(shown("status", run.run_id, "--json")) == before
 
 
 def test_a_run_that_waits_for_room_says_who_has_it(headrace_home: Path) -> None:
     run = make_run()
-    assert "Waits for a lease" not in headrace("status", run.run_id)
+    assert "Waits for a lease" not in shown("status", run.run_id)
     others = [make_run() for _ in range(run.site.limits.max_leases)]
     held = [lease_on_disk(other, host=ProcessIdentity.of()) for other in others]
-    shown = headrace("status", run.run_id)
-    assert "Waits for a lease: Site 'laptop' has 2 leases open and allows 2" in shown
-    assert all(lease_id in shown for lease_id in held)
-    assert "Waits" not in headrace("status", others[0].run_id)  # it has its lease
+    told = shown("status", run.run_id)
+    assert "Waits for a lease: Site 'laptop' has 2 leases open and allows 2" in told
+    assert all(lease_id in told for lease_id in held)
+    assert "Waits" not in shown("status", others[0].run_id)  # it has its lease
 
 
 def test_a_pool_that_waits_for_nodes_says_why_and_until_when() -> None:
@@ -76,10 +75,10 @@ def test_a_pool_that_waits_for_nodes_says_why_and_until_when() -> None:
     why = "2 of 4 nodes; 2 pending: Resources, expected 14:05"
     here = NodeJob(node="node-0", job_id="5", stage="busy", why="Slurm job 5 is running")
     write_record(run.lease_folder(lease_id).pool, PoolRecord(jobs=(here,), waits_for=why))
-    shown = headrace("status", run.run_id)
-    assert f"Waits for nodes: {why}" in shown
-    assert "Waits for a lease" not in shown
-    assert json.loads(headrace("status", run.run_id, "--json"))["has_lease"]
+    told = shown("status", run.run_id)
+    assert f"Waits for nodes: {why}" in told
+    assert "Waits for a lease" not in told
+    assert json.loads(shown("status", run.run_id, "--json"))["has_lease"]
 
 
 def test_a_step_that_is_tried_again_waits_too() -> None:
@@ -89,4 +88,4 @@ def test_a_step_that_is_tried_again_waits_too() -> None:
     others = [make_run() for _ in range(run.site.limits.max_leases)]
     for other in others:
         lease_on_disk(other, "gpu", host=ProcessIdentity.of())
-    assert "Waits for a lease" in headrace("status", run.run_id)  # stage needs another role
+    assert "Waits for a lease" in shown("status", run.run_id)  # stage needs another role

@@ -29,7 +29,8 @@ def site(tmp_path: Path) -> SiteFolder:
 
 def _lease(site: SiteFolder, lease_id: str, heartbeat: str) -> LeaseFolder:
     lease = site.lease(lease_id)
-    spec = LeaseSpec(lease_id=lease_id, key="k", run_id="r", role_name="cpu", role=Role())
+    known = {"key": "k", "run_id": "r", "role_name": "cpu", "role": Role(), "heartbeat_s": 0.1}
+    spec = LeaseSpec.model_validate({"lease_id": lease_id, **known})
     write_record(lease.spec, spec)
     write_text(lease.heartbeat, heartbeat)
     return lease

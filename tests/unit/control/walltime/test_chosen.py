@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from headrace.cli.app import build
 from headrace.control import leases
 from headrace.control.ledgers import open_ledger
 from headrace.control.preview import previews
@@ -27,6 +25,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.records import Failure, StepResult
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import LeaseFolder
+from support.command_line import headrace
 from support.ledger_rows import attempt_row
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
@@ -228,9 +227,7 @@ def test_a_lease_keeps_its_choice_and_its_reason(
     assert told[0].startswith(f"Lease {lease_id} gets 1:00:00: no earlier run tells")
     spec = leases.client.spec(run.lease_folder(lease_id))
     assert (spec.role.lifetime_s, spec.role.lifetime_max) == (3600.0, None)
-    shown = CliRunner(env={"COLUMNS": "400"}).invoke(
-        build(), ["lease", "show", lease_id, "--site", "chosen"]
-    )
+    shown = headrace("lease", "show", lease_id, "--site", "chosen")
     assert "1:00:00, chosen: no earlier run tells how long" in shown.output
     assert open_ledger().lease(lease_id).role == "gpu"
 

@@ -1,0 +1,51 @@
+"""Commands of `headrace` in this process; their application is built once, which takes time."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from unittest import mock
+
+from typer.main import get_command
+
+from headrace.cli.app import build
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and what it printed."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """All that it printed; standard error comes last."""
+        return self.stdout + self.stderr
+
+
+@functools.cache
+def _command() -> Callable[..., object]:
+    return get_command(build())
+
+
+def headrace(*arguments: str, columns: int = 400) -> Ended:
+    """Run a command; what it raises for its user comes out as it is.
+
+    Args:
+        arguments: Words after `headrace`.
+        columns: Width of what it prints.
+    """
+    stdout, stderr, exit_code = io.StringIO(), io.StringIO(), 0
+    width = mock.patch.dict(os.environ, COLUMNS=str(columns))
+    with width, redirect_stdout(stdout), redirect_stderr(stderr):
+        try:
+            _command()(args=list(arguments), prog_name="headrace")
+        except SystemExit as end:
+            exit_code = int(end.code or 0)
+    return Ended(exit_code, stdout.getvalue(), stderr.getvalue())
