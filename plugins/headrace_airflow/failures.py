@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.control.leases import RELEASED
+from headrace.control.overview import LeaseLook
 from headrace.control.reaper import ABANDONED
-from headrace.control.watch import LeaseLook
 from headrace.errors import HeadraceError
 from headrace.states import StepState
 from headrace.steps.records import Failure, StepResult

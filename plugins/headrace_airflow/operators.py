@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 from headrace.control import leases
-from headrace.control.blame import why_not_the_nodes
 from headrace.control.flow import PlannedStep, steps_of
+from headrace.control.leases import why_not_the_nodes
+from headrace.control.overview import look, look_lease
 from headrace.control.runs import Run, open_run
 from headrace.control.steps import Ticket, cancel_step, collect, conclude, start_step
-from headrace.control.watch import look, look_lease
 from headrace.errors import CapacityError, JobRefusedError, QueueFullError, StepNotEndedError
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
@@ -127,11 +126,11 @@ class AcquireLeaseOperator(_StepTask):
     def _ready(self, context: Context, run: Run, lease_id: str) -> str:
         folder = run.lease_folder(lease_id)
         seen = briefly(
-            lambda: look_lease(folder.path, run.site.limits.lost_after),
+            lambda: look_lease(folder, run.site.limits.lost_after),
             lambda it: it.state is not LeaseState.STARTING,
         )
         if seen.state is LeaseState.LOST:
-            seen = look_lease(folder.path, run.site.limits.lost_after, twice=True)
+            seen = look_lease(folder, run.site.limits.lost_after, twice=True)
         if seen.state is LeaseState.STARTING:
             trigger = LeaseTrigger(task=self._waiting(context, run), lease_folder=str(folder.path))
             kwargs = {"lease_id": lease_id}
@@ -202,8 +201,10 @@ class StepOperator(_StepTask):
         if isinstance(started, StepResult):
             return self._conclude(context, run, started)
         self.log.info("Attempt %s in %s", started.attempt, started.step_folder)
-        lease, folder = Path(started.lease_folder), Path(started.step_folder)
-        seen = briefly(lambda: look(lease, folder, run.site.limits.lost_after), lambda it: it.final)
+        lost_after_s = run.site.limits.lost_after
+        seen = briefly(
+            lambda: look(started.lease, started.folder, lost_after_s), lambda it: it.final
+        )
         context["ti"].xcom_push(DASHBOARD_KEY, seen.lease.dashboard_url)
         if seen.final:
             return self._finish(context, run, started, may_resubmit=may_resubmit)

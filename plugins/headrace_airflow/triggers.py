@@ -16,7 +16,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from headrace.control.watch import LeaseLook, look, look_lease
+from headrace.control.overview import LeaseLook, look, look_lease
 from headrace.leases import client
 from headrace.states import LeaseState
 from headrace.steps import mailbox
@@ -107,8 +107,8 @@ class StepTrigger(_Watcher):
 
     def __init__(self, task: dict[str, Any], lease_folder: str, step_folder: str) -> None:
         super().__init__(task, lease_folder=lease_folder, step_folder=step_folder)
-        self.lease_folder = Path(lease_folder)
-        self.step_folder = Path(step_folder)
+        self.lease_folder = LeaseFolder(Path(lease_folder))
+        self.step_folder = StepFolder(Path(step_folder))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until the step has ended, with a line of progress in the log now and then."""
@@ -130,7 +130,7 @@ class StepTrigger(_Watcher):
         """Stop this attempt after a user has ended its task; a later attempt is never hit."""
         if await self._was_ended():
             reason = f"{STOPPED} {self.waiting} in Airflow"
-            await asyncio.to_thread(mailbox.request_cancel, StepFolder(self.step_folder), reason)
+            await asyncio.to_thread(mailbox.request_cancel, self.step_folder, reason)
 
 
 class LeaseTrigger(_Watcher):
@@ -138,7 +138,7 @@ class LeaseTrigger(_Watcher):
 
     def __init__(self, task: dict[str, Any], lease_folder: str) -> None:
         super().__init__(task, lease_folder=lease_folder)
-        self.lease_folder = Path(lease_folder)
+        self.lease_folder = LeaseFolder(Path(lease_folder))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until the lease is no longer starting."""
@@ -150,7 +150,7 @@ class LeaseTrigger(_Watcher):
             if seen.state is not LeaseState.STARTING:
                 yield TriggerEvent({"state": seen.state.value, "why": seen.why})
                 return
-            waits_for = seen.waits_for or f"lease {self.lease_folder.name} is starting"
+            waits_for = seen.waits_for or f"lease {self.lease_folder.lease_id} is starting"
             line = lines.waiting(waits_for, time.monotonic())
             if line is not None:
                 self.log.info("%s", line)
@@ -160,7 +160,7 @@ class LeaseTrigger(_Watcher):
         """Close the lease after a user has ended the task that acquires it."""
         if await self._was_ended():
             reason = f"{STOPPED} {self.waiting} in Airflow"
-            await asyncio.to_thread(client.request_close, LeaseFolder(self.lease_folder), reason)
+            await asyncio.to_thread(client.request_close, self.lease_folder, reason)
 
 
 class RoomTrigger(_Watcher):
@@ -187,7 +187,7 @@ class RoomTrigger(_Watcher):
     def _num_open(self) -> int:
         folders = [LeaseFolder(path) for path in self.leases_folder.glob("*")]
         return sum(
-            look_lease(folder.path, self.waiting.lost_after_s).state.is_active
+            look_lease(folder, self.waiting.lost_after_s).state.is_active
             for folder in folders
             if folder.spec.exists() and not folder.closed.exists()
         )

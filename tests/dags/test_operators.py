@@ -16,14 +16,14 @@ from airflow.sdk.exceptions import (
 )
 
 from headrace.control.leases import RELEASED
-from headrace.control.ledgers import open_ledger
+from headrace.control.overview import LeaseLook, Look
 from headrace.control.reaper import ABANDONED
 from headrace.control.retrying import KEPT
 from headrace.control.runs import open_run
 from headrace.control.steps import Ticket
-from headrace.control.watch import LeaseLook, Look
 from headrace.errors import CapacityError, JobRefusedError, LeaseError
 from headrace.leases.records import LeaseSpec, Walltime
+from headrace.ledger.ledger import open_ledger
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.records import Failure, StepResult, StepStatus
 from headrace.storage.atomic import read_record, write_record
@@ -289,7 +289,7 @@ def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
     trigger = deferred.value.trigger
     assert isinstance(trigger, StepTrigger)
     assert deferred.value.timeout is None
-    assert str(trigger.step_folder) == ticket.step_folder
+    assert str(trigger.step_folder.path) == ticket.step_folder
     assert deferred.value.kwargs == {"ticket": asdict(ticket), "may_resubmit": True}
     assert set(context["ti"].pushed) == {"dashboard_url"}
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from headrace.control import watch
+from headrace.control import overview as watch
 from headrace.leases.heartbeat import beat
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity

@@ -8,11 +8,11 @@ import pytest
 
 from headrace.batch.submitting import intent_of
 from headrace.control import leases
-from headrace.control.ledgers import open_ledger
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.control.steps import Ticket, collect, start_step
 from headrace.leases import client
 from headrace.leases.queued import job_name, job_spec
+from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.control.blame import bad_nodes
 from headrace.control.execute import execute
-from headrace.control.ledgers import open_ledger
+from headrace.control.leases import bad_nodes
 from headrace.control.overview import overview
-from headrace.control.owners import process_owner
+from headrace.control.provenance import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.errors import JobRefusedError
 from headrace.leases import client
 from headrace.leases.backends import backend
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from headrace.control.execute import execute
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import process_owner
+from headrace.control.provenance import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.leases.queued import job_name
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.site import StoreOptions
 from headrace.states import StepState

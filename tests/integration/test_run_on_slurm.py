@@ -15,15 +15,15 @@ import yaml
 from headrace.batch.slurm_queues import parse_limit
 from headrace.control import leases
 from headrace.control.execute import execute
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import process_owner
 from headrace.control.preview import previews
+from headrace.control.provenance import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
-from headrace.control.walltime.choice import DEFAULT_S
+from headrace.control.walltime import DEFAULT_S
 from headrace.errors import JobRefusedError
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.leases.overview import view
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.cli import airflow_server
 from headrace.cli.airflow_api import AirflowApi
-from headrace.control.ledgers import open_ledger
+from headrace.ledger.ledger import open_ledger
 from headrace_airflow.service_component import GENERATION_MARK
 from support.airflow_service import TaskApi
 from support.doors import Door, doors

@@ -13,7 +13,7 @@ import yaml
 
 from headrace.batch.submitting import JobRecord
 from headrace.control.execute import execute
-from headrace.control.owners import process_owner
+from headrace.control.provenance import process_owner
 from headrace.control.runs import RunRequest, create_run
 from headrace.leases.marks import marked
 from headrace.leases.records import HostRecord

@@ -7,11 +7,11 @@ import time
 import uuid
 from typing import Any
 
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import process_owner
+from headrace.control.provenance import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.leases.heartbeat import beat
 from headrace.leases.records import HostRecord, LeaseSpec
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState

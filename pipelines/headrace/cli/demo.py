@@ -19,11 +19,11 @@ from headrace.cli.airflow_server import Server, down, running, up
 from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
-from headrace.control.ledgers import open_ledger
 from headrace.control.overview import overview
 from headrace.control.reaper import end_run
 from headrace.control.runs import open_run
 from headrace.errors import HeadraceError, StepError, UnknownNameError
+from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import home
 from headrace.states import StepState
 

@@ -21,7 +21,6 @@ from headrace.cli.view import amount, closing, duration, keep_whole, live, print
 from headrace.cli.watching import REFRESH_S, Watching
 from headrace.control.execute import execute
 from headrace.control.flow import steps_of
-from headrace.control.ledgers import open_ledger
 from headrace.control.overview import (
     RunView,
     newest_run_id,
@@ -30,10 +29,11 @@ from headrace.control.overview import (
     why_failed,
     why_no_lease,
 )
-from headrace.control.owners import owner_is_gone, process_owner
+from headrace.control.provenance import owner_is_gone, process_owner
 from headrace.control.runs import Run, RunRequest, create_run, open_run, take_over_run
 from headrace.control.steps import cancel_step
 from headrace.errors import StepError, UnknownNameError, nearest
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.states import StepState
 

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.control.overview import RunView, StepView
-from headrace.control.owners import owner_process
+from headrace.control.provenance import owner_process
 from headrace.states import FailureClass, StepState
 
 _STYLES = {
@@ -101,6 +101,8 @@ def remarks(view: RunView) -> Iterator[str]:
             yield f"{step.name}: {_restarted(step.restarts)}"
         if step.damage:
             yield f"{step.name}: {step.damage}"
+    if view.damage:
+        yield view.damage
     if view.suspects:
         yield (
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from headrace.control import leases
 from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.ledgers import open_ledger
+from headrace.control.overview import look
 from headrace.control.reaper import end_run
 from headrace.control.retrying import MAX_FAILURES
 from headrace.control.runs import Run
 from headrace.control.steps import Ticket, collect, conclude, start_step
-from headrace.control.watch import look
 from headrace.errors import CapacityError, LeaseError, StepNotEndedError, StorageFullError
+from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.steps.records import StepResult
 from headrace.storage.room import full_words, is_full
@@ -108,10 +107,9 @@ def _attempt(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
     started = _when_there_is_room(run, step, tick)
     if isinstance(started, StepResult):
         return started
-    lease, folder = Path(started.lease_folder), Path(started.step_folder)
     noted = False
     while True:
-        seen = look(lease, folder, run.site.limits.lost_after)
+        seen = look(started.lease, started.folder, run.site.limits.lost_after)
         if seen.lease.dashboard_url and not noted:
             leases.note_ready(run, started.lease_id)
             noted = True

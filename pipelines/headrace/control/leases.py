@@ -6,20 +6,19 @@ import logging
 import time
 from collections.abc import Sequence
 
-from headrace.control.blame import bad_nodes
 from headrace.control.flow import steps_of
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import owner_process
-from headrace.control.room import why_no_room
+from headrace.control.provenance import owner_process
 from headrace.control.runs import Run
-from headrace.control.settling import lost_nodes_of, settle, settle_ended
-from headrace.control.walltime.choice import shown
-from headrace.control.walltime.chosen import for_run
+from headrace.control.settling import lost_nodes_of, settle, settle_ended, why_no_room
+from headrace.control.walltime import shown
+from headrace.control.walltime_history import for_run
 from headrace.errors import BatchError, CapacityError, JobRefusedError
 from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.leases.records import LeaseSpec, Walltime
 from headrace.leases.second_look import sure_state
+from headrace.leases.symptoms import symptom_of
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, LostNode
 from headrace.states import LeaseState
 from headrace.steps import mailbox
@@ -33,10 +32,7 @@ RELEASED = "Its lease was closed"
 
 
 def acquire(run: Run, role_name: str) -> str:
-    """Lease of this run and role: the living one, else a new one, which is still starting.
-
-    Returns:
-        The lease's id.
+    """Id of the lease of this run and role: the living one, or a new one, which is starting.
 
     Raises:
         CapacityError: The site's `limits.max_leases` are open.
@@ -139,12 +135,7 @@ def release(run: Run, role_name: str, reason: str) -> None:
 
 
 def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[LostNode, ...]:
-    """Jobs of the run's pools that came to an early end, the newest last.
-
-    Args:
-        run: The run.
-        records: Its leases.
-    """
+    """Jobs of the run's pools, of these leases, that came to an early end, the newest last."""
     found = [
         node
         for record in records
@@ -213,4 +204,50 @@ def recorded(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
         folder=str(run.lease_folder(lease_id).path),
         state=LeaseState.STARTING,
         created_at=time.time(),
+    )
+
+
+_MOST_BAD_NODES = 8
+"""A cluster that fails on more nodes than these is not healed by leaving some out."""
+
+
+def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
+    """Nodes that a run's leases, given the newest first, failed on; a few, the newest last."""
+    found: dict[str, None] = {}
+    for record in reversed(records):
+        seen = client.bad_nodes(run.lease_folder(record.lease_id))
+        if seen is None or not_the_nodes(run, record, records):
+            continue
+        for node in seen.nodes:
+            found.pop(node, None)
+            found[node] = None
+    return tuple(found)[-_MOST_BAD_NODES:]
+
+
+def why_not_the_nodes(run: Run, lease_id: str) -> str:
+    """What is missing, and where to put it right, where other nodes would fail like a lease's.
+
+    Empty where other nodes may do better.
+    """
+    records = open_ledger().leases(run_id=run.run_id)
+    record = next((each for each in records if each.lease_id == lease_id), None)
+    return "" if record is None else not_the_nodes(run, record, records)
+
+
+def not_the_nodes(run: Run, record: LeaseRecord, records: Sequence[LeaseRecord]) -> str:
+    """As `why_not_the_nodes`, of one of all leases of the run."""
+    folder = run.lease_folder(record.lease_id)
+    symptom = symptom_of(folder)
+    if symptom is None:
+        return ""
+    others = [each for each in records if each.key == record.key and each != record]
+    seen = [symptom_of(run.lease_folder(each.lease_id)) for each in others]
+    again = sum(1 for each in seen if each is not None and each.words == symptom.words)
+    num_times = symptom.num_nodes + again
+    if num_times < 2:
+        return ""
+    return (
+        f"{symptom.words}\n  It was the same {num_times} times, so that no node is at fault: "
+        "correct `batch` (container, python, modules, prologue) or the tiers of role "
+        f"{record.role} in site {run.site.name}. See {folder.log}"
     )

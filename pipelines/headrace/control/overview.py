@@ -1,33 +1,83 @@
-"""How a run stands, put together from ledger and step folders; reads only."""
+"""How a run, its steps and its leases stand, from ledger and folders; reads only."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import JsonValue
 
-from headrace.control.blame import bad_nodes
 from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.leases import lost_nodes
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import owner_is_gone, owner_process
-from headrace.control.room import why_no_room
+from headrace.control.leases import bad_nodes, lost_nodes
+from headrace.control.provenance import owner_is_gone, owner_process
 from headrace.control.runs import Run, open_run
+from headrace.control.settling import why_no_room
 from headrace.errors import StepError
 from headrace.leases import client
+from headrace.leases.second_look import sure_state
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, LostNode, RunRecord
+from headrace.record import Record
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepStatus
 from headrace.storage.layout import LeaseFolder, StepFolder
 
 
-class StepView(BaseModel):
-    """How one step of a run stands."""
+@dataclass(frozen=True, kw_only=True)
+class LeaseLook:
+    """How a lease stands."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    state: LeaseState
+    dashboard_url: str
+    why: str
+    """Why it ended; empty while it lives."""
+    waits_for: str = ""
+    """What it waits for in a queue; empty when it does not wait, or there is no queue."""
+    is_refused: bool = False
+    """Whether its batch system will never start it: asking again is vain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a step and its lease stand."""
+
+    final: bool
+    """Whether the step has ended, or its lease has and so it never will."""
+    status: StepStatus
+    lease: LeaseLook
+
+
+def look_lease(folder: LeaseFolder, lost_after_s: float, *, twice: bool = False) -> LeaseLook:
+    """See how a lease stands; reads files, and asks the queue when the site's board is too old.
+
+    Args:
+        folder: The lease.
+        lost_after_s: Seconds without a heartbeat after which it counts as lost.
+        twice: Look a second time at a silent one, which takes some seconds; see `sure_state`.
+    """
+    info = client.info(folder)
+    state = (sure_state if twice else client.state)(folder, lost_after_s)
+    return LeaseLook(
+        state=state,
+        dashboard_url=info.dashboard_url if info else "",
+        why="" if state.is_active else client.why_ended(folder),
+        waits_for=client.waiting_for(folder) if state.is_active else "",
+        is_refused=state is LeaseState.FAILED and client.is_refused(folder),
+    )
+
+
+def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
+    """See how a step and its lease stand."""
+    seen = look_lease(lease, lost_after_s)
+    ended = mailbox.outcome(step) is not None
+    return Look(final=ended or not seen.state.is_active, status=mailbox.status(step), lease=seen)
+
+
+class StepView(Record):
+    """How one step of a run stands."""
 
     name: str
     state: StepState | None
@@ -51,10 +101,8 @@ class StepView(BaseModel):
     """Why no more is known: a file of the step cannot be read; else empty."""
 
 
-class RunView(BaseModel):
+class RunView(Record):
     """How a run stands."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     run_id: str
     recipe: str
@@ -82,49 +130,85 @@ class RunView(BaseModel):
     """Why it failed where none of its steps tells: it got no lease."""
     lost_nodes: tuple[LostNode, ...] = ()
     """Jobs of its pools that came to an early end, and why, the newest last."""
+    damage: str = ""
+    """Why no more is known: a file of the run or of a lease cannot be read; else empty."""
     steps: tuple[StepView, ...]
 
 
 def overview(run_id: str) -> RunView:
-    """How a run stands now.
+    """How a run stands now, as far as its files can be read.
 
     Raises:
         UnknownNameError: There is no such run.
     """
-    run = open_run(run_id)
     record = open_ledger().run(run_id)
-    end = record.finished_at or time.time()
-    attempts = {row.step: row for row in open_ledger().attempts(run_id)}
     leases = open_ledger().leases(run_id=run_id)
-    open_leases = [row for row in leases if row.state.is_active]
+    attempts = {row.step: row for row in open_ledger().attempts(run_id)}
+    known = _by_ledger(record, leases, attempts)
+    try:
+        run = open_run(run_id)
+    except StepError as error:
+        return known.model_copy(update={"damage": f"{error.what} {error.hint}"})
     planned = steps_of(run.recipe, run.request.kind)
-    is_gone = not record.state.is_final and owner_is_gone(record.owner)
-    goes_on = not record.state.is_final and not is_gone
-    urls = [row.dashboard_url for row in open_leases if row.dashboard_url]
-    waits = (client.lacks(run.lease_folder(row.lease_id)) for row in open_leases)
-    queued = next((each for each in waits if each), "")
-    no_room = _no_room(run, planned, attempts, open_leases)
-    bad = bad_nodes(run, leases) if goes_on else ()
-    leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
+    begun = {step.name: step for step in known.steps}
+    steps = tuple(begun.get(each.name, StepView(name=each.name, state=None)) for each in planned)
+    known = known.model_copy(update={"asked": _asked(run), "steps": steps})
+    is_watched = not record.state.is_final and not known.owner_is_gone
+    try:
+        waits = _waits(run, planned, known, leases) if is_watched else {}
+        return known.model_copy(update={"lost_nodes": lost_nodes(run, leases), **waits})
+    except StepError as error:
+        damage = f"{error.what} Remove it: it only tells how the run's machines stand."
+        return known.model_copy(update={"damage": damage})
+
+
+def _by_ledger(
+    record: RunRecord, leases: Sequence[LeaseRecord], attempts: dict[str, AttemptRecord]
+) -> RunView:
+    open_leases = [row for row in leases if row.state.is_active]
+    folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in leases}
     return RunView(
-        run_id=run_id,
+        run_id=record.run_id,
         recipe=record.recipe_name,
         site=record.site_name,
         state=record.state,
         owner=record.owner,
-        elapsed_s=end - record.created_at,
+        elapsed_s=(record.finished_at or time.time()) - record.created_at,
         folder=record.folder,
-        asked=_asked(run),
-        dashboard_url=urls[0] if urls else "",
-        owner_is_gone=is_gone,
-        waits_for=(no_room or queued) if goes_on else "",
-        has_lease=bool(open_leases) and not no_room,
-        without=bad if leaves_out else (),
-        suspects=() if leaves_out else bad,
+        dashboard_url=next((row.dashboard_url for row in open_leases if row.dashboard_url), ""),
+        owner_is_gone=not record.state.is_final and owner_is_gone(record.owner),
+        has_lease=bool(open_leases),
         why=why_no_lease(record),
-        lost_nodes=lost_nodes(run, leases),
-        steps=tuple(_step_view(run, step.name, attempts.get(step.name)) for step in planned),
+        steps=tuple(_step_view(row, folders[row.lease_id]) for row in attempts.values()),
     )
+
+
+def _waits(
+    run: Run, planned: Sequence[PlannedStep], known: RunView, leases: Sequence[LeaseRecord]
+) -> dict[str, object]:
+    """What a run that goes on waits for, and which nodes it does without."""
+    open_leases = [row for row in leases if row.state.is_active]
+    no_room = _no_room(run, planned, known, open_leases)
+    queued = (client.lacks(run.lease_folder(row.lease_id)) for row in open_leases)
+    bad = bad_nodes(run, leases)
+    leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
+    return {
+        "waits_for": no_room or next((each for each in queued if each), ""),
+        "has_lease": bool(open_leases) and not no_room,
+        "without": bad if leaves_out else (),
+        "suspects": () if leaves_out else bad,
+    }
+
+
+def _no_room(
+    run: Run, planned: Sequence[PlannedStep], known: RunView, open_leases: Sequence[LeaseRecord]
+) -> str:
+    """Why there is no lease for the first step that has yet to succeed; empty when there is one."""
+    done = {step.name for step in known.steps if step.state is StepState.SUCCEEDED}
+    step = next((step for step in planned if step.name not in done), None)
+    if step is None or step.role in {row.role for row in open_leases}:
+        return ""
+    return why_no_room(run)
 
 
 def _asked(run: Run) -> tuple[str, ...]:
@@ -135,24 +219,8 @@ def _asked(run: Run) -> tuple[str, ...]:
     return ("run", request.recipe, *request.overrides, "--site", request.site, *part)
 
 
-def _no_room(
-    run: Run,
-    planned: Sequence[PlannedStep],
-    attempts: Mapping[str, AttemptRecord],
-    open_leases: Sequence[LeaseRecord],
-) -> str:
-    """Why there is no lease for the first step that has yet to succeed; empty when there is one."""
-    done = {name for name, row in attempts.items() if row.state is StepState.SUCCEEDED}
-    step = next((step for step in planned if step.name not in done), None)
-    if step is None or step.role in {row.role for row in open_leases}:
-        return ""
-    return why_no_room(run)
-
-
-def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
-    if attempt is None:
-        return StepView(name=name, state=None)
-    folder = _folder(run, attempt)
+def _step_view(attempt: AttemptRecord, lease: LeaseFolder) -> StepView:
+    folder = None if attempt.number is None else lease.step(attempt.number)
     status, result, damage = None, None, ""
     try:
         status = mailbox.status(folder) if folder else None
@@ -160,10 +228,9 @@ def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
     except StepError as error:  # the ledger knows the rest
         damage = error.what
     failure = result.failure if result else None
-    state = attempt.state if damage else _state(attempt, status, result)
     return StepView(
-        name=name,
-        state=state,
+        name=attempt.step,
+        state=attempt.state if damage else _state(attempt, status, result),
         attempt=attempt.attempt,
         status=status,
         elapsed_s=_elapsed_s(attempt, status, result),
@@ -176,12 +243,6 @@ def _step_view(run: Run, name: str, attempt: AttemptRecord | None) -> StepView:
         restarts=status.restarts if status else (),
         damage=damage,
     )
-
-
-def _folder(run: Run, attempt: AttemptRecord) -> StepFolder | None:
-    if attempt.number is None:
-        return None
-    return LeaseFolder(run.lease_folder(attempt.lease_id).path).step(attempt.number)
 
 
 def _state(
@@ -215,8 +276,8 @@ def why_failed(record: RunRecord) -> AttemptRecord | None:
 
 def why_no_lease(record: RunRecord) -> str:
     """Why a run failed that got no lease for its next step; empty when a step tells why."""
-    has_failed = record.state.is_final and record.state is not StepState.SUCCEEDED
-    if not has_failed or why_failed(record) is not None:
+    is_well = not record.state.is_final or record.state is StepState.SUCCEEDED
+    if is_well or why_failed(record) is not None:
         return ""
     newest = open_ledger().leases(run_id=record.run_id, limit=1)
     return newest[0].why_ended if newest and newest[0].state is LeaseState.FAILED else ""
@@ -229,12 +290,9 @@ def newest_run_id() -> str | None:
 
 
 def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:
-    """Folders of the attempts of a run, in the order they were made.
-
-    Args:
-        run: The run.
-        step: Only this step.
-    """
-    rows = open_ledger().attempts(run.run_id, step)
-    folders = [(row, _folder(run, row)) for row in rows]
-    return [(row, folder.path) for row, folder in folders if folder is not None]
+    """Folders of the attempts at one step or at all steps of a run, in the order they were made."""
+    return [
+        (row, run.lease_folder(row.lease_id).step(row.number).path)
+        for row in open_ledger().attempts(run.run_id, step)
+        if row.number is not None
+    ]

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.readiness import check_dataset, check_stores
-from headrace.control.walltime.chosen import for_plan
+from headrace.control.flow import PlannedStep, check_dataset, check_stores, steps_of
+from headrace.control.walltime_history import for_plan
 from headrace.leases.backends import backend
 from headrace.leases.lifetime import leaving_s
 from headrace.leases.records import LeaseSpec, Walltime

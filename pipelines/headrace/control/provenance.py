@@ -1,4 +1,4 @@
-"""What a run came from: code, versions, host, time."""
+"""Where a run comes from: who answers for it, code, versions, host, time."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from headrace.errors import without_secrets
+from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, locate
 
 _PACKAGES = (
     "headrace", "torch", "lightning", "torchmetrics", "numpy", "h5py", "dask", "distributed",
     "apache-airflow",
 )  # fmt: skip
+_PROCESS = "cli"
 
 
 def provenance(recipe: str) -> dict[str, JsonValue]:
-    """Record of where a run comes from.
+    """Record of where a run of a recipe, given by name or file, comes from.
 
-    Args:
-        recipe: Name or file of the recipe; the git state is that of the folder it lies in, or of
-            the working folder for the recipes that come with headrace.
+    The git state is that of the recipe's folder, or of the working folder for built-in recipes.
     """
     file = locate("recipes", recipe)
     folder = Path.cwd() if file.is_relative_to(BUILT_IN) else file.absolute().parent
@@ -39,17 +40,13 @@ def provenance(recipe: str) -> dict[str, JsonValue]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "recipe_file": str(file),
-        "versions": dict(_versions()),
+        "versions": _versions(),
         "git": git_state(folder),
     }
 
 
 def git_state(folder: Path) -> JsonValue:
-    """Commit of the repository around `folder` and whether its tree differs from it.
-
-    Returns:
-        `{"commit", "dirty"}`, or None outside a repository (or without git).
-    """
+    """`{"commit", "dirty"}` of the repository around a folder; None outside one or without git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -70,11 +67,30 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _versions() -> list[tuple[str, JsonValue]]:
-    found: list[tuple[str, JsonValue]] = []
+def _versions() -> dict[str, JsonValue]:
+    found: dict[str, JsonValue] = {}
     for package in _PACKAGES:
-        try:
-            found.append((package, version(package)))
-        except PackageNotFoundError:
-            continue
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
     return found
+
+
+def process_owner() -> str:
+    """Owner text of this very process."""
+    me = ProcessIdentity.of()
+    return f"{_PROCESS}:{me.host}:{me.pid}:{me.started_s!r}"
+
+
+def owner_process(owner: str) -> ProcessIdentity | None:
+    """The process that an owner text names; None for owners of another kind."""
+    kind, _, rest = owner.partition(":")
+    if kind != _PROCESS:
+        return None
+    host, pid, started_s = rest.rsplit(":", 2)
+    return ProcessIdentity(host=host, pid=int(pid), started_s=float(started_s))
+
+
+def owner_is_gone(owner: str) -> bool:
+    """Whether the owner is a process of this machine that has ended."""
+    process = owner_process(owner)
+    return process is not None and process.is_here and not process.is_alive

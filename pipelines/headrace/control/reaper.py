@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import owner_is_gone
+from headrace.control.provenance import owner_is_gone
 from headrace.control.runs import Run, finish_run, open_run
 from headrace.control.settling import settle, settle_ended
 from headrace.control.steps import record_lost, record_outcome
 from headrace.errors import HeadraceError
 from headrace.leases import client
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.states import StepState
 from headrace.steps import mailbox

@@ -12,11 +12,10 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import owner_process
-from headrace.control.provenance import provenance
-from headrace.control.readiness import check_dataset, check_stores
+from headrace.control.flow import check_dataset, check_stores
+from headrace.control.provenance import owner_process, provenance
 from headrace.errors import SiteError, StepError
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.load import load_recipe, load_site
@@ -177,9 +176,12 @@ def run_of_folder(run_id: str, folder: RunFolder) -> Run:
     Raises:
         StepError: The folder is gone or damaged.
     """
-    request = read_record(folder.request, RunRequest)
-    recipe = read_record(folder.recipe, Recipe)
-    site = read_record(folder.site, Site)
+    try:
+        request = read_record(folder.request, RunRequest)
+        recipe = read_record(folder.recipe, Recipe)
+        site = read_record(folder.site, Site)
+    except StepError as error:
+        raise StepError(f"Run {run_id} is damaged: {error.what}", "Start a new run.") from error
     if request is None or recipe is None or site is None:
         raise StepError(
             f"The folder of run {run_id} is gone or incomplete: {folder.path}", "Start a new run."

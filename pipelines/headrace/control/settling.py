@@ -1,19 +1,20 @@
-"""Leases that have ended, or must: nothing is left of them, and the ledger says so."""
+"""Leases that have ended, or must: nothing is left of them; and who holds the others."""
 
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import owner_is_gone
+from headrace.control.provenance import owner_is_gone, owner_process
 from headrace.control.runs import Run, open_run
 from headrace.errors import BatchError, HeadraceError, StepError
 from headrace.leases import client
 from headrace.leases.records import PoolRecord
 from headrace.leases.second_look import sure_states
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, LostNode, RunRecord
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
@@ -27,35 +28,28 @@ _GONE = "its owner has ended before it had machines"
 def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
     """Make sure nothing is left of a lease and record how it ended.
 
-    Args:
-        run: The run.
-        record: The lease.
-        reason: Written down as the reason, unless it has ended by itself.
+    The reason is written down unless the lease has ended by itself.
     """
     folder = run.lease_folder(record.lease_id)
     state = client.state(folder, run.site.limits.lost_after)
     if state is LeaseState.LOST or client.ended_by_itself(folder):
-        with suppress(BatchError):  # nobody is the wiser then, and it ends all the same
+        with suppress(BatchError):  # the queue does not answer; the lease ends all the same
             client.cause(folder)
     client.end(folder, reason=reason)
     why = client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
+    lost_nodes: tuple[LostNode, ...] = ()
+    with suppress(StepError):  # a damaged record of its nodes keeps no lease open
+        lost_nodes = lost_nodes_of(folder)
     open_ledger().set_lease_state(
-        record.lease_id,
-        final,
-        ended_at=time.time(),
-        why_ended=why,
-        lost_nodes=lost_nodes_of(folder),
+        record.lease_id, final, ended_at=time.time(), why_ended=why, lost_nodes=lost_nodes
     )
 
 
 def settle_ended(site_name: str | None = None) -> list[str]:
-    """Settle all leases that the ledger counts as open and that are not, or are nobody's any more.
+    """Settle the leases, of a site or of all, that count as open and are not, or are nobody's.
 
     Any number of processes may do so at once: the first one that records an end is believed.
-
-    Args:
-        site_name: Only leases of this site.
 
     Returns:
         One line for each lease that was settled.
@@ -91,7 +85,7 @@ def settle_ended(site_name: str | None = None) -> list[str]:
 def lost_nodes_of(folder: LeaseFolder) -> tuple[LostNode, ...]:
     """Jobs of a pool that came to an early end, as its folder tells; that may be removed later."""
     pool = read_record(folder.pool, PoolRecord)
-    return tuple(LostNode(**each.model_dump()) for each in pool.ended) if pool is not None else ()
+    return () if pool is None else tuple(LostNode(**each.model_dump()) for each in pool.ended)
 
 
 def _is_begun(run: Run, record: LeaseRecord) -> bool:
@@ -130,3 +124,42 @@ def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
     open_ledger().set_lease_state(
         record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
     )
+
+
+_MOST_SHOWN = 8
+
+
+def why_no_room(run: Run) -> str:
+    """Who holds the leases of a run's site since when, and how to free one; empty with room."""
+    taken, most = open_ledger().active_leases(run.site.name), run.site.limits.max_leases
+    if len(taken) < most:
+        return ""
+    held = [_held(each, open_ledger().run(each.run_id), run) for each in taken[:_MOST_SHOWN]]
+    first = (
+        f"Site '{run.site.name}' has {len(taken)} leases open and allows {most} "
+        "(limits.max_leases). They are held by:"
+    )
+    return "\n  ".join([first, *held])
+
+
+def _held(lease: LeaseRecord, holder: RunRecord, asking: Run) -> str:
+    since = time.strftime("%a %d %b %H:%M", time.localtime(lease.created_at))
+    return (
+        f"run {holder.run_id}, role {lease.role}, lease {lease.lease_id}, since {since}, "
+        f"by {_owner(holder.owner)}; to free it: {_way(lease, holder, asking)}"
+    )
+
+
+def _owner(owner: str) -> str:
+    process = owner_process(owner)
+    if process is None:
+        return owner
+    gone = ", which has ended" if owner_is_gone(owner) else ""
+    return f"process {process.pid} on {process.host}{gone}"
+
+
+def _way(lease: LeaseRecord, holder: RunRecord, asking: Run) -> str:
+    """A living run would open its lease anew, so that itself must be asked to stop."""
+    if owner_is_gone(holder.owner):
+        return f"headrace lease close {lease.lease_id} --site {shlex.quote(asking.request.site)}"
+    return f"headrace cancel {lease.run_id}"

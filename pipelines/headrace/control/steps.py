@@ -6,19 +6,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import JsonValue
-
 from headrace.control import leases
-from headrace.control.blame import why_not_the_nodes
-from headrace.control.flow import Outputs, PlannedStep, step_of
-from headrace.control.ledgers import open_ledger
-from headrace.control.readiness import judged
+from headrace.control.flow import Outputs, PlannedStep, judged, step_of
+from headrace.control.leases import why_not_the_nodes
 from headrace.control.retrying import KEPT, TOTAL, Decision, decide
 from headrace.control.runs import Run
-from headrace.control.walltime.chosen import can_grow
+from headrace.control.walltime_history import can_grow
 from headrace.errors import LeaseEndsError, StepNotEndedError
 from headrace.leases import client
 from headrace.leases.second_look import sure_state
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
@@ -41,6 +38,16 @@ class Ticket:
     lease_id: str
     lease_folder: str
     step_folder: str
+
+    @property
+    def lease(self) -> LeaseFolder:
+        """Folder of the lease."""
+        return LeaseFolder(Path(self.lease_folder))
+
+    @property
+    def folder(self) -> StepFolder:
+        """Folder of the attempt in the lease's mailbox."""
+        return StepFolder(Path(self.step_folder))
 
 
 def start_step(run: Run, name: str) -> Ticket | StepResult:
@@ -73,19 +80,18 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
         StepNotEndedError: The attempt has not ended. It happens to one whose lease was taken for
             lost, when heartbeats come again.
     """
-    folder = StepFolder(Path(ticket.step_folder))
-    result = mailbox.outcome(folder)
+    result = mailbox.outcome(ticket.folder)
     if result is None or result.state is StepState.LOST:
         result = _explained(run, ticket, result)
     kind = _planned(run, ticket.step).kind
     if kind == "pack" and run.request.kind == "train" and result.state is StepState.SUCCEEDED:
         result = judged(run.recipe, run.site, result)
     if result.state is not StepState.SUCCEEDED:
-        kept = _kept(run, kind, folder)
+        kept = _kept(run, kind, ticket.folder)
         result = result.model_copy(update={"outputs": {**result.outputs, **kept}})
         if result.failure is not None and result.failure.error == LeaseEndsError.__name__:
             # the next attempt must not get what is left of it
-            client.request_close(LeaseFolder(Path(ticket.lease_folder)), _OVER)
+            client.request_close(ticket.lease, _OVER)
     record_outcome(run.run_id, ticket.step, ticket.attempt, result)
     return result
 
@@ -128,7 +134,7 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
 
 def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:
     """The outcome of a step that left none: its lease has ended, or only its driver."""
-    lease, folder = LeaseFolder(Path(ticket.lease_folder)), StepFolder(Path(ticket.step_folder))
+    lease, folder = ticket.lease, ticket.folder
     if lease.job.exists() and mailbox.was_killed(folder):
         client.await_end(lease, 2 * run.site.limits.heartbeat)  # the job's end may be on its way
     is_alive = sure_state(lease, run.site.limits.lost_after).is_active
@@ -152,21 +158,17 @@ def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResul
 
 
 def cancel_step(run: Run, name: str, reason: str) -> bool:
-    """Ask the running attempt of a step to stop.
-
-    Returns:
-        Whether there was one.
-    """
+    """Ask the running attempt of a step to stop; whether there was one."""
     latest = open_ledger().latest_attempt(run.run_id, name)
     if latest is None or latest.state.is_final:
         return False
     ticket = _find(run, latest)
     if ticket is not None:
-        mailbox.request_cancel(StepFolder(Path(ticket.step_folder)), reason)
+        mailbox.request_cancel(ticket.folder, reason)
     return ticket is not None
 
 
-def outputs_of(run: Run) -> dict[str, Outputs]:
+def _outputs_of(run: Run) -> dict[str, Outputs]:
     """Outputs of the steps that have succeeded, by step."""
     return {
         attempt.step: attempt.outputs
@@ -212,9 +214,8 @@ def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
     ticket = _find(run, latest)
     if ticket is None:
         return _resubmit(run, latest)
-    folder = StepFolder(Path(ticket.step_folder))
-    lease = client.state(LeaseFolder(Path(ticket.lease_folder)), run.site.limits.lost_after)
-    if mailbox.outcome(folder) is None and lease.is_active:
+    lease = client.state(ticket.lease, run.site.limits.lost_after)
+    if mailbox.outcome(ticket.folder) is None and lease.is_active:
         return ticket  # also when it is being cancelled: the caller sees its end and asks again
     try:
         result = collect(run, ticket)
@@ -261,7 +262,7 @@ def _put(run: Run, record: AttemptRecord) -> Ticket:
         name=record.step,
         attempt=record.attempt,
         run_folder=str(run.folder.path),
-        inputs=planned.inputs(outputs_of(run)),
+        inputs=planned.inputs(_outputs_of(run)),
         timeout_s=run.recipe.train.timeout if planned.kind == "train" else None,
     )
     lease = run.lease_folder(record.lease_id)
@@ -288,10 +289,9 @@ def _planned(run: Run, step: str) -> PlannedStep:
 
 
 def _result_of(attempt: AttemptRecord) -> StepResult:
-    outputs: dict[str, JsonValue] = dict(attempt.outputs)
     return StepResult(
         state=attempt.state,
-        outputs=outputs,
+        outputs=dict(attempt.outputs),
         started_at=attempt.started_at or attempt.created_at,
         finished_at=attempt.finished_at or attempt.created_at,
     )

@@ -5,7 +5,9 @@ Only the control side writes it, from the files that the cluster's side leaves.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from filelock import Timeout
@@ -82,6 +84,16 @@ class Ledger(LeaseRows):
                 num_active_leases=_count(session, LeaseRecord, LeaseRecord.state.in_(ACTIVE)),
                 num_attempts=_count(session, AttemptRecord),
             )
+
+
+def open_ledger() -> Ledger:
+    """This process's ledger: that of `$HEADRACE_LEDGER`, or a SQLite file in headrace's home."""
+    return _opened(default_url(), os.getpid())
+
+
+@lru_cache(maxsize=4)
+def _opened(url: str, _pid: int) -> Ledger:
+    return Ledger.open(url)
 
 
 def _bring_up_to_date(database: Database) -> None:

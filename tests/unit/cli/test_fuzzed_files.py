@@ -126,9 +126,10 @@ def test_damaged_files_of_runs_and_leases(run: Run, name: str, harm) -> None:
     file.write_bytes(harm(before))
     for look in (("status",), ("status", "--json"), ("logs",)):
         shown = looked(*look)
-        if name.startswith("step-") and look[0] == "status":
+        if look[0] == "status":
             assert shown.exit_code == 0
-            assert "stage" in shown.output
+            assert "pack" in shown.output
+            assert name.startswith("run-") or "stage" in shown.output
     looked("lease", "show", f"{run.run_id}-cpu-1")
     assert f"{run.run_id}-gpu-1" in looked("lease", "list", "--all").output
     assert run.run_id in looked("runs").output
@@ -143,6 +144,28 @@ def test_a_step_whose_file_is_damaged_is_shown_with_the_others(run: Run, name: s
     assert shown.exit_code == 0
     assert f"pack: {file} does not hold a Step{name.capitalize()}" in shown.output
     assert "evaluate" in shown.output
+
+
+@pytest.mark.parametrize("name", ["run-recipe", "run-site", "run-request", "pool"])
+def test_a_run_with_a_damaged_file_is_shown_as_far_as_it_is_known(run: Run, name: str) -> None:
+    file = files_of(run)[name]
+    file.write_bytes(file.read_bytes()[:20])
+    shown = looked("status")
+    assert shown.exit_code == 0
+    assert f"{file} does not hold a" in shown.output
+    assert ("Start a new run." if name.startswith("run-") else "Remove it") in shown.output
+    assert run.run_id in shown.output
+    assert "pack" in shown.output
+    assert str(file) in json.loads(looked("status", "--json").output)["damage"]
+
+
+@pytest.mark.parametrize("name", ["run-recipe", "run-site", "run-request"])
+def test_what_needs_a_damaged_file_says_what_to_do(run: Run, name: str) -> None:
+    files_of(run)[name].write_text("{")
+    error = looked("logs").exception
+    assert isinstance(error, HeadraceError)
+    assert str(files_of(run)[name]) in error.what
+    assert error.hint == "Start a new run."
 
 
 def break_text(content: bytes) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from headrace.control.ledgers import open_ledger
 from headrace.control.runs import RunRequest, create_run
+from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import StepState
 from support.command_line import headrace

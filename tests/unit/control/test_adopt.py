@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.control.adopt import adopt
-from headrace.control.ledgers import open_ledger
 from headrace.leases.records import Ending, LeaseInfo
+from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox

@@ -10,10 +10,10 @@ import pytest
 from headrace.control import execute as module
 from headrace.control.execute import execute
 from headrace.control.flow import steps_of
-from headrace.control.ledgers import open_ledger
 from headrace.control.retrying import MAX_FAILURES
 from headrace.errors import LeaseError, LeaseLostError, StorageFullError
 from headrace.leases.heartbeat import beat
+from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult

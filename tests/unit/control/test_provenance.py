@@ -1,4 +1,4 @@
-"""Where a run comes from: the commit of the code, and whether the tree differs from it."""
+"""Who answers for a run, and what is written down about where it came from."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.provenance import git_state
-from support.runs import make_run
+from headrace.control.provenance import git_state, owner_is_gone, owner_process, process_owner
+from headrace.processes import ProcessIdentity
+from support.runs import ended_owner, make_run
 
 RECIPE = Path(__file__).parents[3] / "pipelines/headrace/recipe/builtin/recipes/digits.yaml"
 
@@ -62,3 +63,19 @@ def test_a_run_of_a_built_in_recipe_records_that_of_the_working_folder(
     monkeypatch.chdir(repository)
     recorded = json.loads(make_run().folder.provenance.read_text())
     assert recorded["git"] == git_state(repository) is not None
+
+
+def test_an_owner_text_names_the_process_that_wrote_it():
+    owner = process_owner()
+    assert owner_process(owner) == ProcessIdentity.of()
+    assert not owner_is_gone(owner)
+
+
+def test_an_ended_process_is_gone():
+    assert owner_is_gone(ended_owner())
+
+
+def test_nothing_is_known_of_processes_elsewhere_and_of_other_owners():
+    assert not owner_is_gone("cli:another-host:1:2.5")
+    assert owner_process("airflow:headrace_train:manual__2026-01-02T03:04:05+00:00") is None
+    assert not owner_is_gone("airflow:headrace_train:manual")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 
-from headrace.control.ledgers import open_ledger
 from headrace.control.reaper import end_run, reap
 from headrace.leases import client, second_look
 from headrace.leases.heartbeat import beat
+from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.control.ledgers import open_ledger
-from headrace.control.owners import process_owner
+from headrace.control.provenance import process_owner
 from headrace.control.runs import finish_run, open_run, take_over_run
 from headrace.errors import HeadraceError, SiteError, StepError, TargetError, UserError
+from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from support.runs import ended_owner, make_run
 

@@ -1,28 +1,31 @@
-"""A step is found, collected or re-attached before it is submitted; never twice at once."""
+"""Starting, finding and collecting the steps of a run."""
 
 from __future__ import annotations
 
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
 
 from headrace.control.leases import acquire
-from headrace.control.ledgers import open_ledger
 from headrace.control.reaper import end_run
+from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.steps import Ticket, cancel_step, collect, start_step
 from headrace.errors import CapacityError, StepError, StepNotEndedError
 from headrace.leases import second_look
 from headrace.leases.heartbeat import beat
 from headrace.leases.records import HostRecord
+from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepResult
+from headrace.steps.records import Failure, Progress, StepResult, StepSpec, StepStatus
 from headrace.storage.atomic import read_record, write_record, write_text
 from headrace.storage.layout import StepFolder
+from headrace.training import checkpoints
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -158,3 +161,42 @@ def test_a_lease_that_died_is_replaced_and_the_step_tried_again(no_leftover_proc
         LeaseState.LOST,
     ]
     assert all(row.state.is_final for row in open_ledger().attempts(run.run_id))
+
+
+ENDS = [
+    (StepState.TIMED_OUT, FailureClass.TIMED_OUT),
+    (StepState.PREEMPTED, FailureClass.PREEMPTED),
+    (StepState.FAILED, FailureClass.OUT_OF_MEMORY),
+]
+
+
+@pytest.mark.parametrize(("state", "failure_class"), ENDS)
+def test_the_step_of_the_newest_checkpoint_is_kept(
+    state: StepState, failure_class: FailureClass
+) -> None:
+    run = make_run()
+    lease_id = lease_on_disk(run, "gpu", host=ProcessIdentity.of())
+    attempt_row_of(run, "train", lease_id)
+    (row,) = open_ledger().attempts(run.run_id)
+    lease = run.lease_folder(lease_id)
+    spec = StepSpec(
+        key=row.key, kind="train", run_id=run.run_id, name="train", attempt=1,
+        run_folder=str(run.folder.path),
+    )  # fmt: skip
+    folder = mailbox.submit(lease, spec)
+    run.folder.checkpoints.mkdir(parents=True)
+    for step in (20, 24):
+        (run.folder.checkpoints / checkpoints.name_of(step)).write_bytes(b"x")
+    progress = Progress(done=26, total=60, unit="steps", phase="epoch 2/3")
+    write_record(folder.status, StepStatus(state=StepState.RUNNING, progress=progress))
+    failure = Failure(failure_class=failure_class, error="", message="its time is over")
+    write_record(
+        folder.result, StepResult(state=state, failure=failure, started_at=1, finished_at=2)
+    )
+    ticket = Ticket(
+        run_id=run.run_id, step="train", attempt=1, lease_id=lease_id,
+        lease_folder=str(lease.path), step_folder=str(Path(folder.path)),
+    )  # fmt: skip
+    collect(run, ticket)
+    (row,) = open_ledger().attempts(run.run_id)
+    assert row.outputs == {KEPT: 24.0, TOTAL: 60.0}

@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.batch.findings import Finding, Grade, fail
 from headrace.batch.systems import system_of
 from headrace.control.site_check import elsewhere, storage, trial
-from headrace.control.walltime.choice import FLOOR_S
+from headrace.control.walltime import FLOOR_S
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
 from headrace.leases.queued import job_spec
 from headrace.leases.records import LeaseSpec

@@ -10,15 +10,14 @@ import pytest
 import yaml
 
 from headrace.control import leases
-from headrace.control.ledgers import open_ledger
 from headrace.control.preview import previews
 from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run
 from headrace.control.steps import conclude
-from headrace.control.walltime.chosen import can_grow, for_run
-from headrace.control.walltime.history import start_s
+from headrace.control.walltime_history import can_grow, for_run, start_s
 from headrace.leases.queued import BatchBackend
 from headrace.leases.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.states import FailureClass, StepState

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.control.ledgers import open_ledger
 from headrace.control.overview import why_failed
+from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from support.runs import attempt_row_of, lease_on_disk, make_run
 

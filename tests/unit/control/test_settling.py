@@ -9,13 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.control.leases import acquire
-from headrace.control.ledgers import open_ledger
-from headrace.control.room import why_no_room
 from headrace.control.runs import Run
-from headrace.control.settling import settle_ended
+from headrace.control.settling import settle_ended, why_no_room
 from headrace.errors import CapacityError
 from headrace.leases import client
 from headrace.leases.records import Ending
+from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState
 from headrace.storage.atomic import write_record
