@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.leases.overview import views
-from headrace.leases.reap import leftovers
+from headrace.leases.overview import leftovers, views
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
 from headrace.record import Record

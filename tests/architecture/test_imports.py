@@ -21,7 +21,7 @@ LIGHT = (
 )
 
 SENT = (
-    "headrace.probes.node",
+    "headrace.probes",
     "headrace.packing.pack_shard",
     "headrace.storage.staged",
     "headrace.staging.node",

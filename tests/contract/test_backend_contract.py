@@ -18,11 +18,10 @@ import pytest
 
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
-from headrace.leases.keys import make_keys
-from headrace.leases.marks import marked
-from headrace.leases.overview import views
-from headrace.leases.reap import leftovers, reap
+from headrace.leases.guard import marked
+from headrace.leases.overview import leftovers, reap, views
 from headrace.leases.records import HostRecord
+from headrace.leases.tls import make_keys
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from headrace.cli import leases
 from headrace.errors import SiteError, UnknownNameError
 from headrace.leases import client
-from headrace.leases.marks import marked
+from headrace.leases.guard import marked
 from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState

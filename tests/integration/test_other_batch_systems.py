@@ -12,7 +12,7 @@ import pytest
 
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
-from headrace.leases.marks import marked
+from headrace.leases.guard import marked
 from headrace.leases.overview import view
 from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role

@@ -17,8 +17,8 @@ from headrace.batch.jobs import JobSpec, JobState
 from headrace.batch.ssh import SshCommands
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
-from headrace.leases.marks import marked
-from headrace.leases.queued import job_name
+from headrace.leases.guard import marked
+from headrace.leases.lease_jobs import job_name
 from headrace.leases.records import HostRecord
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from headrace.leases.encryption import security
+from headrace.leases.tls import security
 from headrace.storage.layout import LeaseFolder
 
 _TIMEOUT_S = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psutil
 
 from headrace.cli.airflow_server import marked
-from headrace.leases.marks import LEASE_ID
+from headrace.leases.guard import LEASE_ID
 from headrace.leases.records import HostRecord
 from headrace.storage.atomic import read_record
 from headrace_airflow.service_component import GENERATION_MARK

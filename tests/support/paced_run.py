@@ -15,7 +15,7 @@ from headrace.batch.submitting import JobRecord
 from headrace.control.execute import execute
 from headrace.control.provenance import process_owner
 from headrace.control.runs import RunRequest, create_run
-from headrace.leases.marks import marked
+from headrace.leases.guard import marked
 from headrace.leases.records import HostRecord
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN

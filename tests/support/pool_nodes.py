@@ -6,8 +6,8 @@ import time
 
 from headrace.batch.jobs import JobSpec
 from headrace.batch.submitting import JobRecord
-from headrace.leases.jobqueue import PoolJob
-from headrace.leases.pool_jobs import NodeRequest
+from headrace.leases.lease_jobs import NodeRequest
+from headrace.leases.pool import PoolJob
 
 SPEC = JobSpec(
     name="demo", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60, folder="/", log="/l"
@@ -18,5 +18,5 @@ def pool_job(exclude: tuple[str, ...] = (), time_limit_s: float = 60.0) -> PoolJ
     """The first node, whose job has just been submitted."""
     request = NodeRequest(serial=1, number=0, time_limit_s=time_limit_s, exclude=exclude)
     job = PoolJob(name="node-0", request=request, spec=SPEC, script="#!/bin/sh\ntrue")
-    job.submitted(JobRecord(job_id="7", name="demo", submitted_at=0.0), time.monotonic())
+    job.set_submitted(JobRecord(job_id="7", name="demo", submitted_at=0.0), time.monotonic())
     return job

@@ -16,7 +16,7 @@ from headrace.batch.jobs import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import QueueFullError
-from headrace.leases.queued import job_name
+from headrace.leases.lease_jobs import job_name
 from headrace.recipe.batch import Batch
 from headrace.storage.atomic import write_text
 from headrace.storage.layout import LeaseFolder

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.control.provenance import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
-from headrace.leases.heartbeat import beat
+from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.records import HostRecord, LeaseSpec
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord
@@ -67,7 +67,7 @@ def lease_on_disk(run: Run, role: str = "cpu", host: ProcessIdentity | None = No
         ),
     )
     write_record(folder.host, HostRecord(process=host or ended_process()))
-    beat(folder)
+    write_heartbeat(folder)
     record = LeaseRecord(
         lease_id=lease_id,
         key=key,

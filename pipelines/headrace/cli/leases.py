@@ -15,7 +15,7 @@ from headrace.cli.lease_view import details, summary
 from headrace.control.adopt import adopt as adopt_leases
 from headrace.control.reaper import reap as reap_ledger
 from headrace.leases import client, overview
-from headrace.leases.reap import reap as reap_site
+from headrace.leases.overview import reap as reap_site
 from headrace.recipe.load import load_site
 from headrace.storage.layout import LeaseFolder, SiteFolder
 

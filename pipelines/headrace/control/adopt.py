@@ -12,7 +12,7 @@ from headrace.control.runs import open_run, recorded, run_of_folder
 from headrace.control.steps import record_outcome
 from headrace.errors import HeadraceError, StepError
 from headrace.leases import client
-from headrace.leases.reap import folders
+from headrace.leases.overview import folders
 from headrace.leases.records import LeaseSpec
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord

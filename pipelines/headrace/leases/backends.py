@@ -10,17 +10,11 @@ from headrace.errors import SiteError, nearest
 from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
-_MODULES = {
-    "local": "headrace.leases.local",
-    "slurm": "headrace.leases.queued",
-    "pbs": "headrace.leases.queued",
-    "sge": "headrace.leases.queued",
-    "lsf": "headrace.leases.queued",
-    "ssh": "headrace.leases.queued",
-}
+_BATCH = ("slurm", "pbs", "sge", "lsf", "ssh")
+_MODULES = {"local": "headrace.leases.local", **dict.fromkeys(_BATCH, "headrace.leases.queued")}
 
 
-class Cluster(Protocol):
+class OpenCluster(Protocol):
     """An open Dask cluster, as the host process sees it."""
 
     @property
@@ -29,7 +23,7 @@ class Cluster(Protocol):
 
     @property
     def dashboard_url(self) -> str:
-        """Address of the dashboard."""
+        """Link of the dashboard: it opens on the host's machine only, or by an SSH tunnel."""
 
     @property
     def job_ids(self) -> tuple[str, ...]:
@@ -49,15 +43,17 @@ class Cluster(Protocol):
         """End all workers and the scheduler."""
 
 
-class Backend(Protocol):
+class LeaseBackend(Protocol):
     """What a backend must be able to do."""
 
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        """Start the host process so that it outlives the caller, or submit the job that will.
+        """Start the host process, which outlives the caller, or submit, once, the job that will.
 
         Raises:
             LeaseError: It did not start.
             JobRefusedError: The batch system refuses the job.
+            QueueFullError: It is not the job's turn; nothing was submitted.
+            BatchError: The batch system does not answer.
         """
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
@@ -70,7 +66,7 @@ class Backend(Protocol):
             Its words; empty where it would take them, cannot be asked so, or there is no queue.
         """
 
-    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
+    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         """Open the cluster; called inside the host process.
 
         Returns:
@@ -108,14 +104,17 @@ class Backend(Protocol):
         """
 
     def kill_leftovers(self, folder: LeaseFolder) -> int:
-        """End whatever is left of a lease whose host has gone or does not answer.
+        """End all processes and jobs of a lease, except the one that this runs in.
 
         Returns:
-            How many processes or jobs were ended.
+            How many were ended.
+
+        Raises:
+            BatchError: The batch system does not answer, or a job does not end.
         """
 
 
-def backend(name: str) -> Backend:
+def backend(name: str) -> LeaseBackend:
     """The backend of that name.
 
     Raises:
@@ -123,5 +122,5 @@ def backend(name: str) -> Backend:
     """
     if name not in _MODULES:
         raise SiteError(f"There is no backend '{name}'", nearest(name, _MODULES))
-    found: Backend = importlib.import_module(_MODULES[name]).backend()
+    found: LeaseBackend = importlib.import_module(_MODULES[name]).backend()
     return found

@@ -1,4 +1,4 @@
-"""The worker's side of a call: it must not outlive those who wait for it."""
+"""What runs in each Dask worker: calls that do not outlive those who wait for them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from headrace.processes import die_with_parent
+
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
@@ -17,20 +19,30 @@ Result = TypeVar("Result")
 GRACE_S = 15.0
 """Seconds that an unwanted call has to return before its worker process is killed."""
 
-_LOOK_EVERY_S = 1.0
+_CHECK_EVERY_S = 1.0
 _WANTED_STATES = ("executing", "long-running")
 
 _current = threading.local()
 
 
+def dask_setup(worker: Any) -> None:
+    """Let the kernel end the worker with its host, even while the worker holds the GIL.
+
+    Dask calls it before the worker starts, which preloads this module. Side effects: closes the
+    worker's port for pages, which has none and asks for no key.
+    """
+    die_with_parent()
+    worker.http_server.stop()
+
+
 def wanted() -> bool:
     """Whether somebody still waits for the call that runs in this thread.
 
-    Long calls look every second or so, end their children and return when it is false: the step
+    Long calls ask every second or so, end their children and return when it is false: the step
     was cancelled, or its driver has gone. Outside a held call it is always true.
     """
-    look: Callable[[], bool] = getattr(_current, "look", _always)
-    return look()
+    is_wanted: Callable[[], bool] = getattr(_current, "is_wanted", lambda: True)
+    return is_wanted()
 
 
 def node_name() -> str:
@@ -40,7 +52,7 @@ def node_name() -> str:
     return str(get_worker().name)
 
 
-def hold(
+def run(
     function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
 ) -> Result:
     """Run a call on this node; kill the worker when the call goes on although unwanted.
@@ -58,32 +70,28 @@ def hold(
 
     tasks = get_worker().state.tasks
 
-    def look() -> bool:
+    def is_wanted() -> bool:
         task = tasks.get(key)
         return task is not None and task.state in _WANTED_STATES
 
     done = threading.Event()
     name = getattr(function, "__name__", str(function))
-    threading.Thread(target=_watch, args=(look, done, name, grace_s), daemon=True).start()
-    _current.look = look
+    threading.Thread(target=_watch, args=(is_wanted, done, name, grace_s), daemon=True).start()
+    _current.is_wanted = is_wanted
     try:
         return function(*arguments)
     finally:
         done.set()
-        del _current.look
+        del _current.is_wanted
 
 
-def _watch(look: Callable[[], bool], done: threading.Event, name: str, grace_s: float) -> None:
+def _watch(is_wanted: Callable[[], bool], done: threading.Event, name: str, grace_s: float) -> None:
     unwanted_since: float | None = None
-    while not done.wait(_LOOK_EVERY_S):
-        if look():
+    while not done.wait(_CHECK_EVERY_S):
+        if is_wanted():
             continue
         now = time.monotonic()
         unwanted_since = unwanted_since or now
         if now - unwanted_since > grace_s:
             logger.error("%s goes on although nobody waits for it; ending this worker", name)
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _always() -> bool:
-    return True

@@ -169,8 +169,10 @@ def bad_nodes(folder: LeaseFolder) -> BadNodes | None:
 def why_ended(folder: LeaseFolder) -> str:
     """Why the lease ended, in words for the user; empty while it lives."""
     seen = lease_status(folder)
-    if seen.ending is not None:
-        return _told(folder, seen.ending)
+    if seen.ending is not None:  # the batch system may know the cause
+        known = read_record(folder.cause, JobView) if ended_by_itself(folder) else None
+        is_told = known is None or seen.ending.reason.startswith(known.why)
+        return seen.ending.reason if known is None or is_told else known.why
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:
         return _NEVER_STARTED
@@ -193,12 +195,6 @@ def ended_by_itself(folder: LeaseFolder) -> bool:
     return ending is not None and (
         ending.state is LeaseState.LOST or ending.reason.startswith(BY_SIGNAL)
     )
-
-
-def _told(folder: LeaseFolder, ending: Ending) -> str:
-    """Why a lease has ended: the cause of the batch system, where it knows one."""
-    known = read_record(folder.cause, JobView) if ended_by_itself(folder) else None
-    return ending.reason if known is None or ending.reason.startswith(known.why) else known.why
 
 
 def is_refused(folder: LeaseFolder) -> bool:

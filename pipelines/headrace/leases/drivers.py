@@ -35,7 +35,7 @@ class _Driver:
 
 
 class Drivers:
-    """The step drivers of one lease. Not thread-safe; `tick` is called a few times a second.
+    """The step drivers of one lease. Not thread-safe; `check` is called a few times a second.
 
     Args:
         lease: The lease whose mailbox is served.
@@ -60,7 +60,7 @@ class Drivers:
         """Drivers that run now."""
         return len(self._running)
 
-    def tick(self) -> None:
+    def check(self) -> None:
         """Record drivers that ended, kill those that ignore a cancel, start new ones."""
         self._running = [driver for driver in self._running if not _collect(driver)]
         for driver in self._running:

@@ -13,12 +13,11 @@ from distributed import Client, Future
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.leases import cancellable_call
 from headrace.leases import client as lease_client
-from headrace.leases.encryption import security
-from headrace.leases.nodes import Node, arrived, is_there, present
+from headrace.leases.nodes import Node, arrived, first_done, loss, present, results_of
 from headrace.leases.records import LeaseSpec
-from headrace.leases.resources import DEMAND, NODE, SLOT
+from headrace.leases.scheduler import DEMAND, NODE, SLOT
 from headrace.leases.timeouts import TIMED_OUT
-from headrace.leases.waiting import first_done, loss, lost_item, no_check, results_of
+from headrace.leases.tls import security
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
 
@@ -34,16 +33,25 @@ _GROW_TIMEOUT_S = 10.0
 _Arguments = Sequence[tuple[Any, ...]]
 
 
+def _no_check() -> None:
+    """Never cancels."""
+
+
 class Fleet:
     """The workers of a lease; leaving its context cancels what is left.
 
     Args:
         client: Connected Dask client; the fleet closes it.
         spec: What was asked for.
+
+    Attributes:
+        client: The Dask client, for the interactive shell.
+        role: The role of the lease: nodes, threads, timeouts.
     """
 
     def __init__(self, client: Client, spec: LeaseSpec) -> None:
-        self._client = client
+        self.client = client
+        self.role: Role = spec.role
         self._spec = spec
         self._futures: set[Future] = set()
 
@@ -69,26 +77,12 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def role(self) -> Role:
-        """The role of the lease: nodes, threads, timeouts."""
-        return self._spec.role
-
-    @property
-    def client(self) -> Client:
-        """The Dask client, for the interactive shell."""
-        return self._client
-
-    def close(self) -> None:
-        """Cancel what is left and disconnect."""
         with suppress(OSError, *TIMED_OUT):  # the scheduler forgets us when it does not answer
             self._cancel(list(self._futures))
-        self._client.close()
+        self.client.close()
 
     def nodes(
-        self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check
+        self, count: int, timeout_s: float, *, check: Callable[[], None] = _no_check
     ) -> tuple[Node, ...]:
         """Wait until there are `count` nodes; a pool grows to that number.
 
@@ -103,14 +97,14 @@ class Fleet:
         Raises:
             LeaseError: The lease cannot have so many, or they did not come in time.
         """
-        if count > self._spec.role.nodes:
+        if count > self.role.nodes:
             raise LeaseError(
                 f"{count} nodes asked of lease {self._spec.lease_id}, which has at most "
-                f"{self._spec.role.nodes}",
+                f"{self.role.nodes}",
                 f"Raise roles.{self._spec.role_name}.nodes of the site, or ask for fewer.",
             )
         self._demand(count)
-        return arrived(self._client, self._spec, count, timeout_s, check)[:count]
+        return arrived(self.client, self._spec, count, timeout_s, check)[:count]
 
     def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a short call on a node, also while a long one holds it.
@@ -119,7 +113,7 @@ class Fleet:
             WorkerLostError: The node's worker died.
         """
         future = self._submit(function, arguments, workers=[node.address])
-        result: Result = self._gather([future], [node], no_check)[0]
+        result: Result = self._gather([future], [node], _no_check)[0]
         return result
 
     def on_nodes(
@@ -128,7 +122,7 @@ class Fleet:
         arguments: _Arguments,
         nodes: Sequence[Node],
         *,
-        check: Callable[[], None] = no_check,
+        check: Callable[[], None] = _no_check,
     ) -> list[Result]:
         """Run one call on each node, all at once; each holds its node.
 
@@ -162,7 +156,7 @@ class Fleet:
         """
         futures = self._on(nodes, function, arguments)
         try:
-            yield lambda at: futures[at].done() or not is_there(self._client, nodes[at])
+            yield lambda at: futures[at].done() or bool(self._gone([nodes[at]]))
         finally:
             self._cancel(futures)
 
@@ -171,7 +165,7 @@ class Fleet:
         function: Callable[[Item], Result],
         items: Sequence[Item],
         *,
-        check: Callable[[], None] = no_check,
+        check: Callable[[], None] = _no_check,
         retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
         """Run `function` on every item, spread over all nodes; a pool grows as needed.
@@ -198,41 +192,48 @@ class Fleet:
         try:
             while True:
                 while len(running) < _AHEAD * slots and (index := next(waiting, None)) is not None:
-                    running[self._held(function, (items[index],), SLOT)] = index
+                    running[self._cancellable(function, (items[index],), SLOT)] = index
                 if not running:
                     return
-                finished = first_done(self._client, list(running), check, self._check_alive)
+                finished = first_done(self.client, list(running), check, self._check_alive)
                 done = {future: running.pop(future) for future in finished}
                 results = self._results(finished)
                 for future in [each for each in finished if each not in results]:
                     index = done[future]
                     losses[index] = losses.get(index, 0) + 1
                     if losses[index] > retries:
-                        raise lost_item(index, losses[index], loss(future))
-                    running[self._held(function, (items[index],), SLOT)] = index
+                        raise WorkerLostError(
+                            f"Item {index} lost its worker {losses[index]} times; "
+                            f"last {loss(future)}",
+                            "It may need more memory than the node has; "
+                            "see host.log in the lease's folder.",
+                        )
+                    running[self._cancellable(function, (items[index],), SLOT)] = index
                 yield from ((done[future], result) for future, result in results.items())
         finally:
             self._cancel(list(running))
 
     def _grow_for(self, num_items: int, check: Callable[[], None]) -> int:
-        role = self._spec.role
-        count = min(role.nodes, -(-num_items // role.threads_per_node))
+        count = min(self.role.nodes, -(-num_items // self.role.threads_per_node))
         if count > 0:
             self._demand(count)
-            arrived(self._client, self._spec, 1, role.start_timeout, check)
+            arrived(self.client, self._spec, 1, self.role.start_timeout, check)
             with suppress(LeaseError):  # work starts with fewer nodes, those to come join in
-                arrived(self._client, self._spec, count, _GROW_TIMEOUT_S, check, queue_counts=True)
-        return role.nodes * role.threads_per_node
+                arrived(self.client, self._spec, count, _GROW_TIMEOUT_S, check, queue_counts=True)
+        return self.role.nodes * self.role.threads_per_node
+
+    def _demand(self, count: int) -> None:
+        self.client.set_metadata([DEMAND, self.client.id], count)
 
     def _on(
         self, nodes: Sequence[Node], function: Callable[..., Any], arguments: _Arguments
     ) -> list[Future]:
         return [
-            self._held(function, each, NODE, workers=[node.address])
+            self._cancellable(function, each, NODE, workers=[node.address])
             for node, each in zip(nodes, arguments, strict=True)
         ]
 
-    def _held(
+    def _cancellable(
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
@@ -242,12 +243,12 @@ class Fleet:
         key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
         options |= {"key": key, "resources": {resource: 1}}
         wrapped = (function, arguments, key, cancellable_call.GRACE_S)
-        return self._submit(cancellable_call.hold, wrapped, **options)
+        return self._submit(cancellable_call.run, wrapped, **options)
 
     def _submit(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any
     ) -> Future:
-        future = self._client.submit(
+        future = self.client.submit(
             function, *arguments, pure=False, allow_other_workers=False, **options
         )
         self._futures.add(future)
@@ -262,7 +263,7 @@ class Fleet:
         try:
             while pending:
                 left = [where[future] for future in pending]
-                done = first_done(self._client, pending, check, partial(self._check_alive, left))
+                done = first_done(self.client, pending, check, partial(self._check_alive, left))
                 results |= self._results(done)
                 for future in [each for each in done if each not in results]:
                     node = where[future]
@@ -274,27 +275,25 @@ class Fleet:
 
     def _check_alive(self, nodes: Sequence[Node] = ()) -> None:
         """A task bound to a worker that died before it started would wait for ever."""
-        if self._client.status != "running":
+        if self.client.status != "running":
             raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} has gone")
-        if not nodes:
-            return
-        addresses = {node.address for node in present(self._client)}
-        for node in nodes:
-            if node.address not in addresses:
-                raise WorkerLostError(f"Worker {node.name} on {node.host} has gone")
+        for node in self._gone(nodes):
+            raise WorkerLostError(f"Worker {node.name} on {node.host} has gone")
+
+    def _gone(self, nodes: Sequence[Node]) -> list[Node]:
+        """Nodes whose workers are not the same any more."""
+        addresses = {node.address for node in present(self.client)} if nodes else set()
+        return [node for node in nodes if node.address not in addresses]
 
     def _results(self, futures: list[Future]) -> dict[Future, Any]:
         if any(future.status == "cancelled" for future in futures):
             raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} dropped a task")
         try:
-            return results_of(self._client, futures)
+            return results_of(self.client, futures)
         finally:
             self._futures.difference_update(futures)
 
     def _cancel(self, futures: list[Future]) -> None:
-        if futures and self._client.status == "running":
-            self._client.cancel(futures, force=True)
+        if futures and self.client.status == "running":
+            self.client.cancel(futures, force=True)
         self._futures.difference_update(futures)
-
-    def _demand(self, count: int) -> None:
-        self._client.set_metadata([DEMAND, self._client.id], count)

@@ -19,10 +19,10 @@ from filelock import FileLock, Timeout
 from headrace.batch.jobs import JOB_STARTED
 from headrace.errors import HeadraceError
 from headrace.leases import client
-from headrace.leases.backends import Backend, Cluster, backend
+from headrace.leases.backends import LeaseBackend, OpenCluster, backend
 from headrace.leases.drivers import Drivers
 from headrace.leases.guard import Guard
-from headrace.leases.heartbeat import beat
+from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.lifetime import LeaseClock, ends_at, why_close
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.leases.timeouts import TIMED_OUT
@@ -49,7 +49,7 @@ class Host:
         machines: Where the nodes come from.
     """
 
-    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, machines: Backend) -> None:
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, machines: LeaseBackend) -> None:
         self._folder = folder
         self._spec = spec
         self._backend = machines
@@ -71,7 +71,7 @@ class Host:
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(sig, self._on_signal, sig)
-        beating = asyncio.create_task(keep_beating(self._folder, self._spec))
+        beating = asyncio.create_task(keep_heartbeat(self._folder, self._spec))
         opening = asyncio.create_task(self._backend.open_cluster(self._folder, self._spec))
         try:
             return await self._watch(opening, beating)
@@ -81,7 +81,10 @@ class Host:
             await _close(opening)
             beating.cancel()
 
-    async def _watch(self, opening: asyncio.Task[Cluster], beating: asyncio.Task[None]) -> str:
+    def _on_signal(self, sig: signal.Signals) -> None:
+        self._signal_name = sig.name
+
+    async def _watch(self, opening: asyncio.Task[OpenCluster], beating: asyncio.Task[None]) -> str:
         is_ready = False
         while True:
             if beating.done():
@@ -91,25 +94,16 @@ class Host:
                 is_ready = True
             if is_ready:
                 self._check(opening.result())
-                self._drivers.tick()
+                self._drivers.check()
                 self._note_idle()
-            reason = why_close(self._life())
+            reason = why_close(self._clock())
             if reason is not None:
                 logger.info("Closing: %s", reason)
-                if self._folder.spec.exists():  # whoever looks must not take it for alive
-                    client.request_close(self._folder, reason)
+                self._tell_closing(reason)
                 return reason
             await asyncio.sleep(_TICK_S)
 
-    def _check(self, cluster: Cluster) -> None:
-        try:
-            cluster.check()
-        except HeadraceError as error:
-            if self._folder.spec.exists():  # whoever looks must not take it for alive
-                client.request_close(self._folder, str(error))
-            raise
-
-    def _publish(self, cluster: Cluster) -> None:
+    def _publish(self, cluster: OpenCluster) -> None:
         cluster.write_scheduler_file()
         info = LeaseInfo(
             lease_id=self._spec.lease_id,
@@ -124,54 +118,56 @@ class Host:
         write_record(self._folder.info, info)
         logger.info("Ready at %s", info.scheduler_address)
 
+    def _check(self, cluster: OpenCluster) -> None:
+        try:
+            cluster.check()
+        except HeadraceError as error:
+            self._tell_closing(str(error))
+            raise
+
+    def _tell_closing(self, reason: str) -> None:
+        if self._folder.spec.exists():  # whoever looks must not take it for alive
+            client.request_close(self._folder, reason)
+
     def _note_idle(self) -> None:
         if self._drivers.num_running:
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = time.monotonic()
 
-    def _life(self) -> LeaseClock:
+    def _clock(self) -> LeaseClock:
         owner = self._spec.owner
         gone = owner is not None and owner.is_here and not owner.is_alive
+        asked = read_text(self._folder.close)
         return LeaseClock(
             now_s=time.monotonic(),
             ends_s=self._ends_s,
             idle_since_s=self._idle_since_s,
             lifetime_s=self._spec.role.lifetime_s,
             idle_stop_s=self._spec.role.idle_stop,
-            asked=self._asked(),
+            # after `GAVE_UP` comes the error of `open_cluster`
+            asked=None if asked == client.GAVE_UP else asked,
             lost_owner=f"process {owner.pid} on {owner.host}" if owner and gone else None,
             is_removed=not self._folder.spec.exists(),
             signal_name=self._signal_name,
         )
 
-    def _asked(self) -> str | None:
-        text = read_text(self._folder.close)
-        return None if text == client.GAVE_UP else text  # the error of `open_cluster` follows
 
-    def _on_signal(self, sig: signal.Signals) -> None:
-        self._signal_name = sig.name
-
-
-async def keep_beating(folder: LeaseFolder, spec: LeaseSpec) -> None:
+async def keep_heartbeat(folder: LeaseFolder, spec: LeaseSpec) -> None:
     """Write heartbeats until the lease's folder is removed.
 
     A disk that is full for a moment is no reason to end: others may still take the lease for alive.
 
-    Args:
-        folder: The lease.
-        spec: What was asked for.
-
     Raises:
         OSError: None could be written for so long that the lease counts as lost.
     """
-    beaten_s = time.monotonic()
+    written_s = time.monotonic()
     while folder.spec.exists():
         try:
-            await asyncio.to_thread(beat, folder)
-            beaten_s = time.monotonic()
+            await asyncio.to_thread(write_heartbeat, folder)
+            written_s = time.monotonic()
         except OSError as error:
-            if time.monotonic() - beaten_s > spec.lost_after_s:
+            if time.monotonic() - written_s > spec.lost_after_s:
                 raise
             logger.warning("No heartbeat could be written, trying again: %s", error)
         await asyncio.sleep(spec.heartbeat_s)
@@ -181,7 +177,7 @@ def _ends_at(spec: LeaseSpec) -> float:
     return ends_at(spec.role.lifetime_s, time.time(), os.environ.get(JOB_STARTED))
 
 
-async def _close(opening: asyncio.Task[Cluster]) -> None:
+async def _close(opening: asyncio.Task[OpenCluster]) -> None:
     if not opening.done():
         opening.cancel()
     try:
@@ -214,7 +210,7 @@ def serve(folder: LeaseFolder) -> None:
         return
     spec = read_record(folder.spec, LeaseSpec)
     until = None if spec is None else _ends_at(spec)
-    beat(folder)  # first, so that nobody sees a host that has never given one
+    write_heartbeat(folder)  # first, so that nobody sees a host that has never given one
     write_record(folder.host, HostRecord(process=ProcessIdentity.of(), ends_at=until))
     ending = _serve_to_the_end(folder)
     if folder.spec.exists():
@@ -222,7 +218,7 @@ def serve(folder: LeaseFolder) -> None:
 
 
 def _serve_to_the_end(folder: LeaseFolder) -> Ending:
-    machines: Backend | None = None
+    machines: LeaseBackend | None = None
     guard = Guard(folder)
     try:
         spec = client.spec(folder)

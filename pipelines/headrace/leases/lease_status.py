@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass
 
 from headrace.batch.jobs import JobView
+from headrace.errors import StepError
 from headrace.leases.backends import backend
-from headrace.leases.heartbeat import silence_s
 from headrace.leases.records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.states import FailureClass, LeaseState
-from headrace.storage.atomic import read_record
+from headrace.storage.atomic import read_record, read_text, write_text
 from headrace.storage.layout import LeaseFolder
 
 _WELL_S = 5.0
@@ -78,14 +78,13 @@ def lease_status(folder: LeaseFolder) -> LeaseStatus:
 
 
 def _job(folder: LeaseFolder) -> JobView | None:
+    """The lease's job; of one that has none yet, what it waits for while somebody asks for it."""
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:
         return None
-    return backend(asked.role.backend).job(folder, asked) or _unsubmitted(folder)
-
-
-def _unsubmitted(folder: LeaseFolder) -> JobView | None:
-    """What a lease waits for that has no job yet; None when nobody asks for it any more."""
+    job = backend(asked.role.backend).job(folder, asked)
+    if job is not None:
+        return job
     waiting = read_record(folder.waiting, Waiting)
     if waiting is None or time.time() - waiting.at > _WAITING_S:
         return None
@@ -98,3 +97,47 @@ def host_alive(folder: LeaseFolder) -> bool | None:
     if host is None or not host.process.is_here:
         return None
     return host.process.is_alive
+
+
+def write_heartbeat(folder: LeaseFolder) -> None:
+    """Write a heartbeat: the time of day, and of a clock that nobody sets.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    write_text(folder.heartbeat, f"{time.time():.3f} {time.monotonic():.3f}\n")
+
+
+def last_heartbeat(folder: LeaseFolder) -> float | None:
+    """When the host gave the last heartbeat, by its own clock, seconds since the epoch."""
+    found = _heartbeat(folder)
+    return None if found is None else found[0]
+
+
+def silence_s(folder: LeaseFolder, *, host_is_here: bool) -> float:
+    """Seconds since the last sign of life: heartbeat, the host's report, or else the request.
+
+    Args:
+        folder: The lease.
+        host_is_here: Whether its host runs on this machine. Then the clock counts that nobody sets,
+            and that stands still while the machine sleeps, as the host does.
+    """
+    found = _heartbeat(folder)
+    if found is not None:
+        at, ticked_s = found
+        return time.monotonic() - ticked_s if host_is_here else time.time() - at
+    host = read_record(folder.host, HostRecord)
+    if host is not None:
+        return time.time() - host.started_at
+    return time.time() - (folder.spec.stat().st_mtime if folder.spec.exists() else 0.0)
+
+
+def _heartbeat(folder: LeaseFolder) -> tuple[float, float] | None:
+    text = read_text(folder.heartbeat)
+    if text is None:
+        return None
+    try:
+        at, ticked_s = map(float, text.split())
+    except ValueError as error:
+        raise StepError(f"{folder.heartbeat} does not hold a heartbeat: {text[:80]!r}") from error
+    return at, ticked_s

@@ -10,8 +10,8 @@ import time
 
 from headrace.batch.jobs import JOB_STARTED, JobView
 from headrace.errors import LeaseError
-from headrace.leases.backends import Cluster
-from headrace.leases.marks import end_marked, mark
+from headrace.leases.backends import LeaseBackend, OpenCluster
+from headrace.leases.guard import end_marked, mark
 from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
@@ -20,51 +20,35 @@ _HOST_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
 
-class LocalBackend:
-    """Nodes are worker processes of this machine."""
+class _LocalBackend:
+    """There is no queue, and nobody else knows of the machines."""
 
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        """Start the host process; it detaches itself and outlives the caller.
-
-        Raises:
-            LeaseError: It did not start.
-        """
         start_host(folder, spec)
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """Empty: nothing is submitted."""
         return ""
 
     def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """Empty: there is no queue."""
         return ""
 
-    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
-        """Open the cluster; called inside the host process.
-
-        Raises:
-            LeaseError: Not all nodes of a gang were there in time.
-        """
+    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         # the control side uses this module too, and must not load Dask
-        cluster: Cluster = await importlib.import_module("headrace.leases.cluster").open_local(
+        opened: OpenCluster = await importlib.import_module("headrace.leases.cluster").open_local(
             folder, spec
         )
-        return cluster
+        return opened
 
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """None: there is no queue."""
         return None
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """None: nobody else knows of these machines."""
         return None
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """Empty: there is no queue."""
         return ""
 
     def kill_leftovers(self, folder: LeaseFolder) -> int:
-        """End every process of this machine that carries the lease's mark."""
         return end_marked(folder)
 
 
@@ -72,7 +56,7 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec) -> None:
     """Start the host process on this machine; it detaches itself and outlives the caller.
 
     Raises:
-        LeaseError: It did not start.
+        LeaseError: It did not start, or does not report.
     """
     command = [sys.executable, "-m", "headrace.leases.host", str(folder.path), "--detach"]
     with folder.log.open("ab") as log:
@@ -81,36 +65,24 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=host_environment(folder, spec),
+            env=_host_environment(folder, spec),
             timeout=_LAUNCH_TIMEOUT_S,
             check=False,
         )
+    see = f"See {folder.log}."
     if ended.returncode != 0:
-        raise LeaseError(
-            f"The host of lease {folder.lease_id} did not start (exit code {ended.returncode})",
-            f"See {folder.log}.",
-        )
-    _wait_for_host(folder)
-
-
-def _wait_for_host(folder: LeaseFolder) -> None:
+        code = f"exit code {ended.returncode}"
+        raise LeaseError(f"The host of lease {folder.lease_id} did not start ({code})", see)
     deadline = time.monotonic() + _HOST_TIMEOUT_S
     while not (folder.host.exists() or folder.closed.exists()):
         if time.monotonic() > deadline:
-            raise LeaseError(
-                f"The host of lease {folder.lease_id} did not report within {_HOST_TIMEOUT_S:g} s",
-                f"See {folder.log}.",
-            )
+            what = f"did not report within {_HOST_TIMEOUT_S:g} s"
+            raise LeaseError(f"The host of lease {folder.lease_id} {what}", see)
         time.sleep(_POLL_S)
 
 
-def host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
-    """Environment of the host and, through it, of drivers and workers.
-
-    Args:
-        folder: The lease; its mark goes into the environment.
-        spec: Its `code` folders go in front of the module path.
-    """
+def _host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
+    """Environment of the host and, through it, of drivers and workers."""
     path = [*spec.code, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, **mark(folder)}
     environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
@@ -118,6 +90,6 @@ def host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
     return environment
 
 
-def backend() -> LocalBackend:
+def backend() -> LeaseBackend:
     """The backend that the table of backends asks for."""
-    return LocalBackend()
+    return _LocalBackend()

@@ -1,17 +1,25 @@
-"""The nodes that a lease has at this moment."""
+"""Waiting for the nodes of a lease and for what runs on them, in short rounds."""
 
 from __future__ import annotations
 
 import time
+from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from distributed import Client, Future, KilledWorker, wait
+from distributed.comm import CommClosedError
+
 from headrace.errors import LeaseError
 from headrace.leases.records import LeaseSpec
-from headrace.leases.resources import WAITS
-from headrace.leases.waiting import CHECK_EVERY_S
+from headrace.leases.scheduler import WAITS
+from headrace.leases.timeouts import TIMED_OUT
+
+_CHECK_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -28,12 +36,8 @@ class Node:
     """Place in the order of names, from 0."""
 
 
-def present(client: Any) -> tuple[Node, ...]:
-    """Nodes whose workers are connected and running, in order of their names.
-
-    Args:
-        client: Connected Dask client.
-    """
+def present(client: Client) -> tuple[Node, ...]:
+    """Nodes whose workers are connected and running, in order of their names."""
     workers = client.run_on_scheduler(_workers)
     ordered = sorted(workers, key=lambda worker: (len(worker[0]), worker[0]))
     return tuple(
@@ -42,18 +46,14 @@ def present(client: Any) -> tuple[Node, ...]:
     )
 
 
-def is_there(client: Any, node: Node) -> bool:
-    """Whether the worker of a node is still the same.
-
-    Args:
-        client: Connected Dask client.
-        node: The node, as it was.
-    """
-    return node.address in {each.address for each in present(client)}
+def _workers(dask_scheduler: Any) -> list[tuple[str, str]]:
+    """Runs in the scheduler: name and address of every worker."""
+    states = dask_scheduler.workers.values()
+    return [(str(state.name), state.address) for state in states if state.status.name == "running"]
 
 
 def arrived(
-    client: Any,
+    client: Client,
     spec: LeaseSpec,
     count: int,
     timeout_s: float,
@@ -87,16 +87,12 @@ def arrived(
                 f"after {timeout_s:g} s",
                 "See host.log in the lease's folder.",
             )
-        time.sleep(CHECK_EVERY_S / 5)
+        time.sleep(_LOOK_EVERY_S)
     return found
 
 
-def waits_for(client: Any) -> str:
-    """What the nodes of a pool wait for in a queue; empty when they do not.
-
-    Args:
-        client: Connected Dask client.
-    """
+def waits_for(client: Client) -> str:
+    """What the nodes of a pool wait for in a queue; empty when they do not."""
     return str(client.run_on_scheduler(_waits))
 
 
@@ -104,7 +100,73 @@ def _waits(dask_scheduler: Any) -> str:
     return str(dask_scheduler.task_metadata.get(WAITS, ""))
 
 
-def _workers(dask_scheduler: Any) -> list[tuple[str, str]]:
-    """Runs in the scheduler: name and address of every worker."""
-    states = dask_scheduler.workers.values()
-    return [(str(state.name), state.address) for state in states if state.status.name == "running"]
+def first_done(
+    client: Client, futures: list[Future], check: Callable[[], None], look: Callable[[], None]
+) -> list[Future]:
+    """Wait until at least one future is done.
+
+    Args:
+        client: Client of the futures.
+        futures: What is waited for; at least one.
+        check: Called about twice a second; raises to cancel.
+        look: Called after each round in which nothing was done; raises when nothing ever will be.
+
+    Returns:
+        All futures that are done, in the order given; with results, errors or cancelled.
+    """
+    while True:
+        check()
+        try:
+            with client.as_current():
+                done = wait(futures, timeout=_CHECK_EVERY_S, return_when="FIRST_COMPLETED").done
+        except TIMED_OUT:
+            look()
+            continue
+        return [future for future in futures if future in done]
+
+
+def loss(future: Future) -> str | None:
+    """How the worker of a finished future was lost; None when it was not."""
+    if future.status != "error":
+        return None
+    error = future.exception()
+    if isinstance(error, KilledWorker):
+        return f"worker {error.last_worker.name} at {error.last_worker.address}"
+    return str(error) if isinstance(error, CommClosedError) else None
+
+
+def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
+    """Results of futures that are done; none of those whose workers were lost, see `loss`."""
+    kept = [future for future in futures if loss(future) is None]
+    try:
+        return dict(zip(kept, _gathered(client, kept), strict=True))
+    except (KilledWorker, _GoneError):  # a result went with its worker, before it was here
+        found: dict[Future, Any] = {}
+        for future in kept:
+            with suppress(KilledWorker, _GoneError):
+                (found[future],) = _gathered(client, [future])
+        return found
+
+
+class _GoneError(Exception):
+    """A result is not there any more."""
+
+
+def _gathered(client: Client, futures: list[Future]) -> list[Any]:
+    """Results of futures that were done.
+
+    Raises:
+        _GoneError: One is done no more. Dask would wait until its node computes it again, which has
+            gone.
+    """
+    loop = client.loop.asyncio_loop
+    gathering = run_coroutine_threadsafe(client.gather(futures, asynchronous=True), loop)
+    while True:
+        try:
+            return list(gathering.result(_CHECK_EVERY_S))
+        except TIMED_OUT:
+            if gathering.done():  # what was called raised it
+                raise
+        if not all(future.done() for future in futures):
+            gathering.cancel()
+            raise _GoneError

@@ -1,21 +1,36 @@
-"""How the leases of a site stand, for tables and programs; read from files only."""
+"""The leases of a site: how they stand, and the end of those that nobody answers for."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.leases import client
-from headrace.leases.reap import folders
-from headrace.leases.records import AvoidedNode, EndedJob, LeaseInfo, NodeJob, PoolRecord
+from headrace.leases.guard import marked
+from headrace.leases.lease_status import lease_status
+from headrace.leases.records import (
+    AvoidedNode,
+    EndedJob,
+    LeaseInfo,
+    LeaseSpec,
+    NodeJob,
+    PoolRecord,
+)
+from headrace.leases.second_look import sure_states
 from headrace.record import Record
 from headrace.states import LeaseState
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
 
 logger = logging.getLogger(__name__)
+
+_GRACE_S = 10.0
+
+Found = TypeVar("Found")
 
 
 class LeaseView(Record):
@@ -63,6 +78,13 @@ class LeaseView(Record):
     """Why it ended; empty while it lives."""
 
 
+def folders(site: SiteFolder) -> tuple[LeaseFolder, ...]:
+    """All leases ever started on the site, in order of their ids."""
+    if not site.leases.is_dir():
+        return ()
+    return tuple(LeaseFolder(spec.parent) for spec in sorted(site.leases.glob("*/spec.json")))
+
+
 def find(site: SiteFolder, lease_id: str) -> LeaseFolder:
     """A lease by its id.
 
@@ -86,8 +108,7 @@ def views(site: SiteFolder, *, ended: bool = False) -> tuple[LeaseView, ...]:
         site: The site's folder.
         ended: Also those that have ended.
     """
-    seen = [each for folder in folders(site) for each in _readable(folder)]
-    kept = [each for each in seen if ended or each.state.is_active]
+    kept = [each for _, each in _readable(folders(site), view) if ended or each.state.is_active]
     return tuple(sorted(kept, key=lambda each: each.age_s))
 
 
@@ -98,10 +119,11 @@ def view(folder: LeaseFolder) -> LeaseView:
         UnknownNameError: There is no such lease.
     """
     spec, info = client.spec(folder), client.info(folder)
-    pool = read_record(folder.pool, PoolRecord)
+    pool = read_record(folder.pool, PoolRecord) or PoolRecord()
+    bad = client.bad_nodes(folder)
     now = time.time()
     steps = steps_of(folder)
-    num_running = sum(1 for step in steps if not _has_ended(step))
+    num_running = sum(1 for step in steps if not (step.exit.exists() or step.result.exists()))
     state = client.state(folder, spec.lost_after_s)
     is_idle = state is LeaseState.READY and num_running == 0
     return LeaseView(
@@ -118,23 +140,26 @@ def view(folder: LeaseFolder) -> LeaseView:
         dashboard_url=info.dashboard_url if info and state is LeaseState.READY else "",
         folder=str(folder.path),
         excludes=spec.exclude,
-        bad_nodes=bad.nodes if (bad := client.bad_nodes(folder)) is not None else (),
+        bad_nodes=() if bad is None else bad.nodes,
         waits_for=client.lacks(folder) if state.is_active else "",
-        jobs=pool.jobs if pool is not None and state.is_active else (),
-        ended=pool.ended if pool is not None else (),
-        avoids=pool.avoids if pool is not None else (),
-        takes_all=pool.takes_all if pool is not None else "",
+        jobs=pool.jobs if state.is_active else (),
+        ended=pool.ended,
+        avoids=pool.avoids,
+        takes_all=pool.takes_all,
         why_ended=client.why_ended(folder),
     )
 
 
-def _readable(folder: LeaseFolder) -> Iterator[LeaseView]:
-    try:
-        yield view(folder)
-    except UnknownNameError:  # removed meanwhile
-        return
-    except StepError as error:
-        logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
+def _readable(
+    known: Iterable[LeaseFolder], read: Callable[[LeaseFolder], Found]
+) -> Iterator[tuple[LeaseFolder, Found]]:
+    for folder in known:
+        try:
+            yield folder, read(folder)
+        except UnknownNameError:  # removed meanwhile
+            continue
+        except StepError as error:
+            logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
 
 
 def steps_of(folder: LeaseFolder) -> tuple[StepFolder, ...]:
@@ -145,10 +170,66 @@ def steps_of(folder: LeaseFolder) -> tuple[StepFolder, ...]:
     return tuple(found)
 
 
-def _has_ended(step: StepFolder) -> bool:
-    return step.exit.exists() or step.result.exists()
-
-
 def _busy_until(steps: tuple[StepFolder, ...], info: LeaseInfo | None) -> float:
-    ends = [file.stat().st_mtime for step in steps for file in (step.exit,) if file.exists()]
+    ends = [step.exit.stat().st_mtime for step in steps if step.exit.exists()]
     return max(ends, default=info.ready_at if info else time.time())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """A lease of which something is left that nobody answers for."""
+
+    folder: LeaseFolder
+    """The lease."""
+    why: str
+    """What is wrong with it."""
+    num_processes: int
+    """Processes of this machine that still carry its mark."""
+
+
+def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
+    """Leases that are lost, whose owner has gone, or that ended and left processes behind.
+
+    One that another release has written and this one cannot read is passed over, with a warning.
+    """
+    known = folders(site)
+    processes = marked(known)
+    num_processes = {each: len(processes[str(each.path.resolve())]) for each in known}
+    # all but the newest ones of a site have ended, and left nothing
+    may_be_left = [each for each in known if num_processes[each] or not each.closed.exists()]
+    specs = dict(_readable(may_be_left, _checked_spec))
+    states = sure_states({folder: spec.lost_after_s for folder, spec in specs.items()})
+    whys = {each: _why_left(each, specs[each], states[each], num_processes[each]) for each in specs}
+    return tuple(
+        Leftover(folder=folder, why=why, num_processes=num_processes[folder])
+        for folder, why in whys.items()
+        if why
+    )
+
+
+def _checked_spec(folder: LeaseFolder) -> LeaseSpec:
+    lease_status(folder)
+    return client.spec(folder)
+
+
+def reap(site: SiteFolder) -> tuple[Leftover, ...]:
+    """End all leftovers of a site; safe to call at any time, also twice at once.
+
+    Returns:
+        What was ended.
+    """
+    found = leftovers(site)
+    for leftover in found:
+        client.end(leftover.folder, _GRACE_S, leftover.why)
+    return found
+
+
+def _why_left(folder: LeaseFolder, spec: LeaseSpec, state: LeaseState, num_processes: int) -> str:
+    if state is LeaseState.LOST:
+        return client.why_ended(folder)
+    if not state.is_active:
+        return f"it has ended and left {num_processes} processes" if num_processes else ""
+    owner = spec.owner
+    if owner is not None and owner.is_here and not owner.is_alive:
+        return f"its owner, process {owner.pid} on {owner.host}, has gone"
+    return ""

@@ -1,28 +1,198 @@
-"""Dask clusters of pools on a batch system: a scheduler here, one job a node elsewhere."""
+"""Pools as dask-jobqueue clusters: a scheduler here, one job a node elsewhere.
+
+SpecCluster starts and closes jobs under its lock, where no queue may be waited for. So `start` and
+`close` of a job only note what is wanted; the loop of the pool submits, polls and cancels.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import time
+from itertools import takewhile
 from typing import Any
 
-from dask_jobqueue.core import JobQueueCluster
+import dask
 from distributed.deploy.cluster import Cluster
+from distributed.deploy.spec import ProcessInterface
 
-from headrace.leases.dashboard import LeaseScheduler
-from headrace.leases.jobqueue import SECTION, PoolJob
-from headrace.leases.keys import make_keys
-from headrace.leases.pool_jobs import NodeRequest, Queue
+from headrace.batch.jobs import JobSpec, JobState, JobStatus, view_of
+from headrace.batch.submitting import JobRecord
+from headrace.leases.failure_tracker import is_nodes_fault
+from headrace.leases.lease_jobs import NodeRequest, Queue
+from headrace.leases.lifetime import leaving_s
 from headrace.leases.pool_loop import PoolLoop
-from headrace.leases.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
-from headrace.leases.scheduler import address, configure
-from headrace.storage.atomic import write_if_room, write_json, write_record
+from headrace.leases.records import LeaseSpec, NodeJob
+from headrace.leases.scaling import PoolNode, Stage
+from headrace.leases.scheduler import LeaseScheduler, address, configure
+from headrace.leases.tls import make_keys
+from headrace.recipe.site import Role
+from headrace.storage.atomic import write_json
 from headrace.storage.layout import LeaseFolder
 
+_ON_SIGINT = signal.getsignal(signal.SIGINT)
+from dask_jobqueue.core import Job, JobQueueCluster  # noqa: E402 - takes SIGINT over
+
+signal.signal(signal.SIGINT, _ON_SIGINT)
+
+_SECTION = "headrace"  # of Dask's configuration, in place of a user's own: sites say all of it
+_UNSET = (
+    "python", "name", "processes", "interface", "death-timeout", "local-directory", "extra",
+    "worker-command", "env-extra", "job-extra", "log-directory", "shebang",
+    "shared-temp-directory",
+)  # fmt: skip
+_DEFAULTS = dict.fromkeys(_UNSET) | {"worker-extra-args": [], "job-script-prologue": []}
+dask.config.update_defaults({"jobqueue": {_SECTION: _DEFAULTS}})
+
+_STAGGER = 0.1
+_REJOIN_S = 20.0
+_LEAVE_S = 30.0
 _CLOSE_TIMEOUT_S = 15.0
 
 
+class PoolJob(Job):  # type: ignore[misc]
+    """A node of a pool: a job first, a worker later; times on one clock, in seconds.
+
+    Args:
+        scheduler: Address of the pool's scheduler.
+        name: Name of its worker.
+        request: What was asked for.
+        spec: Its job.
+        script: The job's script, as the batch system gets it.
+        **options: Those of dask-jobqueue's `Job`.
+
+    Attributes:
+        record: What the batch system knows it by; None until it was submitted.
+        job_status: What the batch system told last.
+        asked_s: When it was submitted.
+        retire_s: It is sent away when it has been there for so long.
+        stage: How far it has come.
+        since_s: When it came to its stage.
+        joined_s: When its worker joined; None until then.
+        leaving_s: When it was sent away; None when it was not.
+        is_bound: Whether it does work that only this node can do.
+        host: Its node, as the batch system knows it; empty as long as that is not known.
+    """
+
+    config_name = _SECTION
+
+    def __init__(
+        self,
+        scheduler: str | None = None,
+        name: str | None = None,
+        *,
+        request: NodeRequest,
+        spec: JobSpec,
+        script: str,
+        **options: Any,
+    ) -> None:
+        memory = spec.memory_bytes or 0
+        options |= {"cores": spec.cpus_per_node, "memory": memory, "processes": 1}
+        super().__init__(scheduler, name, job_name=spec.name, **options)
+        self.shebang, *lines = script.splitlines()
+        header = list(takewhile(lambda line: line.startswith("#"), lines))
+        self.job_header = "\n".join(header)
+        self._command_template = "\n".join(lines[len(header) :])
+        self.request = request
+        self.spec = spec
+        self.record: JobRecord | None = None
+        self.job_status = JobStatus(job_id="", state=JobState.PENDING)
+        self.asked_s = 0.0
+        self.retire_s = 0.0
+        self.stage = Stage.QUEUED
+        self.since_s = 0.0
+        self.joined_s: float | None = None
+        self.leaving_s: float | None = None
+        self.is_bound = False
+        self.host = ""
+
+    async def start(self) -> None:
+        """Note that it is wanted."""
+        await ProcessInterface.start(self)
+
+    async def close(self) -> None:
+        """Note that it is wanted no more."""
+        await ProcessInterface.close(self)
+
+    def set_submitted(self, record: JobRecord, asked_s: float) -> None:
+        """Note that the batch system has its job."""
+        self.record, self.job_id = record, record.job_id
+        self.asked_s, self.since_s = asked_s, time.monotonic()
+        life_s = self.request.time_limit_s
+        # staggered, so that nodes started together are not replaced together
+        share = 1 - _STAGGER * (self.request.serial * 0.618 % 1)
+        self.retire_s = (life_s - leaving_s(life_s)) * share
+
+    def set_status(self, status: JobStatus) -> None:
+        """Note what the batch system tells."""
+        self.job_status = status
+        self.host = status.nodes[0] if status.nodes else self.host
+
+    def set_worker(self, worker: Any, now_s: float) -> None:
+        """Note what the scheduler tells: its worker's state, None without one."""
+        stage = Stage.STARTING
+        if worker is not None:
+            stage = Stage.BUSY if worker.processing else Stage.IDLE
+            self.joined_s = self.joined_s or now_s
+            self.is_bound = any(task.worker_restrictions for task in worker.processing)
+        elif self.joined_s is None and self.job_status.state is JobState.PENDING:
+            stage = Stage.QUEUED
+        if stage is not self.stage:
+            self.stage, self.since_s = stage, now_s
+
+    @property
+    def never_starts(self) -> bool:
+        """Whether it waits for what waiting does not bring."""
+        return self.job_status.never_starts and self.leaving_s is None
+
+    @property
+    def is_kept_from_nodes(self) -> bool:
+        """Whether it waits since it must not get some nodes, and the others are down or drained."""
+        is_asked = bool(self.request.exclude) and self.leaving_s is None
+        return is_asked and self.job_status.nodes_are_out
+
+    def speaks_against_node(self, now_s: float) -> bool:
+        """Whether what its job did, or did not do, is a fault of the node."""
+        if not self.job_status.state.is_final:
+            return self.joined_s is None
+        here_s = None if self.joined_s is None else now_s - self.joined_s
+        return is_nodes_fault(self.job_status.state, here_s)
+
+    def overdue(self, role: Role, now_s: float) -> str:
+        """What it should have done by now and has not; empty when nothing is wrong."""
+        waited_s = now_s - self.since_s
+        if self.leaving_s is not None:
+            return "did not leave" if now_s - self.leaving_s > _LEAVE_S else ""
+        if self.stage is not Stage.STARTING:
+            return ""
+        if self.joined_s is None:
+            late = waited_s > role.start_timeout
+            return f"started no worker within {role.start_timeout:g} s" if late else ""
+        return f"lost its worker for {waited_s:.0f} s" if waited_s > _REJOIN_S else ""
+
+    def node(self, now_s: float) -> PoolNode:
+        """What decisions need to know."""
+        return PoolNode(
+            number=self.request.number,
+            stage=self.stage,
+            since_s=self.since_s,
+            is_leaving=self.leaving_s is not None,
+            is_old=self.joined_s is not None and now_s - self.joined_s > self.retire_s,
+            is_bound=self.is_bound,
+        )
+
+    def view(self, system: str) -> NodeJob:
+        """What users need to know."""
+        return NodeJob(
+            node=str(self.name),
+            job_id=self.job_id,
+            stage="leaving" if self.leaving_s is not None else self.stage.value,
+            why=view_of(self.job_status, system).why,
+        )
+
+
 class NodePool(JobQueueCluster):  # type: ignore[misc]
-    """A dask-jobqueue cluster whose jobs come and go as its loop decides.
+    """A dask-jobqueue cluster whose jobs come and go as its loop decides; see `OpenCluster`.
 
     Args:
         folder: The lease.
@@ -33,16 +203,16 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
     job_cls = PoolJob
 
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec, queue: Queue) -> None:
+        self.job_ids = queue.job_ids
         self._folder = folder
         self._queue = queue
-        self._avoids: tuple[AvoidedNode, ...] = ()
-        self._control = PoolLoop(folder, spec, self, queue.gate)
+        self._loop_of_jobs = PoolLoop(folder, spec, self, queue.gate)
         self._running: asyncio.Task[None] | None = None
         host = address(spec.role.batch.interface)
         super().__init__(
             asynchronous=True,
             name=spec.lease_id,
-            config_name=SECTION,
+            config_name=_SECTION,
             silence_logs=False,
             security=make_keys(folder),
             scheduler_cls=LeaseScheduler,
@@ -52,28 +222,19 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
 
     @property
     def dashboard_url(self) -> str:
-        """Address of the dashboard: on the host's machine only, for an SSH tunnel."""
+        """Link of the dashboard."""
         return str(self.scheduler.dashboard_url)
-
-    @property
-    def job_ids(self) -> tuple[str, ...]:
-        """The host's own job, if it has one; those of the nodes come and go."""
-        return self._queue.job_ids
 
     def write_scheduler_file(self) -> None:
         """Write Dask's scheduler file into the lease folder."""
         write_json(self._folder.scheduler_file, self.scheduler.identity())
 
     def check(self) -> None:
-        """Look whether there can be nodes; see `Cluster.check`.
-
-        Raises:
-            HeadraceError: There cannot.
-        """
+        """Raise why there can be no nodes, if that is so."""
         if self._running is not None and self._running.done():
             self._running.result()
-            if self._control.failure is not None:
-                raise self._control.failure
+            if self._loop_of_jobs.failure is not None:
+                raise self._loop_of_jobs.failure
 
     async def add(self, request: NodeRequest) -> PoolJob:
         """Want one more node; its job is not submitted yet."""
@@ -84,15 +245,15 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         job: PoolJob = self.workers[name]
         return job
 
-    def _options(self, request: NodeRequest) -> dict[str, Any]:
-        spec = self._queue.node_job(request)
-        script = self._queue.gate.system.render(spec)
-        return {"request": request, "spec": spec, "script": script}
-
     async def drop(self, job: PoolJob) -> None:
         """Want a node no more whose job has ended, or was never submitted."""
         self.worker_spec.pop(job.name, None)
         await self._settle()
+
+    def _options(self, request: NodeRequest) -> dict[str, Any]:
+        spec = self._queue.node_job(request)
+        script = self._queue.gate.system.render(spec)
+        return {"request": request, "spec": spec, "script": script}
 
     async def _settle(self) -> None:
         # SpecCluster shares this task between all who wait for it
@@ -105,30 +266,14 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
     async def _start(self) -> None:
         await super()._start()
         self.write_scheduler_file()  # workers look for it as soon as there is a job
-        self._running = asyncio.create_task(self._control.run())
+        self._running = asyncio.create_task(self._loop_of_jobs.run())
 
     async def _close(self) -> None:
         """Submit nothing any more and close the scheduler; the nodes end with it."""
         if self._running is not None:
             self._running.cancel()
-            await self._control.close()
+            await self._loop_of_jobs.close()
         await asyncio.wait_for(super()._close(), _CLOSE_TIMEOUT_S)
-
-    def tell(self, record: PoolRecord) -> None:
-        """Write how the jobs stand, for the user and the control side."""
-        if self._folder.spec.exists():  # a folder that was removed is not made again
-            if record.avoids != self._avoids:
-                self._tell_bad_nodes(record.avoids)
-            write_if_room(self._folder.pool, record)
-
-    def _tell_bad_nodes(self, avoids: tuple[AvoidedNode, ...]) -> None:
-        self._avoids = avoids
-        if not avoids:
-            self._folder.bad_nodes.unlink(missing_ok=True)
-            return
-        why = "; ".join(f"{each.node}: {each.why}" for each in avoids)
-        bad = BadNodes(nodes=tuple(each.node for each in avoids), why=why)
-        write_record(self._folder.bad_nodes, bad)
 
 
 async def open_pool(folder: LeaseFolder, spec: LeaseSpec, queue: Queue) -> NodePool:

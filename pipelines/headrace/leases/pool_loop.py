@@ -11,23 +11,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.batch.jobs import view_of
+from headrace.batch.jobs import view_of, waits_for
 from headrace.batch.queue_snapshot import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
-from headrace.leases.cluster import demand
 from headrace.leases.failure_tracker import FailureTracker
-from headrace.leases.jobqueue import PoolJob
-from headrace.leases.pool_jobs import NodeRequest, last_words, record_file
-from headrace.leases.pool_members import lack, node_jobs
+from headrace.leases.lease_jobs import NodeRequest, last_words, record_file, write_pool
 from headrace.leases.records import LeaseSpec, PoolRecord
-from headrace.leases.resources import WAITS
 from headrace.leases.scaling import ScalingInput, ScalingPlan, Stage, plan, staying_nodes
+from headrace.leases.scheduler import WAITS, demand
 from headrace.leases.timeouts import TIMED_OUT
 from headrace.storage.layout import LeaseFolder
 
 if TYPE_CHECKING:
-    from headrace.leases.pool import NodePool
+    from headrace.leases.pool import NodePool, PoolJob
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +35,7 @@ _TURN_S = 2.0
 
 
 class PoolLoop:
-    """Keeps a pool at the size its clients need.
-
-    Args:
-        folder: The lease.
-        spec: What was asked for.
-        pool: Its cluster.
-        gate: The way into the queue.
-    """
+    """Keeps a pool at the size its clients need."""
 
     def __init__(
         self, folder: LeaseFolder, spec: LeaseSpec, pool: NodePool, gate: SubmissionGate
@@ -56,7 +46,7 @@ class PoolLoop:
         self._gate = gate
         powerless = f"{gate.system.name} cannot leave nodes out"
         can_leave_out = self._role.leaves_nodes_out
-        self._failures = FailureTracker(spec.exclude, "" if can_leave_out else powerless)
+        self._tracker = FailureTracker(spec.exclude, "" if can_leave_out else powerless)
         self._wanted = 0
         self._num_submitted = 0
         self._surplus_since_s: float | None = None
@@ -65,19 +55,19 @@ class PoolLoop:
         self._submitting: asyncio.Task[None] | None = None
         self._is_closing = False
         self._started_s = time.monotonic()
-        self._told = PoolRecord()
+        self._published = PoolRecord()
         self._first_node_at: float | None = None
-
-    @property
-    def _jobs(self) -> dict[int, PoolJob]:
-        """Jobs that were submitted and have not ended, by the places of their nodes."""
-        jobs = self._pool.workers.values()
-        return {job.request.number: job for job in jobs if job.record is not None}
 
     @property
     def failure(self) -> HeadraceError | None:
         """Why there can be no nodes; None as long as there can."""
-        return self._failures.failure
+        return self._tracker.failure
+
+    @property
+    def _jobs(self) -> dict[int, PoolJob]:
+        """Jobs that were submitted and have not ended, by the places of their nodes, in order."""
+        jobs = {job.request.number: job for job in self._pool.workers.values() if job.record}
+        return dict(sorted(jobs.items()))
 
     async def run(self) -> None:
         """Do so until there can be no nodes."""
@@ -96,11 +86,8 @@ class PoolLoop:
         if self._submitting is not None:
             with suppress(HeadraceError):
                 await self._submitting
-        waiting = [job.job_id for job in self._jobs.values() if job.stage is Stage.QUEUED]
-        try:
-            await asyncio.to_thread(self._gate.system.cancel, waiting)
-        except BatchError as error:  # tried again when the lease's leftovers are ended
-            logger.warning("%s", error.what)
+        # what cannot be cancelled now is tried again when the lease's leftovers are ended
+        await self._cancel([job for job in self._jobs.values() if job.stage is Stage.QUEUED])
 
     async def _look(self) -> None:
         jobs = list(self._jobs.values())
@@ -112,22 +99,22 @@ class PoolLoop:
         workers = {str(state.name): state for state in self._pool.scheduler.workers.values()}
         now_s = time.monotonic()
         for job in jobs:
-            job.take(told[job.job_id])
+            job.set_status(told[job.job_id])
             worker = workers.get(job.name)
             if job.job_status.state.is_final:
                 await self._end(job, worker)
                 continue
-            job.see(worker, now_s)
+            job.set_worker(worker, now_s)
             if worker is not None:
                 self._first_node_at = self._first_node_at or time.time()
-                self._failures.see(job, now_s)
+                self._tracker.record_presence(job, now_s)
         await self._end_overdue(now_s)
 
     async def _end(self, job: PoolJob, worker: Any) -> None:
-        why = view_of(job.job_status, self._gate.system.name).why
+        why = self._why(job)
         logger.info("%s: %s", job.name, why)
         if job.leaving_s is None:
-            self._failures.record_failure(job, why, last_words(self._folder, job.request.serial))
+            self._tracker.record_failure(job, why, last_words(self._folder, job.request.serial))
         if worker is not None:  # its node has gone without a word; its name is needed again
             await self._pool.scheduler.remove_worker(
                 worker.address, stimulus_id="headrace-job-ended"
@@ -142,7 +129,7 @@ class PoolLoop:
                 continue
             logger.warning("The job of %s %s; cancelling it", job.name, what)
             if job.leaving_s is None:
-                self._failures.record_failure(job, f"{self._why(job)}; it {what}")
+                self._tracker.record_failure(job, f"{self._why(job)}; it {what}")
             await self._cancel([job])
 
     async def _fail_if_exhausted(self) -> None:
@@ -150,11 +137,11 @@ class PoolLoop:
         if any(job.stage.is_here for job in jobs):
             return
         for job in [each for each in jobs if each.never_starts]:
-            if not self._failures.never_start(job, self._why(job)):
+            if not self._tracker.may_start_otherwise(job, self._why(job)):
                 return
             await self._cancel([job])
-        await self._cancel(self._failures.find_stuck(jobs, time.monotonic()))
-        self._failures.fail_if_exhausted()
+        await self._cancel(self._tracker.find_stuck(jobs, time.monotonic()))
+        self._tracker.fail_if_exhausted()
 
     def _decide(self) -> ScalingPlan:
         now_s = time.monotonic()
@@ -172,13 +159,13 @@ class PoolLoop:
             keep_s=self._role.keep_nodes,
             surplus_since_s=self._surplus_since_s,
         )
-        found = plan(nodes, given, self._failures.faults)
+        found = plan(nodes, given, self._tracker.failures)
         return found if now_s >= self._paused_until_s else replace(found, submit=0)
 
     async def _act(self, found: ScalingPlan) -> None:
         jobs = self._jobs
         if found.cancel:
-            self._failures.waste()
+            self._tracker.record_unused()
             await self._cancel([jobs[number] for number in found.cancel])
         if found.retire:
             await self._send_away([jobs[number] for number in found.retire])
@@ -225,7 +212,7 @@ class PoolLoop:
                 if not self._is_closing:
                     await self._submit_one()
         except JobRefusedError as error:
-            self._failures.refuse(error)
+            self._tracker.refuse(error)
         except QueueFullError as error:
             self._pause(error.what, _TURN_S)
         except BatchError as error:
@@ -248,51 +235,66 @@ class PoolLoop:
             await self._pool.drop(job)
             if not job.request.exclude or isinstance(error, QueueFullError):
                 raise
-            self._failures.take_all_nodes(error.what)
+            self._tracker.take_all_nodes(error.what)
             return
         self._num_submitted += 1
-        job.submitted(record, now_s)
+        job.set_submitted(record, now_s)
         logger.info("%s: submitted as job %s", job.name, job.job_id)
 
     def _request(self, now_s: float) -> NodeRequest:
         free = next(number for number in itertools.count() if number not in self._jobs)
         left_s = self._started_s + self._role.lifetime_s - now_s
         life_s = max(min(self._role.node_lifetime or left_s, left_s), 1.0)
-        self._failures.forgive(now_s)
+        self._tracker.forgive(now_s)
         return NodeRequest(
             serial=self._num_submitted + 1,
             number=free,
             time_limit_s=life_s,
-            exclude=self._failures.avoidance.nodes,
+            exclude=self._tracker.avoidance.nodes,
         )
 
     async def _publish(self) -> None:
-        record = self._record()
+        """Tell the scheduler's clients, the user and the control side how the jobs stand."""
+        record, before = self._record(), self._published
         self._pool.scheduler.task_metadata[WAITS] = record.waits_for
-        if record != self._told:
-            self._told = record
-            await asyncio.to_thread(self._pool.tell, record)
+        if record != before:
+            self._published = record
+            await asyncio.to_thread(write_pool, self._folder, record, before.avoids)
 
     def _record(self) -> PoolRecord:
-        jobs, system = list(self._jobs.values()), self._gate.system.name
-        avoidance = self._failures.avoidance
+        avoidance = self._tracker.avoidance
         return PoolRecord(
-            jobs=node_jobs(jobs, system),
-            waits_for=lack(jobs, self._wanted, system, self._trouble(), avoidance.nodes),
+            jobs=tuple(job.view(self._gate.system.name) for job in self._jobs.values()),
+            waits_for=self._lack(),
             first_node_at=self._first_node_at,
-            ended=self._failures.ended,
+            ended=self._tracker.ended,
             avoids=avoidance.avoided,
             takes_all=avoidance.lifted if avoidance.blamed else "",
-            failure=self._failures.view,
+            failure=self._tracker.view,
         )
 
+    def _lack(self) -> str:
+        """Why there are fewer nodes than work, as in `2 of 4 nodes; 2 pending: Resources`."""
+        jobs, trouble = list(self._jobs.values()), self._trouble()
+        num_here = sum(1 for job in jobs if job.stage.is_here)
+        queued = [job for job in jobs if job.stage is Stage.QUEUED]
+        if num_here >= self._wanted or not (queued or trouble):
+            return ""
+        what = trouble
+        if queued:
+            details = waits_for(queued[0].job_status, self._gate.system.name)
+            what = f"{len(queued)} pending{f': {details}' if details else ''}"
+        avoided = self._tracker.avoidance.nodes
+        without = f" (without {', '.join(avoided)}, where jobs failed)" if avoided else ""
+        return f"{num_here} of {self._wanted} nodes; {what}{without}"
+
     def _trouble(self) -> str:
+        """Why no job waits in the queue; empty when nothing is wrong."""
         if self._submitting is not None:
             return "a job is being submitted"
         if time.monotonic() < self._paused_until_s:
             return self._paused_for
-        failures = self._failures
-        return failures.last_end.partition("\n")[0] if failures.faults.strikes else ""
+        return self._tracker.last_end.partition("\n")[0] if self._tracker.failures.count else ""
 
     def _why(self, job: PoolJob) -> str:
         return view_of(job.job_status, self._gate.system.name).why

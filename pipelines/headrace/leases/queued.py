@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import logging
 import os
-import sys
 from functools import partial
 
+from headrace.batch.job_log import end_of, with_log
 from headrace.batch.jobs import (
     JobSpec,
     JobState,
+    JobStatus,
     JobView,
-    end_of,
+    overdue_view,
     put_back,
     put_back_view,
     view_of,
-    with_log,
 )
 from headrace.batch.queue_snapshot import final_status, job_status, look
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.batch.submitting import JobRecord, intent_of, recovered
+from headrace.batch.submitting import JobRecord, recovered
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
 from headrace.errors import BatchError, JobRefusedError
-from headrace.leases.backends import Cluster
-from headrace.leases.job_end import overdue, with_books
+from headrace.leases.backends import OpenCluster
+from headrace.leases.guard import end_marked, mark
+from headrace.leases.lease_jobs import (
+    NodeRequest,
+    Queue,
+    end_job,
+    end_node_jobs,
+    host_job,
+    job_name,
+    job_spec,
+    node_job,
+)
 from headrace.leases.local import start_host
-from headrace.leases.marks import end_marked, mark
-from headrace.leases.pool_jobs import NodeRequest, Queue, end_jobs, host_job, node_job
 from headrace.leases.records import LeaseSpec, PoolRecord
 from headrace.leases.symptoms import symptom_of
 from headrace.storage.atomic import read_record
@@ -38,25 +45,18 @@ from headrace.storage.layout import LeaseFolder
 logger = logging.getLogger(__name__)
 
 _LEAVING_S = 5.0
-_CANCEL_TIMEOUT_S = 30.0
 _ENDING_S = 10.0
 _LOG_BYTES = 65_536
 
 
-class BatchBackend:
-    """Machines are jobs of the batch system that the lease's role names."""
+class _BatchBackend:
+    """Machines are jobs of the batch system that the lease's role names.
+
+    The host of a pool may run on the control machine: then no job is submitted before there is
+    work.
+    """
 
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        """Submit the job, once; its host reports when the batch system has started it.
-
-        The host of a pool may run here instead: then no job is submitted before there is work.
-
-        Raises:
-            JobRefusedError: The batch system refuses the job.
-            QueueFullError: It is not the job's turn; nothing was submitted.
-            BatchError: The batch system does not answer.
-            LeaseError: The host of a pool did not start.
-        """
         if _has_host_here(spec):
             start_host(folder, spec)
             return
@@ -70,40 +70,32 @@ class BatchBackend:
             gate.submit(_job(folder, spec.model_copy(update={"exclude": ()})), folder.job)
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """The scripts of the lease's job and of a pool's nodes; nothing is asked of the queue."""
         system = system_of(spec.role)
         return "\n".join(system.render(job) for job in _all_jobs(folder, spec))
 
     def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """Why the batch system would never take the lease's jobs; see `Backend.refusal`."""
         system = system_of(spec.role)
         told = (system.refusal(job) for job in _all_jobs(folder, spec))
         return next((f"{system.name} refuses them: {each}" for each in told if each), "")
 
-    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> Cluster:
-        """Open the cluster; called inside the host process, the first task of a gang's job.
-
-        Raises:
-            LeaseError: Not all nodes of the gang were there in time.
-        """
+    async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         # the control side uses this module too, and must not load Dask
         own_id = os.environ.get(system_of(spec.role).job_variable, "")
-        cluster: Cluster
+        opened: OpenCluster
         if spec.role.kind == "gang":
             gang = importlib.import_module("headrace.leases.gang")
-            cluster = await gang.open_gang(folder, spec, job_id=own_id)
-            return cluster
+            opened = await gang.open_gang(folder, spec, job_id=own_id)
+            return opened
         queue = Queue(
             gate=_gate(folder, spec),
             node_job=partial(_node_job, folder, spec),
             job_ids=() if _has_host_here(spec) else (own_id,),
         )
         pool = importlib.import_module("headrace.leases.pool")
-        cluster = await pool.open_pool(folder, spec, queue)
-        return cluster
+        opened = await pool.open_pool(folder, spec, queue)
+        return opened
 
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """How the lease's job stands, from a board that is renewed every `poll` seconds."""
         record = read_record(folder.job, JobRecord)
         if record is None:
             return None
@@ -112,11 +104,6 @@ class BatchBackend:
         return overdue(seen, folder, spec, system.name) or view_of(seen, system.name)
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """How the lease's job ended, if that says more than the lease's own files.
-
-        Raises:
-            BatchError: The batch system does not answer.
-        """
         pool = read_record(folder.pool, PoolRecord)
         if pool is not None and pool.failure is not None:
             return pool.failure
@@ -124,97 +111,71 @@ class BatchBackend:
         if record is None:
             return None
         system = system_of(spec.role)
-        late = overdue(
-            job_status(system, folder.path.parent, record, 0.0), folder, spec, system.name
-        )
-        if late is not None:
-            return late
-        seen = with_books(system, look(system, record))
-        if put_back(seen, has_started=folder.host.exists()):
-            return put_back_view(seen, system.name)
-        if not seen.state.is_final:
-            ended = final_status(system, record, _ENDING_S, or_never=True)
-            if ended is None:
-                return None
-            seen = with_books(system, ended)
-        if seen.state in (JobState.COMPLETED, JobState.UNKNOWN):
-            return None
-        view = view_of(with_log(seen, end_of(folder.log, _LOG_BYTES)), system.name)
-        symptom = symptom_of(folder)
-        if symptom is None or seen.state is not JobState.FAILED:
-            return view
-        return view.model_copy(update={"why": f"{view.why}: {symptom.words}"})
+        known = job_status(system, folder.path.parent, record, 0.0)
+        late = overdue(known, folder, spec, system.name)
+        return late or _ended(system, record, folder)
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """The lease's job, also one that was submitted and never recorded.
-
-        Raises:
-            BatchError: The batch system does not answer.
-        """
         system = system_of(spec.role)
         record = recovered(system, job_name(folder), folder.job)
         return "" if record is None else f"{system.name} job {record.job_id}"
 
     def kill_leftovers(self, folder: LeaseFolder) -> int:
-        """Cancel the lease's jobs, except the one this runs in, and wait until they have gone.
-
-        Raises:
-            BatchError: The batch system does not answer, or a job does not end.
-        """
         spec = read_record(folder.spec, LeaseSpec)
         if spec is None:
             return end_marked(folder)
         system = system_of(spec.role)
-        num_ended = end_jobs(system, folder, _LEAVING_S if folder.close.exists() else 0.0)
+        num_ended = end_node_jobs(system, folder, _LEAVING_S if folder.close.exists() else 0.0)
         is_marked = mark(folder).items() <= os.environ.items()
         if system.job_variable in os.environ and is_marked and not _has_host_here(spec):
             return num_ended  # the host's own job ends with it
-        job_ids = _job_ids(folder, system)
-        num_ended += sum(1 for job_id in job_ids if _end(system, _record(job_id), folder))
+        # one whose host has said goodbye gets a moment to end by itself
+        num_ended += end_job(system, folder, _LEAVING_S if folder.closed.exists() else 0.0)
         return num_ended + end_marked(folder)
 
 
-def job_spec(
-    folder: LeaseFolder, spec: LeaseSpec, python_path: str = "", python: str = sys.executable
-) -> JobSpec:
-    """The job of a gang; pure.
+def overdue(seen: JobStatus, folder: LeaseFolder, spec: LeaseSpec, system: str) -> JobView | None:
+    """A job that runs, and whose host should have reported long ago."""
+    timeout_s = spec.role.start_timeout + spec.lost_after_s
+    since = seen.running_since
+    if folder.host.exists() or since is None or seen.seen_at - since < timeout_s:
+        return None
+    return overdue_view(seen, system, timeout_s)
 
-    Args:
-        folder: The lease; all nodes see it under the same path.
-        spec: What was asked for; its `code` folders go in front of the module path.
-        python_path: Module path of the nodes, as in `PYTHONPATH`.
-        python: Interpreter of the nodes, where the site names none.
-    """
-    role, batch = spec.role, spec.role.batch
-    parts = (*spec.code, *python_path.split(os.pathsep))
-    path = os.pathsep.join(dict.fromkeys(part for part in parts if part))
-    return JobSpec(
-        name=job_name(folder),
-        command=(batch.python or python, "-m", "headrace.leases.member", str(folder.path)),
-        nodes=role.nodes,
-        cpus_per_node=role.cpus_per_node,
-        gpus_per_node=batch.gpus_per_node,
-        gpu_type=batch.gpu_type,
-        memory_bytes=batch.memory_per_node,
-        time_limit_s=role.lifetime_s,
-        folder=str(folder.path),
-        log=str(folder.log),
-        environment={**mark(folder), "PYTHONPATH": path},
-        partition=batch.partition,
-        account=batch.account,
-        qos=batch.qos,
-        constraint=batch.constraint,
-        exclusive=batch.exclusive,
-        reservation=batch.reservation,
-        nodelist=batch.nodelist,
-        exclude=(*batch.exclude, *spec.exclude),
-        parallel_environment=batch.parallel_environment,
-        options=batch.options,
-        srun_options=batch.srun_options,
-        modules=batch.modules,
-        prologue=batch.prologue,
-        epilogue=batch.epilogue,
-    )
+
+def _ended(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> JobView | None:
+    """How the job ended, from queue, accounting and log; None when they tell nothing of an end."""
+    seen = _with_accounting(system, look(system, record))
+    if put_back(seen, has_started=folder.host.exists()):
+        return put_back_view(seen, system.name)
+    if not seen.state.is_final:
+        ended = final_status(system, record, _ENDING_S, or_never=True)
+        if ended is None:
+            return None
+        seen = _with_accounting(system, ended)
+    if seen.state in (JobState.COMPLETED, JobState.UNKNOWN):
+        return None
+    view = view_of(with_log(seen, end_of(folder.log, _LOG_BYTES)), system.name)
+    symptom = symptom_of(folder)
+    if symptom is None or seen.state is not JobState.FAILED:
+        return view
+    return view.model_copy(update={"why": f"{view.why}: {symptom.words}"})
+
+
+def _with_accounting(system: BatchSystem, seen: JobStatus) -> JobStatus:
+    """Add what only the accounting tells, where there is any."""
+    if seen.is_from_books:
+        return seen
+    try:
+        told = system.accounting([seen.job_id]).get(seen.job_id)
+    except BatchError as error:
+        logger.info("%s", error.what)
+        return seen
+    if told is None:
+        return seen
+    failed, reason = told.failed_nodes or seen.failed_nodes, seen.reason or told.reason
+    changes = {"failed_nodes": failed, "earlier": told.earlier, "reason": reason}
+    return seen.model_copy(update=changes)
 
 
 def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
@@ -250,40 +211,6 @@ def _gate(folder: LeaseFolder, spec: LeaseSpec) -> SubmissionGate:
     return SubmissionGate(system_of(spec.role), folder.path.parent, spec.role.batch)
 
 
-def job_name(folder: LeaseFolder) -> str:
-    """Name of a lease's job: the lease's id, and a mark of the folder it lies in."""
-    place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:8]
-    return f"headrace-{folder.lease_id}-{place}"
-
-
-def _job_ids(folder: LeaseFolder, system: BatchSystem) -> list[str]:
-    record = read_record(folder.job, JobRecord)
-    if record is not None:
-        return [record.job_id]
-    if not intent_of(folder.job).exists():
-        return []
-    return [each.job_id for each in system.find(job_name(folder))]
-
-
-def _end(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> bool:
-    """End a job; one whose host has said goodbye gets a moment to end by itself."""
-    grace_s = _LEAVING_S if folder.closed.exists() else 0.0
-    if final_status(system, record, grace_s) is not None:
-        return False
-    system.cancel([record.job_id])
-    if final_status(system, record, _CANCEL_TIMEOUT_S) is None:
-        raise BatchError(
-            f"{system.name} job {record.job_id} was cancelled and has not ended "
-            f"after {_CANCEL_TIMEOUT_S:g} s",
-            f"See `{system.show} {record.job_id}`; `headrace lease reap` tries again.",
-        )
-    return True
-
-
-def _record(job_id: str) -> JobRecord:
-    return JobRecord(job_id=job_id, name="", submitted_at=0.0)
-
-
-def backend() -> BatchBackend:
+def backend() -> _BatchBackend:
     """The backend that the table of backends asks for."""
-    return BatchBackend()
+    return _BatchBackend()

@@ -1,4 +1,4 @@
-"""When a pool asks for nodes, gives them back and gives up: pure decisions of its host."""
+"""When a pool asks for nodes and gives them back: pure decisions of its host."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from headrace.errors import LeaseError
-from headrace.states import FailureClass
-
-MOST_STRIKES = 3
+MAX_FAILURES = 3
 """A pool without a node is given up when so many jobs in a row ended before they were of use."""
 
-MOST_UNUSED = 10
+MAX_UNUSED = 10
 """A pool without a node is given up when so many jobs in a row were cancelled unused."""
 
 SETTLED_S = 20.0
@@ -83,99 +80,66 @@ class ScalingPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Faults:
-    """Jobs that came to nothing, since a node was of use."""
+class Failures:
+    """Jobs in a row that came to nothing, since a node was of use; times as above."""
 
-    strikes: int = 0
-    """Jobs in a row that ended by themselves; those asked for at once count once."""
-    forgiven: int = 0
+    count: int = 0
+    """Jobs that ended by themselves; those asked for at once count once."""
+    num_forgiven: int = 0
     """Such jobs that count no more, since the pool does without their node."""
-    struck_s: float = -math.inf
+    last_s: float = -math.inf
     """When the last of them was seen."""
-    unused: int = 0
-    """Jobs in a row that were cancelled before they started."""
+    num_unused: int = 0
+    """Jobs that were cancelled before they started."""
 
     @property
     def submit_after_s(self) -> float:
         """No job is submitted before: the pauses double."""
-        if not self.strikes:
+        if not self.count:
             return -math.inf
-        return self.struck_s + min(2.0 ** (self.strikes - 1), _LONGEST_PAUSE_S)
+        return self.last_s + min(2.0 ** (self.count - 1), _LONGEST_PAUSE_S)
 
     @property
-    def is_hopeless(self) -> bool:
+    def are_too_many(self) -> bool:
         """Whether a pool without any node is given up."""
-        return self.strikes >= MOST_STRIKES or self.unused >= MOST_UNUSED
+        return self.count >= MAX_FAILURES or self.num_unused >= MAX_UNUSED
 
-    def struck(self, asked_s: float, now_s: float) -> Faults:
-        """After a job that ended by itself.
-
-        Args:
-            asked_s: When it was submitted.
-            now_s: Now.
-        """
-        if asked_s <= self.struck_s:  # it was on its way when the last strike was seen
+    def after_failure(self, asked_s: float, now_s: float) -> Failures:
+        """With a job that was submitted at `asked_s` and ended by itself."""
+        if asked_s <= self.last_s:  # it was on its way when the last failure was seen
             return self
-        return replace(self, strikes=self.strikes + 1, struck_s=now_s)
+        return replace(self, count=self.count + 1, last_s=now_s)
 
-    def remedied(self) -> Faults:
-        """After a node was found to blame that the pool does without from now on."""
-        if self.strikes <= 1:  # that one may be the next node's as well
+    def after_blame(self) -> Failures:
+        """With one forgiven: a node was found to blame that the pool does without from now on."""
+        if self.count <= 1:  # that one may be the next node's as well
             return self
-        return replace(self, strikes=self.strikes - 1, forgiven=self.forgiven + 1)
+        return replace(self, count=self.count - 1, num_forgiven=self.num_forgiven + 1)
 
-    def wasted(self) -> Faults:
-        """After a job that was cancelled before it started."""
-        return replace(self, unused=self.unused + 1)
+    def after_unused(self) -> Failures:
+        """With a job that was cancelled before it started."""
+        return replace(self, num_unused=self.num_unused + 1)
 
-    def seen(self, asked_s: float, joined_s: float, now_s: float) -> Faults:
-        """After a look at a node that is there.
-
-        Args:
-            asked_s: When its job was submitted.
-            joined_s: When its worker joined.
-            now_s: Now.
-        """
-        if asked_s > self.struck_s and now_s - joined_s >= SETTLED_S:
-            return Faults()
-        return replace(self, unused=0) if self.unused else self
+    def after_presence(self, asked_s: float, joined_s: float, now_s: float) -> Failures:
+        """With a node that is there, whose job was submitted at `asked_s`."""
+        if asked_s > self.last_s and now_s - joined_s >= SETTLED_S:
+            return Failures()
+        return replace(self, num_unused=0) if self.num_unused else self
 
 
-def plan(nodes: Sequence[PoolNode], given: ScalingInput, faults: Faults) -> ScalingPlan:
-    """What to do now.
-
-    Args:
-        nodes: All nodes whose jobs have not ended.
-        given: What the pool shall be.
-        faults: What went wrong lately.
-    """
+def plan(nodes: Sequence[PoolNode], given: ScalingInput, failures: Failures) -> ScalingPlan:
+    """What to do now with the nodes whose jobs have not ended."""
     old = [node.number for node in nodes if _is_over(node)]
     staying = staying_nodes(nodes)
     wanted = min(given.nodes, given.most)
     lacking = min(wanted - len(staying), given.most - len(nodes))
-    if faults.strikes > 1:  # one job at a time shows whether it is better now
+    if failures.count > 1:  # one job at a time shows whether it is better now
         on_trial = any(not node.stage.is_here for node in staying)
         lacking = min(lacking, 0 if on_trial else 1)
-    if given.now_s < faults.submit_after_s:
+    if given.now_s < failures.submit_after_s:
         lacking = 0
     cancel, idle = _unwanted(staying, len(staying) - wanted, given)
     return ScalingPlan(submit=max(lacking, 0), cancel=cancel, retire=(*old, *idle))
-
-
-def given_up(faults: Faults, last_end: str) -> tuple[LeaseError, FailureClass]:
-    """Why a hopeless pool is given up, for the user, and what that means for its work.
-
-    Args:
-        faults: What went wrong.
-        last_end: How the last of its jobs ended.
-    """
-    if faults.unused > faults.strikes:
-        what = f"{faults.unused} jobs in a row were cancelled before they started"
-        hint = "Raise the role's keep_nodes, so that they wait longer in the queue."
-        return LeaseError(what, hint), FailureClass.CAPACITY
-    what = f"{faults.strikes + faults.forgiven} jobs in a row came to nothing; last: {last_end}"
-    hint = "The logs of its jobs are in `jobs` of the lease's folder."
-    return LeaseError(what, hint), FailureClass.USER_ERROR
 
 
 def staying_nodes(nodes: Sequence[PoolNode]) -> list[PoolNode]:

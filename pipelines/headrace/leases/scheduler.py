@@ -1,53 +1,90 @@
-"""Opens the Dask scheduler of a lease whose nodes are elsewhere, and prepares their workers."""
+"""Dask's scheduler in a lease: its settings, its address, and pages that need the lease's link.
+
+Dask's dashboard is loaded when somebody opens it: its libraries take half a second of a core and
+30 MB in each host, and most leases end before anybody has looked.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 import os
+import secrets
 import socket
 import warnings
+from typing import Any
 
 import dask
 import psutil
+from distributed import Scheduler
 from distributed.utils import get_ip, get_ip_interface
+from tornado.httputil import HTTPServerRequest
+from tornado.routing import Router
+from tornado.web import Application, RequestHandler
 
 from headrace.errors import LeaseError
-from headrace.leases.cluster import CONFIG, worker_environment
-from headrace.leases.dashboard import LeaseScheduler
-from headrace.leases.keys import make_keys
-from headrace.leases.records import LeaseSpec
-from headrace.storage.layout import LeaseFolder
+from headrace.recipe.site import Role
 
+LOOPBACK = "127.0.0.1"
+"""Address that this machine alone can reach."""
 
-async def open_scheduler(folder: LeaseFolder, spec: LeaseSpec) -> LeaseScheduler:
-    """Open the scheduler of a lease whose nodes are elsewhere.
+NODE = "NODE"
+"""Resource of which each worker has one: a call that takes the whole node."""
 
-    Side effects: sets Dask's configuration; writes key and certificate into the lease's folder.
+SLOT = "SLOT"
+"""Resource of which each worker has `threads_per_node`: one item of a map."""
 
-    Raises:
-        LeaseError: This machine has no such network interface.
-    """
-    configure()
-    scheduler: LeaseScheduler = await LeaseScheduler(
-        host=address(spec.role.batch.interface),
-        port=0,
-        protocol="tls",
-        security=make_keys(folder),
-    )
-    return scheduler
+DEMAND = "headrace-demand"
+"""Key of the scheduler's metadata: nodes that each client asks a pool for."""
+
+WAITS = "headrace-waits"
+"""Key of the scheduler's metadata: what a pool's nodes wait for in a queue; empty or missing."""
+
+_CONFIG: dict[str, Any] = {
+    # training starts processes of its own below a worker
+    "distributed.worker.daemon": False,
+    # work whose worker died is tried again by those who know how, not blindly
+    "distributed.scheduler.allowed-failures": 0,
+    # a task that holds the GIL for long is no dead worker
+    "distributed.scheduler.worker-ttl": None,
+    # a nanny whose worker is not back by then is given up, and replaced by `keep_nodes`
+    "distributed.deploy.lost-worker-timeout": "10s",
+    "distributed.admin.tick.limit": "60s",
+    "distributed.comm.timeouts.connect": "30s",
+    # a worker has no pages: nobody looks at them, and every account of its machine could
+    "distributed.worker.http.routes": [],
+}
+_REFUSED = 403
 
 
 def configure() -> None:
     """Set Dask's configuration."""
-    dask.config.set(CONFIG)
+    dask.config.set(_CONFIG)
     logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
 
 
-def prepare(spec: LeaseSpec) -> None:
-    """Set Dask's configuration and the environment that the worker takes over."""
+def prepare(role: Role) -> None:
+    """Set Dask's configuration and the environment that workers and ranks take over."""
     configure()
-    os.environ.update(worker_environment(spec.role))
+    # named always: Dask would set the threads of numeric libraries to 1 otherwise
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    os.environ.update({**dict.fromkeys(names, str(role.threads_per_rank)), **role.env})
+
+
+def resources(role: Role) -> dict[str, int]:
+    """What each worker has for calls to take."""
+    return {NODE: 1, SLOT: role.threads_per_node}
+
+
+def num_threads(role: Role) -> int:
+    """Threads of each worker: one is free for short calls, whatever long one takes the node."""
+    return role.threads_per_node + 1
+
+
+def demand(scheduler: Scheduler) -> int:
+    """Nodes that the connected clients ask for together; those of gone clients do not count."""
+    asked = scheduler.task_metadata.get(DEMAND, {})
+    return sum(int(count) for client, count in asked.items() if client in scheduler.clients)
 
 
 def address(interface: str | None) -> str:
@@ -93,3 +130,70 @@ def _default_address() -> str:
             "Name the one that other nodes reach as `batch.interface` of the role in the site.",
         )
     return next(iter(others.values()), found)
+
+
+class LeaseScheduler(Scheduler):  # type: ignore[misc]
+    """A Dask scheduler whose pages all lie below a random folder, which is in its link.
+
+    Other accounts of the machine reach its port, and a browser can show no key of a lease. The
+    link is in files that the lease's owner alone may read.
+
+    Args:
+        **options: As for Dask's own; those about pages are set here.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._secret = secrets.token_hex(32)
+        pages = {"dashboard": False, "dashboard_address": f"{LOOPBACK}:0"}
+        super().__init__(**{**options, **pages, "http_prefix": self._secret})
+
+    @property
+    def dashboard_url(self) -> str:
+        """Link of the dashboard; it works on the scheduler's own machine, or by an SSH tunnel."""
+        return f"http://{LOOPBACK}:{self.http_server.port}/{self._secret}/status"
+
+    def start_http_server(self, *arguments: Any, **options: Any) -> None:
+        """Have all requests pass the gate; called while the scheduler is made."""
+        super().start_http_server(*arguments, **options)
+        self.http_server.request_callback = _Gate(self.http_application, self._secret)
+        self.http_application.add_application(_Unopened(self, self._secret))
+
+
+class _Gate(Router):
+    """Lets a request pass whose path begins with the secret."""
+
+    def __init__(self, pages: Application, secret: str) -> None:
+        self._pages = pages
+        self._secret = secret.encode()
+        self._refusal = Application([(".*", _Refusal)])
+
+    def find_handler(self, request: HTTPServerRequest, **options: Any) -> Any:
+        shown = request.path.removeprefix("/").partition("/")[0].encode()
+        is_known = secrets.compare_digest(shown, self._secret)
+        return (self._pages if is_known else self._refusal).find_handler(request, **options)
+
+
+class _Refusal(RequestHandler):
+    """Says where the link is."""
+
+    def prepare(self) -> None:
+        self.set_status(_REFUSED)
+        self.set_header("Content-Type", "text/plain")
+        self.finish("This dashboard opens by its own link; its owner finds it: headrace lease list")
+
+
+class _Unopened(Application):
+    """Stands for Dask's dashboard until the first page that the scheduler itself does not have."""
+
+    def __init__(self, scheduler: Scheduler, prefix: str) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._prefix = prefix
+
+    def find_handler(self, request: HTTPServerRequest, **options: Any) -> Any:
+        from distributed.dashboard.scheduler import connect
+
+        pages = self._scheduler.http_application
+        pages.applications.remove(self)
+        connect(pages, self._scheduler.http_server, self._scheduler, prefix=self._prefix)
+        return pages.find_handler(request, **options)

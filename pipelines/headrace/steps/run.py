@@ -33,7 +33,7 @@ _MODULES = {
     "stage": "headrace.staging.step",
     "train": "headrace.training.step",
     "evaluate": "headrace.evaluation.step",
-    "probe": "headrace.probes.step",
+    "probe": "headrace.probes",
 }
 """Which module runs which kind of step; the siblings above meet only here."""
 

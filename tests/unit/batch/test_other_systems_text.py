@@ -13,7 +13,8 @@ from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError
-from headrace.leases.queued import BatchBackend, job_name, job_spec
+from headrace.leases.lease_jobs import job_name, job_spec
+from headrace.leases.queued import backend
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
@@ -463,5 +464,5 @@ def _lease(role: Role) -> LeaseSpec:
 
 
 def _scripts(role: Role) -> list[str]:
-    text = BatchBackend().preview(_FOLDER, _lease(role))
+    text = backend().preview(_FOLDER, _lease(role))
     return [f"#!/bin/bash{each}" for each in text.split("#!/bin/bash")[1:]]

@@ -19,7 +19,7 @@ from headrace.batch.jobs import (
 from headrace.batch.scripts import with_quotes
 from headrace.batch.slurm import Slurm, parse_sacct, parse_squeue
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
-from headrace.leases.queued import job_name, job_spec
+from headrace.leases.lease_jobs import job_name, job_spec
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role

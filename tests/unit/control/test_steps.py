@@ -16,7 +16,7 @@ from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.steps import Ticket, cancel_step, collect, start_step
 from headrace.errors import CapacityError, StepError, StepNotEndedError
 from headrace.leases import second_look
-from headrace.leases.heartbeat import beat
+from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.records import HostRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
@@ -106,7 +106,7 @@ def test_a_lease_that_is_silent_at_one_look_only_keeps_its_step(monkeypatch):
     assert isinstance(ticket, Ticket)
     long_ago = run.site.limits.lost_after + 1
     write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
-    monkeypatch.setattr(second_look, "_wait", lambda _seconds: beat(lease))
+    monkeypatch.setattr(second_look, "_wait", lambda _seconds: write_heartbeat(lease))
     with pytest.raises(StepNotEndedError):
         collect(run, ticket)
     assert acquire(run, "cpu") == ticket.lease_id

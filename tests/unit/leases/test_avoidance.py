@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.batch.jobs import JobState
-from headrace.leases.avoidance import AVOIDED_S, MOST_AVOIDED, Avoidance, is_nodes_fault
+from headrace.leases.failure_tracker import AVOIDED_S, MAX_AVOIDED, Avoidance, is_nodes_fault
 from headrace.leases.scaling import SETTLED_S
 
 
@@ -51,9 +51,9 @@ def test_a_node_is_tried_again_after_a_while():
 
 def test_only_the_newest_are_avoided():
     known = Avoidance()
-    for number in range(MOST_AVOIDED + 2):
+    for number in range(MAX_AVOIDED + 2):
         known = known.after(f"n{number}", "failed").after(f"n{number}", "failed")
-    assert known.nodes == tuple(f"n{number}" for number in range(2, MOST_AVOIDED + 2))
+    assert known.nodes == tuple(f"n{number}" for number in range(2, MAX_AVOIDED + 2))
 
 
 def test_all_nodes_are_taken_once_it_cannot_go_on_without_them():

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LeaseError
-from headrace.leases import contained
-from headrace.leases.contained import ContainedNode
+from headrace.leases import worker
 from headrace.leases.records import LeaseSpec
+from headrace.leases.worker import ContainedNode
 from headrace.recipe.site import Role
 from headrace.storage.atomic import write_record, write_text
 from headrace.storage.layout import LeaseFolder, SiteFolder
@@ -41,11 +41,12 @@ def _spec() -> LeaseSpec:
 @pytest.fixture(autouse=True)
 def _python_for_a_container(folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch):
     command = (sys.executable, "-c", _COUNTING, str(folder.path / "starts"))
-    monkeypatch.setattr(contained.preflight, "in_container", lambda *_: command)
+    monkeypatch.setattr(worker.preflight, "in_container", lambda *_: command)
 
 
 async def _kept(folder: LeaseFolder) -> None:
-    node = await ContainedNode.open(folder, _spec(), 0)
+    node = ContainedNode(folder, _spec(), 0)
+    await node.start()
     try:
         await node.keep()
     finally:
@@ -61,17 +62,18 @@ def test_a_container_that_ends_at_once_is_told(folder: LeaseFolder):
 def test_one_that_ran_for_a_while_is_started_again_until_the_lease_closes(
     folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(contained, "_AT_ONCE_S", 0.0)
+    monkeypatch.setattr(worker, "_AT_ONCE_S", 0.0)
     asyncio.run(_kept(folder))
     assert (folder.path / "starts").read_text() == "xxx"
 
 
 def test_closing_ends_it(folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch):
     waits = (sys.executable, "-c", "import time; time.sleep(600)")
-    monkeypatch.setattr(contained.preflight, "in_container", lambda *_: waits)
+    monkeypatch.setattr(worker.preflight, "in_container", lambda *_: waits)
 
     async def open_and_close() -> int | None:
-        node = await ContainedNode.open(folder, _spec(), 0)
+        node = ContainedNode(folder, _spec(), 0)
+        await node.start()
         process = node._process
         assert process is not None
         await node.close()

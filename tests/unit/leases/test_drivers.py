@@ -64,7 +64,7 @@ def _hold_drivers(folder: StepFolder) -> None:
 
 def _tick_until_done(drivers: Drivers) -> None:
     def done() -> bool:
-        drivers.tick()
+        drivers.check()
         return drivers.num_running == 0
 
     wait_until(done, 60, "the drivers to end")
@@ -74,7 +74,7 @@ def test_runs_each_step_once_and_records_the_exit(lease: LeaseFolder) -> None:
     """Without a ready lease the probe fails, in words; the driver itself ends in good order."""
     first, second = _submit(lease, "first"), _submit(lease, "second")
     drivers = Drivers(lease, os.environ)
-    drivers.tick()
+    drivers.check()
     assert drivers.num_running == 2
     _tick_until_done(drivers)
     for folder in (first, second):
@@ -86,7 +86,7 @@ def test_runs_each_step_once_and_records_the_exit(lease: LeaseFolder) -> None:
         assert result.failure.failure_class is FailureClass.LOST
         assert "not ready" in result.failure.message
     again = Drivers(lease, os.environ)
-    again.tick()
+    again.check()
     assert again.num_running == 0
 
 
@@ -95,7 +95,7 @@ def test_a_step_whose_host_was_killed_is_not_run_twice(lease: LeaseFolder) -> No
     folder = _submit(lease)
     write_record(folder.status, StepStatus(state=StepState.RUNNING))
     drivers = Drivers(lease, os.environ)
-    drivers.tick()
+    drivers.check()
     assert drivers.num_running == 0
     result = mailbox.outcome(folder)
     assert result is not None
@@ -106,7 +106,7 @@ def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
     folder = _submit(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ, cancel_grace_s=0.2)
-    drivers.tick()
+    drivers.check()
     (driver,) = _started(folder)
     driver.suspend()
     mailbox.request_cancel(folder, "asked in a test")
@@ -121,7 +121,7 @@ def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
     folder = _submit(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
-    drivers.tick()
+    drivers.check()
     assert _started(folder)
     drivers.end_all("its owner has gone", grace_s=2.0)
     assert not _drivers_of(folder)
@@ -139,17 +139,17 @@ def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_pat
         folder = _submit(_lease(disk))
         _hold_drivers(folder)
         drivers = Drivers(LeaseFolder(folder.path.parent.parent), os.environ)
-        drivers.tick()
+        drivers.check()
         filler = fill(disk)
         mailbox.request_cancel(folder, "asked in a test")
         (driver,) = _started(folder)
         driver.kill()
         driver.wait(30)
-        drivers.tick()
+        drivers.check()
         assert drivers.num_running == 1
         assert not folder.exit.exists()
         filler.unlink()
-        drivers.tick()
+        drivers.check()
         assert drivers.num_running == 0
         result = mailbox.outcome(folder)
         assert result is not None
@@ -160,7 +160,7 @@ def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:
     folder = _submit(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
-    drivers.tick()
+    drivers.check()
     (driver,) = _started(folder)
     driver.kill()
     _tick_until_done(drivers)

@@ -9,10 +9,9 @@ import pytest
 from headrace.batch.jobs import JobState
 from headrace.batch.slurm import parse_squeue
 from headrace.errors import JobRefusedError
-from headrace.leases.avoidance import AVOIDED_S
-from headrace.leases.failure_tracker import FailureTracker
-from headrace.leases.jobqueue import PoolJob
-from headrace.leases.scaling import MOST_STRIKES
+from headrace.leases.failure_tracker import AVOIDED_S, FailureTracker
+from headrace.leases.pool import PoolJob
+from headrace.leases.scaling import MAX_FAILURES
 from headrace.states import FailureClass
 from support.pool_nodes import pool_job
 
@@ -24,7 +23,7 @@ def test_a_bad_node_costs_a_pool_no_hope_but_many_do():
     assert tracker.avoidance.nodes == ()
     tracker.record_failure(_ended("a"), "failed")
     assert tracker.avoidance.nodes == ("a",)
-    assert tracker.faults.strikes == 1
+    assert tracker.failures.count == 1
     for node in ("b", "b", "c"):  # never more than a few jobs, however many nodes are tried
         tracker.fail_if_exhausted()
         assert tracker.failure is None
@@ -57,7 +56,7 @@ def test_what_is_missing_on_some_nodes_only_is_their_fault():
     tracker = FailureTracker(())
     here = _ended("c", JobState.RUNNING)
     here.joined_s = time.monotonic()
-    tracker.see(here, time.monotonic())
+    tracker.record_presence(here, time.monotonic())
     for node in ("a", "a", "b"):
         tracker.record_failure(_ended(node), "failed", _MISSING.format(node))
     assert tracker.failure is None
@@ -67,14 +66,14 @@ def test_what_is_missing_on_some_nodes_only_is_their_fault():
 def test_where_nodes_cannot_be_left_out_the_bad_one_is_named(caplog: pytest.LogCaptureFixture):
     """And nothing is forgiven: the next job may get it, too."""
     tracker = FailureTracker((), "PBS cannot leave nodes out")
-    for _ in range(MOST_STRIKES):
+    for _ in range(MAX_FAILURES):
         tracker.record_failure(_ended("a"), "failed")
     assert (tracker.avoidance.nodes, tracker.avoidance.blamed) == ((), ("a",))
     assert "Not doing without a: PBS cannot leave nodes out. failed" in caplog.text
     assert caplog.text.count("cannot leave") == 1
     tracker.fail_if_exhausted()
     assert "3 jobs in a row came to nothing" in str(tracker.failure)
-    assert [each.host for each in tracker.ended] == ["a"] * MOST_STRIKES
+    assert [each.host for each in tracker.ended] == ["a"] * MAX_FAILURES
 
 
 def test_a_job_that_never_joined_while_it_ran_speaks_against_its_node():
@@ -86,20 +85,22 @@ def test_a_job_that_never_joined_while_it_ran_speaks_against_its_node():
 
 def test_preempted_jobs_are_no_fault_but_told():
     tracker = FailureTracker(())
-    for _ in range(MOST_STRIKES):
+    for _ in range(MAX_FAILURES):
         tracker.record_failure(_ended("a", JobState.PREEMPTED), "preempted")
     tracker.fail_if_exhausted()
     assert tracker.failure is None
     assert tracker.avoidance.nodes == ()
-    assert len(tracker.ended) == MOST_STRIKES
+    assert len(tracker.ended) == MAX_FAILURES
 
 
 def test_a_job_that_never_starts_for_want_of_bad_nodes_is_no_end():
     tracker = FailureTracker(("a", "b"))
-    assert tracker.never_start(_ended("", exclude=("a", "b")), "can never start: BadConstraints")
+    assert tracker.may_start_otherwise(
+        _ended("", exclude=("a", "b")), "can never start: BadConstraints"
+    )
     assert tracker.avoidance.nodes == ()
     assert tracker.failure is None
-    assert not tracker.never_start(_ended(""), "can never start: PartitionTimeLimit")
+    assert not tracker.may_start_otherwise(_ended(""), "can never start: PartitionTimeLimit")
     assert isinstance(tracker.failure, JobRefusedError)
     assert tracker.view is not None
     assert tracker.view.failure_class is FailureClass.USER_ERROR
@@ -117,9 +118,9 @@ def test_a_pool_that_has_only_bad_nodes_left_takes_them(reason: str):
     tracker = FailureTracker(("a",))
     member = _ended("", JobState.PENDING, exclude=("a",))
     assert tracker.find_stuck([member], 100.0) == []
-    member.take(parse_squeue("7|PENDING|N/A||Resources|x"))
+    member.set_status(parse_squeue("7|PENDING|N/A||Resources|x"))
     assert tracker.find_stuck([member], 99.0) == []
-    member.take(parse_squeue(f"7|PENDING|N/A||{reason}|x"))
+    member.set_status(parse_squeue(f"7|PENDING|N/A||{reason}|x"))
     assert tracker.find_stuck([member], 100.0) == []
     assert tracker.avoidance.nodes == ("a",)
     assert tracker.find_stuck([member], 111.0) == [member]
@@ -139,7 +140,7 @@ def test_long_avoided_nodes_are_taken_again(caplog: pytest.LogCaptureFixture):
 def _ended(host: str, state: JobState = JobState.FAILED, exclude: tuple[str, ...] = ()) -> PoolJob:
     """A node whose job has ended before its worker joined."""
     member = pool_job(exclude)
-    member.take(
+    member.set_status(
         member.job_status.model_copy(update={"state": state, "nodes": (host,) if host else ()})
     )
     return member

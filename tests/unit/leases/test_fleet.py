@@ -13,11 +13,12 @@ import pytest
 from distributed import Client, Future
 
 from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, WorkerLostError
-from headrace.leases import cancellable_call, client, waiting
+from headrace.leases import cancellable_call, client
 from headrace.leases import fleet as fleet_module
+from headrace.leases import nodes as nodes_module
 from headrace.leases.cancellable_call import wanted
 from headrace.leases.fleet import Fleet, Node
-from headrace.leases.waiting import first_done
+from headrace.leases.nodes import first_done
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import fleet_functions
@@ -74,7 +75,7 @@ def test_a_result_that_goes_with_its_worker_is_not_waited_for(
     def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
         psutil.Process(pid).kill()
         wait_until(lambda: futures[0].status != "finished", 60, "Dask to miss the result")
-        return waiting.results_of(client, futures)
+        return nodes_module.results_of(client, futures)
 
     monkeypatch.setattr(fleet_module, "results_of", results_of)
     with pytest.raises(WorkerLostError, match="died"):
@@ -222,7 +223,7 @@ def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path
     driver = Fleet.open(lease)
     node = driver.nodes(2, 60)[0]
     driver._submit(
-        cancellable_call.hold,
+        cancellable_call.run,
         (fleet_functions.hold_until_unwanted, (str(started), str(ended)), "lonely", 60.0),
         key="lonely",
         workers=[node.address],

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError
 from headrace.leases import client
-from headrace.leases.heartbeat import last_beat
+from headrace.leases.lease_status import last_heartbeat
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
 from headrace.steps import mailbox
@@ -59,7 +59,7 @@ def test_readers_of_a_lease(name: str, content: bytes):
         lease = lease_in(folder)
         getattr(lease, name).write_bytes(content)
         for call in (client.why_ended, client.info, client.bad_nodes, client.waiting_for,
-                     client.is_refused, last_beat):  # fmt: skip
+                     client.is_refused, last_heartbeat):  # fmt: skip
             only_named_errors(lambda call=call: call(lease))
         only_named_errors(lambda: client.state(lease, 20.0))
 

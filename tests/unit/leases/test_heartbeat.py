@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.leases import heartbeat
-from headrace.leases.host import keep_beating
+from headrace.leases.host import keep_heartbeat
+from headrace.leases.lease_status import last_heartbeat
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
 from headrace.storage.atomic import write_record
@@ -38,7 +38,7 @@ def test_a_heartbeat_that_cannot_be_written_is_tried_again(
     caplog.set_level(logging.WARNING)
 
     async def mend_and_remove() -> None:
-        beating = asyncio.create_task(keep_beating(folder, _spec(folder)))
+        beating = asyncio.create_task(keep_heartbeat(folder, _spec(folder)))
         while "trying again" not in caplog.text:
             await asyncio.sleep(0.01)
         (folder.heartbeat / "in-the-way").rmdir()
@@ -49,13 +49,13 @@ def test_a_heartbeat_that_cannot_be_written_is_tried_again(
         await beating
 
     asyncio.run(asyncio.wait_for(mend_and_remove(), 30))
-    assert heartbeat.last_beat(folder) is not None
+    assert last_heartbeat(folder) is not None
 
 
 def test_a_host_without_a_heartbeat_for_long_ends(folder: LeaseFolder) -> None:
     """Others count the lease as lost by then."""
     with pytest.raises(OSError, match="heartbeat"):
-        asyncio.run(asyncio.wait_for(keep_beating(folder, _spec(folder, 0.1)), 30))
+        asyncio.run(asyncio.wait_for(keep_heartbeat(folder, _spec(folder, 0.1)), 30))
 
 
 def test_a_removed_folder_is_not_made_again_by_a_heartbeat(folder: LeaseFolder) -> None:
@@ -63,5 +63,5 @@ def test_a_removed_folder_is_not_made_again_by_a_heartbeat(folder: LeaseFolder) 
     (folder.heartbeat / "in-the-way").rmdir()
     folder.heartbeat.rmdir()
     folder.path.rmdir()
-    asyncio.run(asyncio.wait_for(keep_beating(folder, _spec(folder)), 30))
+    asyncio.run(asyncio.wait_for(keep_heartbeat(folder, _spec(folder)), 30))
     assert not folder.path.exists()

@@ -11,9 +11,7 @@ from headrace.batch.jobs import JobView
 from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.leases import client
 from headrace.leases.backends import backend
-from headrace.leases.heartbeat import beat
-from headrace.leases.keys import make_keys
-from headrace.leases.lease_status import LeaseStatus, decide
+from headrace.leases.lease_status import LeaseStatus, decide, write_heartbeat
 from headrace.leases.lifetime import BY_SIGNAL
 from headrace.leases.records import (
     Ending,
@@ -24,6 +22,7 @@ from headrace.leases.records import (
     PoolRecord,
     Waiting,
 )
+from headrace.leases.tls import make_keys
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
@@ -122,7 +121,7 @@ def _dead() -> ProcessIdentity:
 def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
     assert client.state(folder, 20) is LeaseState.STARTING
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
-    beat(folder)
+    write_heartbeat(folder)
     assert client.state(folder, 20) is LeaseState.STARTING
     assert client.info(folder) is None
     info = LeaseInfo(
@@ -180,7 +179,7 @@ def test_a_host_here_is_not_lost_when_the_clock_is_set_or_the_machine_has_slept(
 def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolder) -> None:
     there = ProcessIdentity(host="another-machine", pid=1, started_s=0.0)
     write_record(folder.host, HostRecord(process=there))
-    beat(folder)
+    write_heartbeat(folder)
     assert client.state(folder, 20) is LeaseState.STARTING
     _beat_ago(folder, 21)
     assert client.state(folder, 20) is LeaseState.LOST
@@ -189,7 +188,7 @@ def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolde
 def test_a_dead_host_is_a_loss_at_once(folder: LeaseFolder) -> None:
     """A recycled pid is not taken for the host either: the start time is compared."""
     write_record(folder.host, HostRecord(process=_dead()))
-    beat(folder)
+    write_heartbeat(folder)
     assert client.state(folder, 20) is LeaseState.LOST
     assert "died" in client.why_ended(folder)
     mine = ProcessIdentity.of()
@@ -226,7 +225,7 @@ def test_an_end_waits_for_the_host_to_be_gone(folder: LeaseFolder) -> None:
     command = [sys.executable, "-c", _SLOW_HOST, str(folder.path)]
     with subprocess.Popen(command) as child:
         write_record(folder.host, HostRecord(process=ProcessIdentity.of(child.pid)))
-        beat(folder)
+        write_heartbeat(folder)
         client.end(folder, grace_s=60)
         assert (folder.path / "last").exists()
 
@@ -287,7 +286,7 @@ def test_unknown_backend_names_the_valid_ones() -> None:
 def test_control_side_loads_no_heavy_library() -> None:
     """Airflow parses what imports this."""
     code = (
-        "import sys, headrace.leases.client, headrace.leases.records, headrace.leases.reap, "
+        "import sys, headrace.leases.client, headrace.leases.records, headrace.leases.overview, "
         "headrace.leases.overview, headrace.leases.local\n"
         "print([m for m in ('dask', 'distributed', 'torch', 'h5py', 'numpy') if m in sys.modules])"
     )

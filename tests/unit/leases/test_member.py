@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import LeaseError
-from headrace.leases import member
+from headrace.leases import member, worker
 from headrace.leases.gang import GangCluster
 from headrace.leases.records import BadNodes
 from headrace.recipe.site import Role
@@ -40,14 +40,14 @@ class Node:
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_node_that_is_asked_to_end_is_no_failure(sent: signal.Signals):
     node = Node(sent)
-    asyncio.run(member._keep(node, 0))
+    asyncio.run(worker.serve_until_signal(node, node.keep()))
     assert node.closed == 1
 
 
 def test_what_ends_a_node_otherwise_is_raised():
     node = Node(None)
     with pytest.raises(ConnectionError, match="has gone"):
-        asyncio.run(member._keep(node, 0))
+        asyncio.run(worker.serve_until_signal(node, node.keep()))
     assert node.closed == 1
 
 
@@ -60,7 +60,7 @@ def test_a_node_joins_a_lease_that_is_not_over_and_leaves_with_it(
     if there:
         (tmp_path / there).touch()
         asyncio.run(asyncio.wait_for(member._sent_away(folder), 30))
-    address = asyncio.run(member._scheduler_of(folder))
+    address = asyncio.run(worker.scheduler_of(folder))
     assert address == ("tls://127.0.0.1:7" if joins else None)
 
 
@@ -79,7 +79,8 @@ def test_nodes_that_do_not_come_are_named_for_the_next_lease(
     monkeypatch.setattr(GangCluster, "_join", lambda *_: asyncio.Event().wait())
     folder = LeaseFolder(tmp_path)
     role = Role(backend="slurm", kind="gang", nodes=3, start_timeout=0.01)
-    scheduler = SimpleNamespace(workers={name: SimpleNamespace(name=name) for name in here})
+    workers = {name: SimpleNamespace(name=name) for name in here}
+    scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
     gang = GangCluster(folder, "7", scheduler)
     with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes were there after 0.01 s"):
         asyncio.run(gang.wait_for_nodes(lease_spec(folder, role)))

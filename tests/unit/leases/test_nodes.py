@@ -11,8 +11,9 @@ import pytest
 
 from headrace.errors import LeaseError
 from headrace.leases import cluster, nodes
+from headrace.leases.fleet import Fleet
 from headrace.leases.records import LeaseSpec
-from headrace.leases.resources import SLOT, WAITS
+from headrace.leases.scheduler import SLOT, WAITS
 from headrace.recipe.site import Role
 
 SPEC = LeaseSpec(lease_id="demo-1", key="", run_id="", role_name="cpu", role=Role())
@@ -53,8 +54,8 @@ def test_nodes_come_in_the_order_of_their_numbers():
         ("node-9", "10.0.0.2", 0),
         ("node-10", "10.0.0.1", 1),
     ]
-    assert nodes.is_there(client, found[0])
-    assert not nodes.is_there(Connected(worker("node-9", 4)), found[0])  # it was replaced
+    fleet = Fleet(Connected(worker("node-9", 4)), SPEC)
+    assert fleet._gone(found) == list(found)  # one was replaced, one has gone
 
 
 def test_nodes_that_do_not_come_in_time(clock: list[float]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from headrace.leases.heartbeat import beat
+from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.overview import view
 from headrace.leases.records import HostRecord, LeaseInfo
 from headrace.processes import ProcessIdentity
@@ -24,7 +24,7 @@ def test_a_ready_lease_tells_its_dashboard_and_since_when_it_has_nothing_to_do(
     assert (view(folder).state, view(folder).dashboard_url) == (LeaseState.STARTING, "")
     host, url = ProcessIdentity.of(), "http://127.0.0.1:2"
     write_record(folder.host, HostRecord(process=host))
-    beat(folder)
+    write_heartbeat(folder)
     info = LeaseInfo(
         lease_id=folder.lease_id, backend="local", host=host, scheduler_address="",
         dashboard_url=url, nodes=1, ready_at=time.time() - 60,

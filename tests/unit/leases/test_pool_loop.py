@@ -12,10 +12,9 @@ import pytest
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.leases import pool_loop
-from headrace.leases.jobqueue import PoolJob
-from headrace.leases.pool_jobs import NodeRequest, node_job
+from headrace.leases.lease_jobs import NodeRequest, job_spec, node_job
+from headrace.leases.pool import PoolJob
 from headrace.leases.pool_loop import PoolLoop
-from headrace.leases.queued import job_spec
 from headrace.leases.records import PoolRecord
 from headrace.recipe.site import Role
 from headrace.storage.layout import SiteFolder
@@ -32,7 +31,7 @@ class EnoughSeenError(Exception):
 class FakePool:
     """A pool that has work for two nodes, without Dask's scheduler."""
 
-    def __init__(self, site: Path, slurm: SmallSlurm, seen: list[PoolRecord]) -> None:
+    def __init__(self, site: Path, slurm: SmallSlurm) -> None:
         folder = SiteFolder(site).lease("a-1")
         role = Role.model_validate(
             {"backend": "slurm", "nodes": 4, "lifetime": "1h", "batch": {"poll": 0.01}}
@@ -42,7 +41,6 @@ class FakePool:
         self.scheduler = SimpleNamespace(
             workers={}, clients={}, task_metadata={}, adaptive_target=lambda: WANTED
         )
-        self._seen = seen
         self._node_job = partial(node_job, job_spec(folder, spec), folder)
         self.loop = PoolLoop(
             folder, spec, self, SubmissionGate(Slurm(slurm), folder.path.parent, role.batch)
@@ -57,22 +55,26 @@ class FakePool:
     async def drop(self, job: PoolJob) -> None:
         del self.workers[job.name]
 
-    def tell(self, record: PoolRecord) -> None:
-        self._seen.append(record)
-        if len(record.jobs) == WANTED:
-            raise EnoughSeenError
-
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[PoolRecord]:
+    """What the pool tells, until it has as many jobs as it wants."""
+    found: list[PoolRecord] = []
+
+    def write_pool(_: object, record: PoolRecord, __: object) -> None:
+        found.append(record)
+        if len(record.jobs) == WANTED:
+            raise EnoughSeenError
+
     monkeypatch.setattr(pool_loop, "_TICK_S", 0.01)
-    return []
+    monkeypatch.setattr(pool_loop, "write_pool", write_pool)
+    return found
 
 
 def test_as_many_jobs_are_submitted_as_there_is_work_for(tmp_path: Path, seen: list[PoolRecord]):
     slurm = SmallSlurm()
     with pytest.raises(EnoughSeenError):
-        asyncio.run(FakePool(tmp_path, slurm, seen).loop.run())
+        asyncio.run(FakePool(tmp_path, slurm).loop.run())
     assert [(job.node, job.job_id, job.stage) for job in seen[-1].jobs] == [
         ("node-0", "1", "queued"),
         ("node-1", "2", "queued"),
@@ -85,7 +87,7 @@ def test_a_pool_whose_jobs_are_refused_ends_and_tells_the_words(
 ):
     slurm = SmallSlurm()
     slurm.refuses = "Invalid qos specification"
-    pool = FakePool(tmp_path, slurm, seen)
+    pool = FakePool(tmp_path, slurm)
     asyncio.run(pool.loop.run())
     assert seen[-1].failure is not None
     assert "Invalid qos specification" in seen[-1].failure.why

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.leases import client
-from headrace.leases.overview import views
-from headrace.leases.reap import leftovers, reap
+from headrace.leases.overview import leftovers, reap, views
 from headrace.leases.records import Ending, LeaseSpec
 from headrace.recipe.site import Role
 from headrace.states import LeaseState

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.leases import client, host, second_look
-from headrace.leases.heartbeat import beat, last_beat
-from headrace.leases.reap import reap
+from headrace.leases.lease_status import last_heartbeat, write_heartbeat
+from headrace.leases.overview import reap
 from headrace.leases.records import Ending, HostRecord, LeaseSpec
 from headrace.leases.second_look import sure_state, sure_states
 from headrace.processes import ProcessIdentity
@@ -64,7 +64,7 @@ def test_a_host_gives_a_heartbeat_before_it_reports(
 
     def watched(path: Path, record: object) -> None:
         if path == folder.host:
-            beaten.append(last_beat(folder))
+            beaten.append(last_heartbeat(folder))
         write(path, record)
 
     monkeypatch.setattr(host, "write_record", watched)
@@ -78,7 +78,7 @@ def test_silence_that_ends_while_it_is_looked_at_again_is_no_loss(folder: LeaseF
     write_record(folder.host, HostRecord(process=_THERE))
     silent_for(folder, 60)
     assert client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
-    beating = threading.Timer(0.05, beat, [folder])
+    beating = threading.Timer(0.05, write_heartbeat, [folder])
     beating.start()
     assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
     beating.join()
@@ -106,7 +106,7 @@ def test_what_is_certain_is_not_looked_at_again(
     monkeypatch.setattr(second_look, "_wait", lambda _seconds: pytest.fail("it waited"))
     gone = ProcessIdentity.of().model_copy(update={"started_s": 1.0})
     write_record(folder.host, HostRecord(process=gone))
-    beat(folder)
+    write_heartbeat(folder)
     assert sure_state(folder, _LOST_AFTER_S) is LeaseState.LOST
     write_record(folder.closed, Ending(state=LeaseState.CLOSED, reason="done"))
     assert sure_state(folder, _LOST_AFTER_S) is LeaseState.CLOSED
@@ -129,7 +129,7 @@ def test_heartbeats_that_a_file_system_shows_late_are_seen_before_anything_is_en
     with late_files(folder.path) as late:
         assert client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
         with late.written_elsewhere():
-            beat(folder)
+            write_heartbeat(folder)
         assert client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
         assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
 
@@ -143,7 +143,7 @@ def test_a_host_that_a_file_system_shows_late_is_not_reaped(tmp_path: Path) -> N
     with late_files(lease.path) as late:
         assert client.state(lease, _LOST_AFTER_S) is LeaseState.LOST
         with late.written_elsewhere():
-            beat(lease)
+            write_heartbeat(lease)
             write_record(lease.host, HostRecord(process=_THERE))
         assert reap(site) == ()
     assert not lease.close.exists()

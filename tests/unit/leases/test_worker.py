@@ -57,8 +57,8 @@ def test_a_node_of_a_pool(
         assert (lease.path, number) == (folder.path, 3)
         seen.append("served")
 
-    monkeypatch.setattr(worker, "is_fit", looked_at)
-    monkeypatch.setattr(worker, "serve", served)
+    monkeypatch.setattr(worker, "_is_fit", looked_at)
+    monkeypatch.setattr(worker, "_serve", served)
     monkeypatch.setattr(worker.os, "execvpe", executed)
     try:
         ended = worker.main([str(folder.path), "3", *arguments])

@@ -11,7 +11,7 @@ from headrace.batch.systems import system_of
 from headrace.control.site_check import elsewhere, storage, trial
 from headrace.control.walltime import FLOOR_S
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
-from headrace.leases.queued import job_spec
+from headrace.leases.lease_jobs import job_spec
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Site

@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.errors import HeadraceError
 from headrace.leases import client, preflight
-from headrace.leases.heartbeat import last_beat
+from headrace.leases.lease_status import last_heartbeat
 from headrace.leases.records import LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe
@@ -187,7 +187,7 @@ def _wait(
 
 def _skew_s(folder: LeaseFolder) -> float:
     """By how much the first node's clock is behind this one's; its last heartbeat included."""
-    beaten_at = last_beat(folder)
+    beaten_at = last_heartbeat(folder)
     return 0.0 if beaten_at is None else time.time() - beaten_at
 
 

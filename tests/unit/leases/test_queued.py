@@ -10,7 +10,7 @@ from headrace.batch.jobs import JobState, JobStatus
 from headrace.batch.slurm import Slurm
 from headrace.batch.submitting import JobRecord
 from headrace.leases import queued
-from headrace.leases.job_end import overdue
+from headrace.leases.queued import overdue
 from headrace.recipe.site import Role
 from headrace.states import FailureClass
 from headrace.storage.atomic import write_record, write_text
@@ -38,7 +38,7 @@ def test_a_failed_job_tells_what_its_log_lacks(
     folder = SiteFolder(tmp_path).lease("demo-1")
     write_record(folder.job, JobRecord(job_id="7", name="x", submitted_at=0.0))
     folder.log.write_text(log)
-    found = queued.BatchBackend().cause(folder, lease_spec(folder, Role(backend="slurm")))
+    found = queued.backend().cause(folder, lease_spec(folder, Role(backend="slurm")))
     assert found is not None
     assert found.why.endswith(why)
 

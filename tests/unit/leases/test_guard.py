@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from headrace.leases import guard
-from headrace.leases.marks import mark, marked
+from headrace.leases.guard import mark, marked
 from headrace.storage.layout import LeaseFolder
 
 

@@ -1,4 +1,4 @@
-"""Facts about one node, found on the node itself."""
+"""The probe step: tells what the nodes of a lease are, and that it works from end to end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from headrace.leases.fleet import Fleet
 from headrace.record import Record
+from headrace.steps.context import StepContext
+from headrace.storage.tiers import folder_of
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
@@ -55,12 +59,33 @@ class NodeFacts(Record):
     """Staging tiers by name."""
 
 
-def node_facts(tiers: Mapping[str, str]) -> NodeFacts:
-    """Look at this node.
+def run(context: StepContext) -> dict[str, Any]:
+    """Look at nodes of the lease.
 
     Args:
-        tiers: Folders of the staging tiers by name; they need not exist.
+        context: Input `nodes`: how many to look at; 1 when left out.
+
+    Returns:
+        `nodes`: for each node its `name`, `address` and `NodeFacts`.
+
+    Raises:
+        LeaseError: The nodes are not there in time.
     """
+    count = int(str(context.spec.inputs.get("nodes") or 1))
+    tiers = {tier.name: str(folder_of(tier)) for tier in context.site.tiers}
+    context.progress(0, count, "nodes", "waiting for nodes")
+    found: list[dict[str, Any]] = []
+    with Fleet.open(context.lease_folder) as fleet:
+        timeout_s = fleet.role.start_timeout
+        for node in fleet.nodes(count, timeout_s, check=context.check):
+            facts = fleet.call(node, _node_facts, tiers)
+            found.append({"name": node.name, "address": node.address, **facts.model_dump()})
+            context.progress(len(found), count, "nodes", "looking at nodes")
+    return {"nodes": found}
+
+
+def _node_facts(tiers: Mapping[str, str]) -> NodeFacts:
+    """This node, with the folders of the staging tiers by name, which need not exist."""
     memory = psutil.virtual_memory()
     return NodeFacts(
         hostname=socket.gethostname(),

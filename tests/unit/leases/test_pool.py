@@ -31,8 +31,8 @@ def test_the_stages_of_a_node_and_since_when_it_is_there() -> None:
     seen = []
     for now_s, worker in enumerate((None, None, idle, busy, busy, idle, None), start=10):
         if now_s == 11:
-            job.take(JobStatus(job_id="7", state=JobState.RUNNING, nodes=("n3",)))
-        job.see(worker, now_s)
+            job.set_status(JobStatus(job_id="7", state=JobState.RUNNING, nodes=("n3",)))
+        job.set_worker(worker, now_s)
         seen.append((job.stage.value, job.since_s))
     assert seen == [
         ("queued", 0.0), ("starting", 11), ("idle", 12), ("busy", 13), ("busy", 13), ("idle", 15),

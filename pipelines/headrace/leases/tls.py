@@ -1,4 +1,4 @@
-"""Makes the key of a lease; apart from its use, as its library takes a while to load."""
+"""TLS between the Dask parts of a lease: a key of its own, in the lease's private folder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from distributed.security import Security
 
-from headrace.leases.encryption import CERTIFICATE, KEY, security
 from headrace.storage.atomic import write_bytes
 from headrace.storage.layout import LeaseFolder
 
+_KEY = "key.pem"
+_CERTIFICATE = "certificate.pem"
 _CLOCKS_DIFFER = datetime.timedelta(days=1)
 _OUTLIVES_ANY_LEASE = datetime.timedelta(days=3650)
+
+
+def security(folder: LeaseFolder) -> Security:
+    """How to talk to the lease's Dask cluster; nobody gets in without its key."""
+    key, certificate = str(folder.tls / _KEY), str(folder.tls / _CERTIFICATE)
+    roles = ("scheduler", "worker", "client")
+    return Security(
+        require_encryption=True,
+        tls_ca_file=certificate,
+        **{f"tls_{role}_key": key for role in roles},
+        **{f"tls_{role}_cert": certificate for role in roles},
+    )
 
 
 def make_keys(folder: LeaseFolder) -> Security:
@@ -23,11 +36,12 @@ def make_keys(folder: LeaseFolder) -> Security:
 
     Side effects: writes both into the lease's `tls` folder, which only its owner may read.
     """
-    key = ec.generate_private_key(ec.SECP256R1())  # RSA's would take a hundred times as long
+    # not Dask's `Security.temporary`: a node whose clock is behind would refuse the certificate
+    key = ec.generate_private_key(ec.SECP256R1())
     folder.tls.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write_bytes(folder.tls / KEY, secret)
-    write_bytes(folder.tls / CERTIFICATE, _certificate(key).public_bytes(Encoding.PEM))
+    write_bytes(folder.tls / _KEY, secret)
+    write_bytes(folder.tls / _CERTIFICATE, _certificate(key).public_bytes(Encoding.PEM))
     return security(folder)
 
 

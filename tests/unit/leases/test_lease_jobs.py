@@ -18,17 +18,17 @@ from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord
 from headrace.errors import BatchError
-from headrace.leases.jobqueue import PoolJob
-from headrace.leases.pool_jobs import (
+from headrace.leases.lease_jobs import (
     NodeRequest,
-    end_jobs,
+    end_node_jobs,
     host_job,
+    job_spec,
     last_words,
     log_file,
     node_job,
     record_file,
 )
-from headrace.leases.queued import job_spec
+from headrace.leases.pool import PoolJob
 from headrace.recipe.site import Role
 from headrace.storage.layout import LeaseFolder
 from support.leases import lease_spec
@@ -150,12 +150,12 @@ def test_jobs_of_a_killed_host_are_found_by_records_and_by_name(folder: LeaseFol
         Answer(0, "", ""),  # scancel
         Answer(0, gone, ""),
     )
-    assert end_jobs(Slurm(commands), folder, 0.0) == 2
+    assert end_node_jobs(Slurm(commands), folder, 0.0) == 2
     assert [each for each in commands.seen if each[0] == "scancel"] == [
         ("scancel", "--quiet", "11", "12")
     ]
     assert not list(folder.jobs.glob("*.json")) + list(folder.jobs.glob("*.submitting"))
-    assert end_jobs(Slurm(commands), folder, 0.0) == 0
+    assert end_node_jobs(Slurm(commands), folder, 0.0) == 0
 
 
 def test_a_job_that_nobody_recorded_is_found_by_its_name(folder: LeaseFolder):

@@ -1,1 +1,0 @@
-"""Probes: what the nodes of a lease are and have."""
