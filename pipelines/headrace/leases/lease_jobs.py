@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.batch.job_log import end_of, queue_log
-from headrace.batch.jobs import JobSpec
+from headrace.batch.jobs import JobSpec, end_of, queue_log
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord, intent_of
 from headrace.batch.system import BatchSystem

@@ -7,16 +7,17 @@ import logging
 import os
 from functools import partial
 
-from headrace.batch.job_log import end_of, with_log
 from headrace.batch.jobs import (
     JobSpec,
     JobState,
     JobStatus,
     JobView,
+    end_of,
     overdue_view,
     put_back,
     put_back_view,
     view_of,
+    with_log,
 )
 from headrace.batch.queue_snapshot import final_status, job_status, look
 from headrace.batch.submission_gate import SubmissionGate
