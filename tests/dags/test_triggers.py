@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from headrace.control import overview as watch
-from headrace.leases.heartbeat import beat
+from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
@@ -47,7 +47,7 @@ def lease(tmp_path):
     )
     write_record(folder.spec, spec)
     write_record(folder.host, HostRecord(process=me))
-    beat(folder)
+    write_heartbeat(folder)
     return folder
 
 

@@ -11,7 +11,7 @@ from headrace.control import leases
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.control.steps import Ticket, collect, start_step
 from headrace.leases import client
-from headrace.leases.queued import job_name, job_spec
+from headrace.leases.lease_jobs import job_name, job_spec
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
 from headrace.states import LeaseState, StepState

@@ -16,7 +16,7 @@ import pytest
 from headrace.control.execute import execute
 from headrace.control.provenance import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
-from headrace.leases.queued import job_name
+from headrace.leases.lease_jobs import job_name
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.site import StoreOptions

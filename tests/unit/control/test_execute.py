@@ -12,7 +12,7 @@ from headrace.control.execute import execute
 from headrace.control.flow import steps_of
 from headrace.control.retrying import MAX_FAILURES
 from headrace.errors import LeaseError, LeaseLostError, StorageFullError
-from headrace.leases.heartbeat import beat
+from headrace.leases.lease_status import write_heartbeat
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
@@ -141,7 +141,7 @@ def test_a_lease_that_was_taken_for_lost_and_came_back_is_waited_for(monkeypatch
 
     def tick() -> None:
         ticks.append(1)
-        beat(lease)
+        write_heartbeat(lease)
         if len(ticks) == 2:
             write_record(lease.step(1).result, done)
 

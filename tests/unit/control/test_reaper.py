@@ -7,7 +7,7 @@ import time
 
 from headrace.control.reaper import end_run, reap
 from headrace.leases import client, second_look
-from headrace.leases.heartbeat import beat
+from headrace.leases.lease_status import write_heartbeat
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import FailureClass, LeaseState, StepState
@@ -130,7 +130,7 @@ def test_a_lease_that_is_silent_at_one_look_only_is_left_alone(monkeypatch):
     lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
     long_ago = run.site.limits.lost_after + 1
     write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
-    monkeypatch.setattr(second_look, "_wait", lambda _seconds: beat(lease))
+    monkeypatch.setattr(second_look, "_wait", lambda _seconds: write_heartbeat(lease))
     assert reap(nobody, nobody) == ()
     assert not lease.close.exists()
     assert state_of(run) == (StepState.RUNNING, [], [LeaseState.STARTING])

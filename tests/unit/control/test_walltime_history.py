@@ -15,7 +15,7 @@ from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run
 from headrace.control.steps import conclude
 from headrace.control.walltime_history import can_grow, for_run, start_s
-from headrace.leases.queued import BatchBackend
+from headrace.leases import queued
 from headrace.leases.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
@@ -211,7 +211,7 @@ def test_a_lease_keeps_its_choice_and_its_reason(
 ) -> None:
     run = make_run(site="chosen")
     monkeypatch.setattr(leases.client, "start", lambda folder, spec: write_spec(folder, spec))
-    monkeypatch.setattr(BatchBackend, "refusal", lambda *_: "")  # there is no Slurm
+    monkeypatch.setattr(queued._BatchBackend, "refusal", lambda *_: "")  # there is no Slurm
 
     def write_spec(folder: Any, spec: LeaseSpec) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)
