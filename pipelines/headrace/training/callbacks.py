@@ -16,19 +16,14 @@ from headrace.data.loader import BatchLoader
 from headrace.data.seeding import seed_at
 from headrace.errors import NotFiniteLossError
 from headrace.storage.atomic import write_if_room
-from headrace.training.rank_heartbeat import Beat
 from headrace.training.records import TrainingProgress
+from headrace.training.watch import Beat
 
 _INTERVAL_S = 1.0
 
 
 class StepSeed(Callback):  # type: ignore[misc]
-    """Random numbers that depend on the place in training only, so that a resume repeats them.
-
-    Args:
-        seed: Seed of the run.
-        rank: This rank; ranks differ.
-    """
+    """Random numbers that depend on the place in training only, so that a resume repeats them."""
 
     def __init__(self, seed: int, rank: int) -> None:
         self._seed = seed
@@ -47,29 +42,22 @@ class StopAtStep(Callback):  # type: ignore[misc]
 
     Lightning's own `max_steps` makes a resume at the end of an epoch count that epoch twice; so
     the Trainer is told the number only until the optimizers are set up, which may ask for it.
-
-    Args:
-        max_steps: Optimizer steps; -1 for no limit.
+    The number -1 is no limit.
     """
 
     def __init__(self, max_steps: int) -> None:
         self._max_steps = max_steps
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
         """Take the limit from Lightning's loop before the state of an interrupted run is loaded."""
-        del pl_module
         trainer.fit_loop.epoch_loop.max_steps = -1
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Stop at once when the limit was reached before."""
-        del pl_module
         self._look(trainer)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Stop when the limit is reached."""
-        del pl_module, outputs, batch, batch_idx
         self._look(trainer)
 
     def _look(self, trainer: Trainer) -> None:
@@ -80,11 +68,8 @@ class StopAtStep(Callback):  # type: ignore[misc]
 class LossGuard(Callback):  # type: ignore[misc]
     """Ends training when the loss is NaN or infinite, naming the step.
 
-    The loss stays on its device; it is looked at about once a second, before each checkpoint and
-    at the end of each epoch, so that an accelerator does not wait for it at every step.
-
-    Args:
-        enabled: Do nothing without it.
+    The loss stays on its device; it is checked about once a second, before each checkpoint and at
+    the end of each epoch, so that an accelerator does not wait for it at every step.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -93,15 +78,9 @@ class LossGuard(Callback):  # type: ignore[misc]
         self._epoch = 0
         self._looked_at = 0.0
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Remember the first step whose loss was not finite.
-
-        Raises:
-            NotFiniteLossError: There was one.
-        """
-        del pl_module, batch, batch_idx
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
+        """Remember the first step whose loss was not finite; raises as `check` does."""
+        del module
         loss = loss_of(outputs)
         if not self._enabled or loss is None:
             return
@@ -111,17 +90,12 @@ class LossGuard(Callback):  # type: ignore[misc]
         if loss.device.type == "cpu" or time.monotonic() - self._looked_at > _INTERVAL_S:
             self.check()
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the losses.
-
-        Raises:
-            NotFiniteLossError: One was not finite.
-        """
-        del trainer, pl_module
+    def on_train_epoch_end(self, *_: Any) -> None:
+        """Check the losses."""
         self.check()
 
     def check(self) -> None:
-        """Look at the losses so far.
+        """Check the losses so far.
 
         Raises:
             NotFiniteLossError: One was not finite.
@@ -139,40 +113,30 @@ class SignsOfLife(Callback):  # type: ignore[misc]
     """Beats at every batch, and lets SIGTERM end the rank at once.
 
     Lightning's own handler of SIGTERM talks to the other ranks, which may be dead.
-
-    Args:
-        beat: Where to beat.
     """
 
     def __init__(self, beat: Beat) -> None:
         self._beat = beat
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, *_: Any) -> None:
         """Beat, and take SIGTERM back from Lightning."""
-        del trainer, pl_module
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._beat.tick()
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         """Beat: the batch has been read."""
-        del trainer, pl_module, batch, batch_idx
         self._beat.tick()
 
-    def on_before_backward(self, *arguments: Any, **options: Any) -> None:
+    def on_before_backward(self, *_: Any) -> None:
         """Beat: the forward pass is done. Ranks that wait for another are one beat ahead of it."""
-        del arguments, options
         self._beat.tick()
 
-    def on_train_batch_end(self, *arguments: Any, **options: Any) -> None:
+    def on_train_batch_end(self, *_: Any) -> None:
         """Beat: the step is done."""
-        del arguments, options
         self._beat.tick()
 
-    def on_validation_batch_end(self, *arguments: Any, **options: Any) -> None:
+    def on_validation_batch_end(self, *_: Any) -> None:
         """Beat: a batch of validation is done."""
-        del arguments, options
         self._beat.tick()
 
 
@@ -199,17 +163,14 @@ class ProgressWriter(Callback):  # type: ignore[misc]
         elapsed_s = time.monotonic() - self._started_at
         return (self._loader.wait_s - self._base_wait_s) / elapsed_s if elapsed_s > 0 else 0.0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Start the clock."""
-        del pl_module
         self._started_at = self._written_at = time.monotonic()
         self._write(trainer, None)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
         """Write when a second has passed."""
-        del pl_module, batch, batch_idx
+        del module
         if time.monotonic() - self._written_at >= _INTERVAL_S:
             self._write(trainer, loss_of(outputs))
 

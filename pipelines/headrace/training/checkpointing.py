@@ -1,4 +1,4 @@
-"""Writes checkpoints by optimizer step, and the final one."""
+"""Writes checkpoints: by optimizer step, the final one, and one before the lease's time is over."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+import torch
+import xxhash
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor
 
 from headrace.data.checkpoint_content import check_can_be_loaded
 from headrace.errors import PickledCheckpointError, StorageFullError
+from headrace.storage.atomic import write_record
 from headrace.storage.room import free_bytes, is_full
 from headrace.training import checkpoints
+from headrace.training.records import Paused
 
-_Batch = Any
+_LOOK_EVERY_S = 2.0
 
 
 class StepCheckpoints(Checkpoint):  # type: ignore[misc]
@@ -67,37 +72,26 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         """Take the metrics of the interrupted run."""
         self.metrics = dict(state_dict["metrics"])
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Count from the step that training goes on from."""
-        del pl_module
         self._saved_step = self._seen_step = trainer.global_step
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: object,
-        batch: _Batch,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Write a checkpoint when one is due and gradients are not half way."""
-        del pl_module, outputs, batch, batch_idx
         stepped, self._seen_step = trainer.global_step != self._seen_step, trainer.global_step
         if stepped and self._is_due(trainer) and not trainer.is_last_batch:
             self.save(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
         """Write one that fell due on the last batch."""
-        del pl_module
         ends = trainer.should_stop or trainer.current_epoch + 1 >= trainer.max_epochs
         # a scheduler that waits for a metric steps after this hook: leave it to the next batch
         waits = any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs)
         if self._is_due(trainer) and not ends and not waits:
             self.save(trainer)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         """Write the final checkpoint."""
-        del pl_module
         self._save(trainer, self.final)
 
     def save(self, trainer: Trainer) -> None:
@@ -145,3 +139,95 @@ def _no_room(path: Path) -> StorageFullError:
         f"{free_bytes(path.parent):,} bytes are free without it",
         "Free some space there; training goes on from the checkpoint before it.",
     )
+
+
+class TrainingPausedError(Exception):
+    """Training has stopped with a checkpoint; another launch goes on from there."""
+
+
+class StopInTime(Callback):  # type: ignore[misc]
+    """Ends the launch in time for a last checkpoint.
+
+    The ranks' clocks may differ, and ranks must not part: rank 0 decides, and tells the others
+    every two seconds or so, at a step that all of them know.
+
+    Args:
+        stop_at: When all must be over, seconds since the epoch; None for never.
+        saving: Writes checkpoints.
+        file: Where rank 0 writes `Paused`.
+    """
+
+    def __init__(self, stop_at: float | None, saving: StepCheckpoints, file: Path) -> None:
+        self._stop_at = stop_at
+        self._saving = saving
+        self._file = file
+        self._seen_step = self._look_at_step = 0
+        self._times = _StepTimes()
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """Count from the step that training goes on from."""
+        self._seen_step = self._look_at_step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Look at the clock now and then.
+
+        Raises:
+            TrainingPausedError: Time is over; a checkpoint of this step is there.
+        """
+        step = trainer.global_step
+        if self._stop_at is None or step == self._seen_step:  # gradients may be half way
+            return
+        self._seen_step = step
+        self._times.note(time.monotonic())
+        # the last step of an epoch is saved after its validation, which has not been yet
+        if step < self._look_at_step or trainer.is_last_batch or trainer.should_stop:
+            return
+        needed_s = self._times.longest_s + 2 * self._saving.longest_s + _LOOK_EVERY_S
+        is_over = time.time() + needed_s > self._stop_at
+        ahead = self._times.steps_in(_LOOK_EVERY_S)
+        is_over, self._look_at_step = trainer.strategy.broadcast((is_over, step + ahead), 0)
+        if is_over:
+            self._pause(trainer)
+
+    def _pause(self, trainer: Trainer) -> None:
+        self._saving.save(trainer)
+        if trainer.is_global_zero:
+            write_record(self._file, Paused(step=trainer.global_step))
+        raise TrainingPausedError(f"Stopped after step {trainer.global_step}: time is over")
+
+
+class _StepTimes:
+    """How long optimizer steps take, with what comes between them, such as validation."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._first_s = self._last_s = 0.0
+        self._num_steps = 0
+
+    def note(self, now_s: float) -> None:
+        if self._num_steps:
+            self.longest_s = max(self.longest_s, now_s - self._last_s)
+        else:
+            self._first_s = now_s
+        self._last_s = now_s
+        self._num_steps += 1
+
+    def steps_in(self, seconds: float) -> int:
+        elapsed_s = self._last_s - self._first_s
+        if elapsed_s <= 0:
+            return 1
+        return max(1, int(seconds * (self._num_steps - 1) / elapsed_s))
+
+
+def weights_hash(state: Mapping[str, Tensor]) -> str:
+    """Hash of a `state_dict()`: equal bits, equal hash, whatever device they are on.
+
+    Returns:
+        XXH3 over name, dtype, shape and bytes of each in order of names, 128 bits, hexadecimal.
+    """
+    digest = xxhash.xxh3_128()
+    for name in sorted(state):
+        values = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
+        digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -98,13 +98,7 @@ def publish(prepared: Path, final: Path) -> None:
 
 
 def prune(folder: Path, keep: int, spared_steps: Iterable[int] = ()) -> None:
-    """Remove all but the newest checkpoints.
-
-    Args:
-        folder: Folder of checkpoints.
-        keep: How many stay.
-        spared_steps: For each, the newest one that is no further stays, too.
-    """
+    """Remove all but the newest checkpoints; of each spared step the newest up to it stays, too."""
     found = [(path, step) for step, path in sorted(_numbered(folder), reverse=True)]
     spared = {next((path for path, step in found if step <= most), None) for most in spared_steps}
     for path, _ in found[keep:]:

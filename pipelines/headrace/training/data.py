@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from headrace.data.epochs import by_first_use
 from headrace.errors import StepCancelledError
@@ -25,27 +24,40 @@ from headrace.training.records import NodeLaunch, NodeStaged, Streamed
 _LOOK_S = 0.2
 
 
-class DataOnNode(Protocol):
-    """Where ranks read, and whether they can go on."""
+class DataOnNode:
+    """A dataset on a node, where ranks read; here all of it came before they start.
+
+    Attributes:
+        is_fresh: Whether every byte there has just been compared with its checksum.
+        mended: Files of shards that were found damaged or gone, as far as that is known yet.
+    """
+
+    def __init__(self, copy: StagedCopy | None = None) -> None:
+        self._copy = copy
+        self.is_fresh = copy is not None and copy.is_fresh
+        self.mended = frozenset[str]() if copy is None else copy.mended
 
     @property
     def folder(self) -> Path:
-        """Folder of the dataset on the node."""
+        """Folder of the dataset on the node.
+
+        Raises:
+            StepCancelledError: Staging ended before the first shards were there.
+        """
+        if self._copy is None:
+            raise StepCancelledError("Staging was stopped before the first shards were there")
+        return self._copy.folder
 
     @property
     def relayed(self) -> Streamed:
         """What was read for other nodes so far."""
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether every byte there has just been compared with its checksum."""
-
-    @property
-    def mended(self) -> frozenset[str]:
-        """Files of shards that were found damaged or gone, as far as that is known yet."""
+        if self._copy is None or self._copy.relayed is None:
+            return Streamed()
+        return Streamed(source_bytes=self._copy.relayed.brought.source_bytes)
 
     def keep_on(self) -> bool:
         """Whether nothing has gone wrong."""
+        return True
 
     def check(self) -> None:
         """Raise what has gone wrong."""
@@ -59,17 +71,11 @@ def data_on_node(
 
     With `stage.overlap` the block starts when the first shards are there.
 
-    Args:
-        launch: The launch.
-        recipe: The resolved recipe.
-        site: The resolved site.
-        manifest: Manifest of the dataset.
-
     Raises:
         HeadraceError: The dataset cannot be staged.
     """
     if recipe.stage.overlap:
-        staging = StagedMeanwhile(launch, recipe, site, manifest)
+        staging = _StagedMeanwhile(launch, recipe, site, manifest)
         try:
             staging.begin()
             yield staging
@@ -86,52 +92,23 @@ def data_on_node(
     )
     tick = _stop_when_unwanted
     with staged(launch.dataset, site.tiers, stage.splits, stage.verify, tick, options) as copy:
-        yield _StagedBefore(copy)
+        yield DataOnNode(copy)
 
 
-class _StagedBefore:
-    def __init__(self, copy: StagedCopy) -> None:
-        self.folder = copy.folder
-        self.is_fresh = copy.is_fresh
-        self.mended = copy.mended
-        self._relayed = copy.relayed
-
-    @property
-    def relayed(self) -> Streamed:
-        if self._relayed is None:
-            return Streamed()
-        return Streamed(source_bytes=self._relayed.brought.source_bytes)
-
-    def keep_on(self) -> bool:
-        return True
-
-    def check(self) -> None:
-        pass
-
-
-class StagedMeanwhile:
+class _StagedMeanwhile(DataOnNode):
     """Stages by a thread of its own, in the order in which samples are read.
 
-    Args:
-        launch: The launch.
-        recipe: The resolved recipe.
-        site: The resolved site.
-        manifest: Manifest of the dataset.
-
-    Attributes:
-        is_fresh: False: shards are compared as they come.
-        mended: As for `DataOnNode`.
+    It is not fresh: shards are compared as they come.
     """
 
     def __init__(self, launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest) -> None:
+        super().__init__()
         order, num_first = by_first_use(manifest, TRAIN, recipe.data, recipe.seed)
         arrival = Arrival(order=order, num_first=num_first, begun=self._begun)
         self._launch, self._stage, self._tiers = launch, recipe.stage, site.tiers
         self._options = StagingOptions(
             skipped=frozenset(launch.skipped), s3=site.s3, arrival=arrival
         )
-        self.is_fresh = False
-        self.mended: frozenset[str] = frozenset()
         self._folder: Path | None = None
         self._error: BaseException | None = None
         self._readable = threading.Event()
@@ -140,27 +117,10 @@ class StagedMeanwhile:
 
     @property
     def folder(self) -> Path:
-        """Folder of the dataset on the node.
-
-        Raises:
-            StepCancelledError: Staging ended before the first shards were there.
-        """
-        if self._folder is None:
-            raise StepCancelledError("Staging was stopped before the first shards were there")
-        return self._folder
-
-    @property
-    def relayed(self) -> Streamed:
-        """Nothing: no other node asks this one."""
-        return Streamed()
+        return super().folder if self._folder is None else self._folder
 
     def begin(self) -> None:
-        """Start, and wait until the first shards are there.
-
-        Raises:
-            HeadraceError: They cannot be staged.
-            StepCancelledError: Nobody waits for them any more.
-        """
+        """Start, and wait until the first shards are there."""
         self._thread.start()
         while not self._readable.wait(_LOOK_S):
             if not wanted():
@@ -173,15 +133,9 @@ class StagedMeanwhile:
         self._thread.join()
 
     def keep_on(self) -> bool:
-        """Whether nothing has gone wrong."""
         return self._error is None
 
     def check(self) -> None:
-        """Raise what has gone wrong.
-
-        Raises:
-            HeadraceError: The rest cannot be staged.
-        """
         if self._error is not None:
             write_text(self._launch.folder.stop, f"{self._launch.node_name}: {self._error}")
             raise self._error

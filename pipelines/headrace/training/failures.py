@@ -60,12 +60,7 @@ class PortTakenError(WorkerLostError):
 
 
 def describe(error: BaseException, rank: int) -> RankFailure:
-    """What a rank says about its own end.
-
-    Args:
-        error: What came out of training.
-        rank: The rank.
-    """
+    """What a rank says about its own end."""
     kind = _kind(error)
     what, hint, trace = str(error), "", ""
     if isinstance(error, HeadraceError):
@@ -85,13 +80,7 @@ def describe(error: BaseException, rank: int) -> RankFailure:
 
 
 def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
-    """What is known about a script that ended with an exit code other than 0.
-
-    Args:
-        rank: Its rank.
-        end: How it ended.
-        log: The end of its output.
-    """
+    """What is known about a script that ended with an exit code other than 0; `log` is its end."""
     port_taken = _contains(log.lower(), _PORT_WORDS)
     return RankFailure(
         rank=rank,
@@ -115,9 +104,6 @@ def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:
     Faults of users and data come first, since the ranks beside them fail in their wake; among
     equals the first in time. A rank that hung is told from those that wait for it by having
     shown fewer signs of life.
-
-    Args:
-        outcomes: Outcome of every node.
     """
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     if not failures:

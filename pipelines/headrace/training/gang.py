@@ -6,19 +6,19 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
 
 from headrace.data.streaming import in_turn
 from headrace.errors import DataError, HeadraceError, LeaseEndsError, WorkerLostError
-from headrace.leases.fleet import Node
+from headrace.leases.fleet import Fleet, Node
 from headrace.steps.context import StepContext
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.training import checkpoints
+from headrace.training.data_watch import Rounds
 from headrace.training.failures import PortTakenError, verdict
-from headrace.training.launch_folder import LaunchFolder
 from headrace.training.node import run_node
 from headrace.training.records import (
+    LaunchFolder,
     NodeLaunch,
     NodeOutcome,
     NodeStaged,
@@ -27,33 +27,10 @@ from headrace.training.records import (
     TrainingOutcome,
     TrainingProgress,
 )
-from headrace.training.rounds import Rounds
-
-Result = TypeVar("Result")
 
 _MAX_PORT_CLASHES = 5
 _STOPPING_S = 5.0
 _SECRET_BYTES = 32
-
-
-class Nodes(Protocol):
-    """What a gang needs of `headrace.leases.fleet.Fleet`."""
-
-    def nodes(self, count: int, timeout_s: float, *, check: Callable[[], None]) -> tuple[Node, ...]:
-        """Wait until there are so many nodes."""
-
-    def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
-        """A short call on a node."""
-
-    def on_nodes(
-        self,
-        function: Callable[..., Result],
-        arguments: Sequence[tuple[Any, ...]],
-        nodes: Sequence[Node],
-        *,
-        check: Callable[[], None],
-    ) -> list[Result]:
-        """One long call on each node at once."""
 
 
 class Gang:
@@ -76,7 +53,7 @@ class Gang:
     def __init__(
         self,
         context: StepContext,
-        fleet: Nodes,
+        fleet: Fleet,
         size: tuple[int, int],
         dataset: str,
         follow: Callable[[TrainingProgress | None], None],

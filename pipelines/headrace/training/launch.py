@@ -1,55 +1,27 @@
-"""The commands and environments of a node's ranks, as pure functions."""
+"""The commands and environments of ranks, and of mpirun and srun where those start them; pure."""
 
 from __future__ import annotations
 
 import ipaddress
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.errors import StepError
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.children import Child
 from headrace.steps.model_process import model_environment, python_module
 from headrace.storage.layout import RunFolder, StepFolder
-from headrace.training.records import NodeLaunch, RankSpec
+from headrace.training.records import NodeLaunch, NodeReady
+
+_NO_QUEUE = "^slurm,tm,lsf,gridengine"
 
 
 def rank_name(rank: int) -> str:
     """Name of a rank's process."""
     return f"rank {rank}"
-
-
-def rank_spec(
-    launch: NodeLaunch, rank: int, dataset: str, fingerprint: str, arriving: bool = False
-) -> RankSpec:
-    """Input of a rank.
-
-    Args:
-        launch: The launch.
-        rank: The rank.
-        dataset: Folder of the dataset on the node.
-        fingerprint: Hash of recipe and dataset.
-        arriving: Whether the folder is still being filled.
-    """
-    return RankSpec(
-        run_folder=launch.run_folder,
-        launch_folder=str(launch.folder.path),
-        token=f"{Path(launch.step_folder).name}-{launch.number}-{launch.master_port}",
-        dataset=dataset,
-        source=launch.dataset,
-        skipped=launch.skipped,
-        arriving=arriving,
-        group=launch.group,
-        fingerprint=fingerprint,
-        rank=rank,
-        world_size=launch.world_size,
-        num_nodes=launch.num_nodes,
-        meeting=_meeting(launch),
-        secret=launch.secret,
-        resume=launch.resume,
-        stop_at=launch.stop_at,
-    )
 
 
 def rank_children(
@@ -107,12 +79,7 @@ def torchrun_environment(launch: NodeLaunch, rank: int, max_restarts: int) -> di
 
 
 def interface_of(address: str, interfaces: Mapping[str, Sequence[str]]) -> str | None:
-    """Name of the network interface that has an address.
-
-    Args:
-        address: IP address of the node.
-        interfaces: Addresses by interface.
-    """
+    """Name of the network interface that has an IP address; None when there is none."""
     try:
         wanted = ipaddress.ip_address(address)
     except ValueError:
@@ -130,12 +97,6 @@ def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
     return python_module("headrace.processes", "--", *script)
 
 
-def _meeting(launch: NodeLaunch) -> str:
-    if launch.num_nodes == 1:
-        return str(launch.folder.meeting)
-    return f"{launch.master_address}:{launch.master_port}"
-
-
 def _networks(interface: str | None) -> dict[str, str]:
     if interface is None:
         return {}
@@ -150,3 +111,105 @@ def _script_environment(launch: NodeLaunch, dataset: str) -> dict[str, str]:
         "HEADRACE_RUN_FOLDER": str(run.path),
         **({"HEADRACE_STOP_AT": f"{launch.stop_at:.0f}"} if launch.stop_at else {}),
     }
+
+
+def launcher_command(
+    nodes: Sequence[NodeReady], role: Role, variables: Iterable[str]
+) -> tuple[str, ...]:
+    """The command that starts all ranks of all nodes, to be run on the first node.
+
+    Args:
+        nodes: All nodes, the first one first.
+        role: The site's role that trains; its `launcher` is one that starts all ranks.
+        variables: Names of the first node's environment variables; ranks on other nodes get
+            those of headrace and the module path.
+    """
+    command = _COMMANDS[str(role.launcher)](nodes, role, sorted(variables))
+    rank = python_module("headrace.training.mpi", str(nodes[0].launch.folder.path))
+    return (*command, *role.launcher_options, *rank)
+
+
+def _mpirun(nodes: Sequence[NodeReady], role: Role, variables: Sequence[str]) -> tuple[str, ...]:
+    # https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php
+    launch = nodes[0].launch
+    hosts = ",".join(f"{node.launch.host}:{launch.ranks_per_node}" for node in nodes)
+    passed = [name for name in variables if name == "PYTHONPATH" or name.startswith("HEADRACE")]
+    return (
+        "mpirun", "-np", str(launch.world_size), "--host", hosts, "--map-by", "slot",
+        "--bind-to", "none",
+        # inside a batch job too, the hosts named here count, and the lease's workers have all slots
+        "--mca", "ras", _NO_QUEUE, "--mca", "plm", _NO_QUEUE,
+        *(word for name in passed for word in ("-x", name)),
+    )  # fmt: skip
+
+
+def _srun(nodes: Sequence[NodeReady], role: Role, variables: Sequence[str]) -> tuple[str, ...]:
+    # https://slurm.schedmd.com/srun.html
+    del variables  # srun passes all of them on
+    launch = nodes[0].launch
+    return (
+        "srun",
+        "--overlap",  # the job step of the lease's workers has all of the nodes
+        f"--nodes={len(nodes)}",
+        f"--nodelist={','.join(node.slurm_name for node in nodes)}",
+        f"--ntasks={launch.world_size}",
+        f"--ntasks-per-node={launch.ranks_per_node}",
+        f"--cpus-per-task={role.threads_per_rank}",
+        "--distribution=block",
+        "--cpu-bind=none",
+        "--kill-on-bad-exit=1",
+        "--export=ALL",
+    )
+
+
+_COMMANDS: dict[str, Callable[[Sequence[NodeReady], Role, Sequence[str]], tuple[str, ...]]] = {
+    "mpirun": _mpirun,
+    "srun": _srun,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What a launcher tells a process about itself."""
+
+    rank: int
+    """Rank, from 0."""
+    world_size: int | None
+    """Number of ranks; None where the launcher does not tell."""
+    local_rank: int | None
+    """Rank among those of the same node, from 0; None where the launcher does not tell."""
+
+
+_VARIABLES = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+)
+"""Rank, world size and local rank. Slurm's come last: mpirun inside a Slurm job leaves them as they
+were. Sources: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html,
+https://slurm.schedmd.com/srun.html, PMI_* and MPI_LOCALRANKID of Hydra (MPICH, Intel MPI)."""
+
+
+def placement(environment: Mapping[str, str]) -> Placement:
+    """The place of the process with that environment.
+
+    Raises:
+        StepError: No launcher has left its variables there.
+    """
+    for rank, world_size, local_rank in _VARIABLES:
+        if rank in environment:
+            return Placement(
+                rank=int(environment[rank]),
+                world_size=_number(environment.get(world_size)),
+                local_rank=_number(environment.get(local_rank)),
+            )
+    names = ", ".join(names[0] for names in _VARIABLES)
+    raise StepError(
+        f"The launcher of this rank has set none of {names}",
+        "Set the role's `launcher` to one that does, or leave it out.",
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text else None

@@ -1,15 +1,21 @@
 """How ranks find each other: on one node in a private file, across nodes at a port of rank 0.
 
 PyTorch's own rendezvous listens on all interfaces, and asks nobody who they are.
+
+`python -m headrace.training.meeting ADDRESS:PORT RANK WORLD_SIZE GPUS` tries it out before any
+training: a small all-reduce between nodes, one process each.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import socket
+import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+import psutil
+import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from torch.distributed import (  # type: ignore[attr-defined]
@@ -19,9 +25,10 @@ from torch.distributed import (  # type: ignore[attr-defined]
     TCPStore,
 )
 
-if TYPE_CHECKING:
-    from headrace.training.records import RankSpec
+from headrace.training.launch import interface_of
+from headrace.training.records import RankSpec
 
+_TRIAL_TIMEOUT = timedelta(seconds=60)
 _TIMEOUT = timedelta(minutes=30)
 """Lightning's own; `train.hang_timeout` ends what hangs."""
 
@@ -41,9 +48,9 @@ def meet(strategy: Strategy, spec: RankSpec) -> None:
     on_gpu = device.type == "cuda"
     dist.init_process_group(
         getattr(strategy, "process_group_backend", None) or ("nccl" if on_gpu else "gloo"),
-        store=store_of(spec),
+        store=_store(spec),
         rank=spec.rank,
-        world_size=spec.world_size,
+        world_size=spec.launch.world_size,
         timeout=_TIMEOUT,
         device_id=device if on_gpu else None,
     )
@@ -51,18 +58,13 @@ def meet(strategy: Strategy, spec: RankSpec) -> None:
         atexit.register(dist.destroy_process_group)  # NCCL complains of a group that is left
 
 
-def store_of(spec: RankSpec) -> Store:
-    """Where the ranks of a launch tell each other their addresses."""
-    if spec.num_nodes == 1:
-        return FileStore(spec.meeting, spec.world_size)
-    store = tcp_store(address_of(spec.meeting), spec.rank, spec.world_size, _TIMEOUT)
-    return PrefixStore(spec.secret, store)
-
-
-def address_of(meeting: str) -> tuple[str, int]:
-    """IP address and port, of both joined by a colon."""
-    host, _, port = meeting.rpartition(":")
-    return host, int(port)
+def _store(spec: RankSpec) -> Store:
+    launch = spec.launch
+    if launch.num_nodes == 1:
+        return FileStore(str(launch.folder.meeting), launch.world_size)
+    address = (launch.master_address, launch.master_port)
+    store = tcp_store(address, spec.rank, launch.world_size, _TIMEOUT)
+    return PrefixStore(launch.secret, store)
 
 
 def tcp_store(address: tuple[str, int], rank: int, world_size: int, timeout: timedelta) -> Store:
@@ -90,3 +92,64 @@ def tcp_store(address: tuple[str, int], rank: int, world_size: int, timeout: tim
         timeout=timeout,
         master_listen_fd=listener,
     )
+
+
+def all_reduce_problem(meeting: str, rank: int, world_size: int, num_gpus: int) -> str:
+    """What is wrong; empty when the sum over all ranks is right and the GPUs are seen.
+
+    Side effects: names the network interface to gloo, in the environment.
+
+    Args:
+        meeting: Address and port of rank 0.
+        rank: This process.
+        world_size: Processes, one a node.
+        num_gpus: Accelerators that PyTorch must see here, if it is built for any.
+
+    Raises:
+        RuntimeError: The ranks did not find each other in time.
+    """
+    interface = _interface_to(meeting)
+    if interface is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+    has_gpus = torch.version.cuda is not None or torch.version.hip is not None
+    if has_gpus and torch.cuda.device_count() < num_gpus:
+        return f"PyTorch sees {torch.cuda.device_count()} of {num_gpus} GPUs"
+    store = tcp_store(_address(meeting), rank, world_size, _TRIAL_TIMEOUT)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world_size, timeout=_TRIAL_TIMEOUT
+    )
+    try:
+        value = torch.tensor([rank + 1.0])
+        dist.all_reduce(value)
+    finally:
+        dist.destroy_process_group()
+    wanted = world_size * (world_size + 1) / 2
+    return "" if value.item() == wanted else f"the sum is {value.item():g}, not {wanted:g}"
+
+
+def _address(meeting: str) -> tuple[str, int]:
+    host, _, port = meeting.rpartition(":")
+    return host, int(port)
+
+
+def _interface_to(meeting: str) -> str | None:
+    """Network interface that leads to rank 0; the host's name may resolve to loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(_address(meeting))  # sends nothing
+        address = probe.getsockname()[0]
+    found = psutil.net_if_addrs().items()
+    return interface_of(address, {name: [each.address for each in at] for name, at in found})
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point."""
+    meeting, *numbers = arguments
+    rank, world_size, num_gpus = (int(number) for number in numbers)
+    told = all_reduce_problem(meeting, rank, world_size, num_gpus)
+    if told:
+        sys.stderr.write(f"{told}\n")
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

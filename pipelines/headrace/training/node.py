@@ -20,10 +20,10 @@ from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.training.data import data_on_node
 from headrace.training.data_watch import DataWatch
-from headrace.training.launch import interface_of, rank_children, rank_spec
-from headrace.training.mpi_launch import run_together
+from headrace.training.launch import interface_of, rank_children
+from headrace.training.mpi import run_together
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
-from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady, Streamed
+from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady, RankSpec, Streamed
 from headrace.training.watch import run_watched, tell_failure
 
 
@@ -32,9 +32,6 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
 
     Ranks are stopped within a second when the step was cancelled or has ended, when its driver
     has gone, or when ranks of another node failed.
-
-    Args:
-        launch: What to start.
 
     Returns:
         How the ranks ended; faults of ranks are told, not raised.
@@ -48,9 +45,8 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         _write_specs(launch, recipe, manifest, data.folder)
         node = NodeReady(launch=launch, dataset=str(data.folder), interface=_interface(launch.host))
         role = site.roles[recipe.train.role]
-        run_ranks = _run_own_ranks if role.launcher is None else _run_all_together
         with DataWatch(launch, data, manifest, enabled=recipe.stage.verify) as watch:
-            outcome = run_ranks(node, recipe, role, lambda: data.keep_on() and watch.keep_on())
+            outcome = _run_ranks(node, recipe, role, lambda: data.keep_on() and watch.keep_on())
             data.check()
             if outcome.failures:
                 tell_failure(launch, outcome)
@@ -65,19 +61,14 @@ def _streamed(launch: NodeLaunch) -> Iterator[Streamed]:
         yield read_record(launch.folder.streamed(rank), Streamed) or Streamed()
 
 
-def _run_own_ranks(
+def _run_ranks(
     node: NodeReady, recipe: Recipe, role: Role, keep_on: Callable[[], bool]
 ) -> NodeOutcome:
+    if role.launcher is not None:
+        return run_together(node, role, keep_on)
     children = rank_children(node.launch, recipe, role, node.dataset, node.interface)
     start = start_forked if recipe.train.script is None else start_program
     return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on, start)
-
-
-def _run_all_together(
-    node: NodeReady, recipe: Recipe, role: Role, keep_on: Callable[[], bool]
-) -> NodeOutcome:
-    del recipe
-    return run_together(node, role, keep_on)
 
 
 def _check(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
@@ -101,5 +92,5 @@ def _interface(host: str) -> str | None:
 def _write_specs(launch: NodeLaunch, recipe: Recipe, manifest: Manifest, staged: Path) -> None:
     fingerprint = training_fingerprint(recipe, manifest)
     for rank in launch.ranks:
-        spec = rank_spec(launch, rank, str(staged), fingerprint, recipe.stage.overlap)
+        spec = RankSpec(launch=launch, rank=rank, dataset=str(staged), fingerprint=fingerprint)
         write_record(launch.folder.spec(rank), spec)

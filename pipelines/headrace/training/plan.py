@@ -55,11 +55,6 @@ class TrainPlan:
 def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     """Plan the training of a recipe's model.
 
-    Args:
-        recipe: The resolved recipe.
-        role: The site's role that trains.
-        manifest: Manifest of the dataset.
-
     Raises:
         UserError: The global batch cannot be shared equally, there are too few samples, or
             `stage.splits` leaves out what training reads.
@@ -128,10 +123,6 @@ def _fixed_bytes(info: FieldInfo) -> int:
 
 def check_memory(plan: TrainPlan, available_bytes: int) -> None:
     """Make sure that a node can hold its ranks' batches.
-
-    Args:
-        plan: The training.
-        available_bytes: Memory that the node has left.
 
     Raises:
         MemoryExhaustedError: It cannot.

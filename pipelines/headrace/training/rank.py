@@ -34,31 +34,29 @@ from headrace.training.callbacks import (
     StepSeed,
     StopAtStep,
 )
-from headrace.training.checkpointing import StepCheckpoints
+from headrace.training.checkpointing import (
+    StepCheckpoints,
+    StopInTime,
+    TrainingPausedError,
+    weights_hash,
+)
+from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
-from headrace.training.launch_folder import LaunchFolder
 from headrace.training.meeting import meet
-from headrace.training.pausing import StopInTime, TrainingPausedError
-from headrace.training.rank_heartbeat import Beat
 from headrace.training.records import RankSpec, Streamed, TrainingOutcome
-from headrace.training.rounds import spared_steps
 from headrace.training.trainer import TrainerParts, build_loggers, build_trainer
-from headrace.training.weights import weights_hash
+from headrace.training.watch import Beat
 
 logger = logging.getLogger(__name__)
 
 
-class RankTraining:
-    """Training as one rank does it.
-
-    Args:
-        spec: Which rank of which launch.
-    """
+class _RankTraining:
+    """Training as one rank does it."""
 
     def __init__(self, spec: RankSpec) -> None:
-        self._spec = spec
-        self._run = RunFolder(Path(spec.run_folder))
-        self._launch = LaunchFolder(Path(spec.launch_folder))
+        self._spec, self._launch = spec, spec.launch
+        self._folder = spec.launch.folder
+        self._run = RunFolder(Path(spec.launch.run_folder))
         self._recipe, self._site = resolved(self._run)
         self._allowed = Allowed.of(self._recipe, self._site)
         self._traffic = Traffic()
@@ -69,15 +67,15 @@ class RankTraining:
         model = self._model()
         guard = LossGuard(self._recipe.trainer.stop_on_nan)
         saving = self._saving(guard)
-        progress = ProgressWriter(self._launch.progress, data.train_loader, self._spec.world_size)
+        progress = ProgressWriter(self._folder.progress, data.train_loader, self._launch.world_size)
         trainer = self._trainer(data, guard, saving, progress)
         meet(trainer.strategy, self._spec)
         try:
-            with refusing(self._spec.resume):
+            with refusing(self._launch.resume):
                 trainer.fit(
                     model,
                     datamodule=data,
-                    ckpt_path=self._spec.resume,
+                    ckpt_path=self._launch.resume,
                     weights_only=self._site.pickled_checkpoints == "refuse",
                 )
         finally:
@@ -92,29 +90,29 @@ class RankTraining:
                 spec=data,
                 seed=self._recipe.seed,
                 rank=self._spec.rank,
-                world_size=self._spec.world_size,
+                world_size=self._launch.world_size,
                 transforms=instantiate_all(data.transforms, self._allowed, "data.transforms"),
                 augment=instantiate_all(data.augment, self._allowed, "data.augment"),
                 reading=reading_of(data, self._allowed),
                 source=self._source(),
-                skipped=self._spec.skipped,
+                skipped=self._launch.skipped,
                 overlap=self._recipe.stage.overlap,
                 num_epochs=self._recipe.trainer.max_epochs,
             )
         )
 
     def _source(self) -> ShardSource:
-        source, options = self._spec.source, self._site.s3
-        if self._spec.arriving:
+        source, options = self._launch.dataset, self._site.s3
+        if self._recipe.stage.overlap:
             return ShardSource.arriving(source, options)
         room = shards_held(self._recipe.data)
-        return ShardSource.of_node(source, options, room, self._spec.group, self._traffic)
+        return ShardSource.of_node(source, options, room, self._launch.group, self._traffic)
 
     def _tell_streamed(self) -> None:
         brought = self._traffic.brought
         if brought != Brought():
             streamed = Streamed(source_bytes=brought.source_bytes, peer_bytes=brought.peer_bytes)
-            write_record(self._launch.streamed(self._spec.rank), streamed)
+            write_record(self._folder.streamed(self._spec.rank), streamed)
 
     def _model(self) -> LightningModule:
         target = self._recipe.model
@@ -130,7 +128,7 @@ class RankTraining:
             self._run.checkpoints,
             every_steps=trainer.checkpoint_every_steps,
             prune=self._prune,
-            token=self._spec.token,
+            token=self._launch.token,
             before=guard.check,
             plain=self._site.pickled_checkpoints == "refuse",
         )
@@ -146,18 +144,18 @@ class RankTraining:
         saving: StepCheckpoints,
         progress: ProgressWriter,
     ) -> Trainer:
-        spec, recipe = self._spec, self._recipe.trainer
-        beat = SignsOfLife(Beat(self._launch.beat(spec.rank)))
-        seed = StepSeed(self._recipe.seed, spec.rank)
+        launch, rank, recipe = self._launch, self._spec.rank, self._recipe.trainer
+        beat = SignsOfLife(Beat(self._folder.beat(rank)))
+        seed = StepSeed(self._recipe.seed, rank)
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
-        in_time = StopInTime(spec.stop_at, saving, self._launch.paused)
+        in_time = StopInTime(launch.stop_at, saving, self._folder.paused)
         last = (guard, StopAtStep(recipe.max_steps), in_time, progress, saving)
         parts = TrainerParts(
             callbacks=[beat, seed, *named, *last],
             loggers=build_loggers(recipe.loggers, self._allowed, self._run.tensorboard),
             root=self._run.path,
-            num_nodes=spec.num_nodes,
-            ranks_per_node=spec.world_size // spec.num_nodes,
+            num_nodes=launch.num_nodes,
+            ranks_per_node=launch.ranks_per_node,
             validate=data.has_validation,
         )
         return build_trainer(recipe, self._allowed, parts)
@@ -173,12 +171,12 @@ class RankTraining:
             checkpoint=str(saving.final),
             epochs=trainer.current_epoch,
             steps=trainer.global_step,
-            world_size=self._spec.world_size,
+            world_size=self._launch.world_size,
             data_wait=shared.pop("data_wait"),
             metrics=shared,
             weights_xxh3=weights_hash(weights),
         )
-        write_record(self._launch.trained, outcome)
+        write_record(self._folder.trained, outcome)
 
 
 def _mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
@@ -204,14 +202,12 @@ def main(arguments: list[str]) -> int:
     if spec is None:
         raise StepError(f"{arguments[0]} does not exist")
     try:
-        RankTraining(spec).run()
+        _RankTraining(spec).run()
     except TrainingPausedError as paused:
         logger.info("%s", paused)
         _leave(0)
     except (Exception, SystemExit) as error:
-        write_record(
-            LaunchFolder(Path(spec.launch_folder)).failure(spec.rank), describe(error, spec.rank)
-        )
+        write_record(spec.launch.folder.failure(spec.rank), describe(error, spec.rank))
         logger.exception("Rank %d failed", spec.rank)
         _leave(1)
     return 0

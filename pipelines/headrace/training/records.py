@@ -1,4 +1,4 @@
-"""Records that driver, nodes and ranks of a training share as JSON files or Dask results."""
+"""What driver, nodes and ranks of a training share: the files of a launch, and what is in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,67 @@ from pydantic import JsonValue
 
 from headrace.record import Figures, Record
 from headrace.storage.peer_group import PeerGroup
-from headrace.training.launch_folder import LaunchFolder
+
+
+class LaunchFolder:
+    """Files of one launch of all ranks: `parts/launch-<number>/` of the step.
+
+    Attributes:
+        stop: Its presence asks all nodes to stop their ranks.
+        progress: `TrainingProgress`, by rank 0.
+        paused: `Paused`, by rank 0.
+        trained: `TrainingOutcome`, by rank 0; it counts once the data it came from is known as
+            sound.
+        meeting: By which the ranks of a single node find each other.
+        round: The newest `Round` in which all nodes look at their data again, by the driver.
+        launched: Its presence says that the launcher of all ranks has ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stop = path / "stop"
+        self.progress = path / "progress.json"
+        self.paused = path / "paused.json"
+        self.trained = path / "trained.json"
+        self.meeting = path / "meeting"
+        self.round = path / "round.json"
+        self.launched = path / "launched"
+
+    def sound(self, node_index: int) -> Path:
+        """The newest `Round` that a node's data has passed."""
+        return self.path / f"sound-{node_index}.json"
+
+    def staged(self, node_index: int) -> Path:
+        """`NodeStaged`, by the node."""
+        return self.path / f"staged-{node_index}.json"
+
+    def ready(self, node_index: int) -> Path:
+        """`NodeReady`, by the node; for a launcher of all ranks."""
+        return self.path / f"node-{node_index}.json"
+
+    def spec(self, rank: int) -> Path:
+        """`RankSpec`, by the node."""
+        return self.path / f"rank-{rank}.json"
+
+    def streamed(self, rank: int) -> Path:
+        """`Streamed`, by the rank."""
+        return self.path / f"streamed-{rank}.json"
+
+    def failure(self, rank: int) -> Path:
+        """`RankFailure`, by the rank itself."""
+        return self.path / f"failure-{rank}.json"
+
+    def beat(self, rank: int) -> Path:
+        """Signs of life of a rank."""
+        return self.path / f"beat-{rank}"
+
+    def placed(self, rank: int) -> Path:
+        """Written by a rank's watcher when the launcher has started it."""
+        return self.path / f"placed-{rank}"
+
+    def outcome(self, rank: int) -> Path:
+        """`NodeOutcome` of a rank that a launcher has started, by its watcher."""
+        return self.path / f"outcome-{rank}.json"
 
 
 class NodeLaunch(Record):
@@ -66,6 +126,11 @@ class NodeLaunch(Record):
         """Files of this launch."""
         return LaunchFolder(Path(self.step_folder) / "parts" / f"launch-{self.number:03d}")
 
+    @property
+    def token(self) -> str:
+        """Unique to the launch; part of the names of temporary files."""
+        return f"{Path(self.step_folder).name}-{self.number}-{self.master_port}"
+
 
 class NodeReady(Record):
     """A node that has its data, and waits for the launcher of all ranks."""
@@ -116,38 +181,14 @@ class Streamed(Record):
 class RankSpec(Record):
     """Input of `python -m headrace.training.rank`."""
 
-    run_folder: str
-    """Folder of the run, with recipe and site."""
-    launch_folder: str
-    """Folder of the launch."""
-    token: str
-    """Unique to the launch; part of the names of temporary files."""
-    dataset: str
-    """Folder of the dataset on this node."""
-    source: str
-    """Folder or URL of the packed dataset, for shards that are not on this node."""
-    skipped: tuple[str, ...] = ()
-    """Files of damaged shards that are left out."""
-    arriving: bool = False
-    """Whether the folder on this node is still being filled from there."""
-    group: PeerGroup | None = None
-    """Nodes that hold shards which are not on this one; null: they come from the source."""
-    fingerprint: str
-    """Hash of recipe and dataset, kept with the outcome."""
+    launch: NodeLaunch
+    """The launch, as its node sees it."""
     rank: int
     """Rank, from 0."""
-    world_size: int
-    """Number of ranks."""
-    num_nodes: int
-    """Nodes that train."""
-    meeting: str
-    """Where the ranks meet: a file for those of one node, address and port of rank 0 for others."""
-    secret: str = ""
-    """Begins the names by which they meet at a port."""
-    resume: str | None
-    """Checkpoint to go on from; null starts anew."""
-    stop_at: float | None = None
-    """Training stops with a checkpoint before this time, seconds since the epoch; null: never."""
+    dataset: str
+    """Folder of the dataset on the node."""
+    fingerprint: str
+    """Hash of recipe and dataset, kept with the outcome."""
 
 
 class Paused(Record):
@@ -244,11 +285,6 @@ class TrainingOutcome(Figures):
     """Share of the last launch's time that ranks have waited for batches."""
 
     def outputs(self, restart_causes: Sequence[str]) -> dict[str, JsonValue]:
-        """Outputs of the train step.
-
-        Args:
-            restart_causes: Why all ranks were started again, each time.
-        """
+        """Outputs of the train step, with why all ranks were started again, each time."""
         values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"fingerprint"})
-        causes = list(restart_causes)
-        return {**values, "restarts": len(causes), "restart_causes": [*causes]}
+        return {**values, "restarts": len(restart_causes), "restart_causes": [*restart_causes]}

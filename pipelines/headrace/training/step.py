@@ -14,7 +14,7 @@ from headrace.storage.atomic import read_record, write_record
 from headrace.storage.manifest import Manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.training import checkpoints
-from headrace.training.gang import Gang, Nodes
+from headrace.training.gang import Gang
 from headrace.training.plan import (
     TrainPlan,
     plan_training,
@@ -34,8 +34,7 @@ def run(context: StepContext) -> dict[str, Any]:
         how often all ranks were restarted and why, `restarts` and `restart_causes`; with
         `stage.overlap` also what nodes staged meanwhile, `staged_meanwhile`; with `stage.partial`
         what nodes fetched from the source and from other nodes in the last launch, `streamed`; for
-        damaged shards that were left out
-        `skipped_shards` and `skipped_samples`.
+        damaged shards that were left out `skipped_shards` and `skipped_samples`.
 
     Raises:
         UserError: Recipe, model or script is at fault.
@@ -51,21 +50,8 @@ def run(context: StepContext) -> dict[str, Any]:
         return train(context, fleet, dataset, manifest)
 
 
-def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) -> dict[str, Any]:
-    """Train on the nodes of a lease.
-
-    Args:
-        context: The step.
-        fleet: The lease's nodes.
-        dataset: Folder or URL of the packed dataset.
-        manifest: Its manifest.
-
-    Returns:
-        Outputs of the step.
-
-    Raises:
-        HeadraceError: Training cannot go on, or ranks died too often.
-    """
+def train(context: StepContext, fleet: Fleet, dataset: str, manifest: Manifest) -> dict[str, Any]:
+    """Train on the nodes of a lease; returns and raises as `run`."""
     skipped = skipped_shards(context, dataset, manifest)
     follow, size = _follower(context, manifest.without(skipped.files))
     gang = Gang(context, fleet, size, dataset, follow, skipped.files)
@@ -83,12 +69,10 @@ def train(context: StepContext, fleet: Nodes, dataset: str, manifest: Manifest) 
             f"See rank-0.log in {context.folder.logs}.",
         )
     staged = [each.model_dump() for each in gang.staged]
-    meanwhile: dict[str, Any] = {"staged_meanwhile": staged} if staged else {}
-    if gang.streamed:
-        meanwhile["streamed"] = {
-            node: streamed.model_dump() for node, streamed in gang.streamed.items()
-        }
-    return outcome.outputs(causes) | meanwhile | _told(skipped)
+    streamed = {node: each.model_dump() for node, each in gang.streamed.items()}
+    meanwhile = {"staged_meanwhile": staged, "streamed": streamed}
+    told = {name: value for name, value in meanwhile.items() if value}
+    return outcome.outputs(causes) | told | _told(skipped)
 
 
 def _told(skipped: Skipped) -> dict[str, Any]:
@@ -122,12 +106,7 @@ class Follower:
         self._last = TrainingProgress(epoch=0, step=0)
 
     def __call__(self, progress: TrainingProgress | None) -> None:
-        """Take in a report; None while ranks start.
-
-        Raises:
-            StepCancelledError: Somebody asked the step to stop.
-            StepTimedOutError: The step ran past its time limit.
-        """
+        """Take a report, None while ranks start; raises as `StepContext.check`."""
         total = None if self._plan is None else self._plan.total_steps
         if progress is None:
             phase = f"starting {self._world_size} ranks"
@@ -135,19 +114,13 @@ class Follower:
             return
         if progress != self._last:
             self._last = progress
-            self._report(progress)
+            loss = {} if progress.loss is None else {"loss": progress.loss}
+            self._context.report(
+                samples_per_s=progress.samples_per_s, data_wait=progress.data_wait, **loss
+            )
         epochs = "" if self._plan is None else f"/{self._plan.epochs}"
         phase = f"epoch {progress.epoch + 1}{epochs}"
         self._context.progress(progress.step, total, "steps", phase)
-
-    def _report(self, progress: TrainingProgress) -> None:
-        figures = {
-            "samples_per_s": progress.samples_per_s,
-            "data_wait": progress.data_wait,
-        }
-        if progress.loss is not None:
-            figures["loss"] = progress.loss
-        self._context.report(**figures)
 
 
 def _follower(context: StepContext, manifest: Manifest) -> tuple[Follower, tuple[int, int]]:

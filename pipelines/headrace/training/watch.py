@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import signal
+import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +26,6 @@ from headrace.storage.atomic import read_record, write_text
 from headrace.storage.layout import StepFolder
 from headrace.training.failures import script_failure
 from headrace.training.launch import rank_name
-from headrace.training.rank_heartbeat import read_beat
 from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
 
 GRACE_S = 3.0
@@ -36,17 +37,42 @@ START_S = 300.0
 """Least time that ranks have for their imports and their rendezvous, before training starts."""
 
 _ENDED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_BEAT = struct.Struct("<Qd")
+
+
+class Beat:
+    """A rank's side: counts up.
+
+    Args:
+        path: File to map; node and rank share a machine.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(_BEAT.pack(0, time.monotonic()))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), _BEAT.size)
+        self._count = 0
+
+    def tick(self) -> None:
+        """Tell that the rank has got one thing further."""
+        self._count += 1
+        _BEAT.pack_into(self._memory, 0, self._count, time.monotonic())
+
+
+def read_beat(path: Path) -> tuple[int, float | None]:
+    """A node's side: beats so far, and when the last one was; `(0, None)` before the first.
+
+    That is in seconds of `time.monotonic`, which is one clock for all processes of a machine.
+    """
+    try:
+        count, at_s = _BEAT.unpack(path.read_bytes())
+    except (FileNotFoundError, struct.error):
+        return 0, None
+    return (count, at_s) if count else (0, None)
 
 
 class RankWatch:
-    """Eyes on the ranks of one node.
-
-    Args:
-        launch: What was started.
-        group: The ranks' processes.
-        children: How they were started.
-        hang_timeout_s: A rank without a sign of life for this time hangs.
-    """
+    """Watches the ranks of one node; one without a sign of life for `hang_timeout_s` hangs."""
 
     def __init__(
         self,
@@ -84,12 +110,7 @@ class RankWatch:
         return {rank: read_beat(self._launch.folder.beat(rank))[0] for rank in self._ranks}
 
     def failures(self, ends: Sequence[ChildEnd], *, out_of_memory: bool) -> tuple[RankFailure, ...]:
-        """Why ranks failed; empty when none did.
-
-        Args:
-            ends: How the processes ended.
-            out_of_memory: Whether the kernel killed a process for memory meanwhile.
-        """
+        """Why ranks failed, where the kernel has killed for memory or not; empty when none did."""
         if self._hung:
             return tuple(self._hung)
         by_name = {end.name: end for end in ends}
@@ -160,17 +181,14 @@ def run_watched(
     keep_on: Callable[[], bool] = lambda: True,
     start: Callable[[Child], Process] = start_program,
 ) -> NodeOutcome:
-    """Run ranks of a node to their end.
+    """Run ranks of a node, all or some, to their end; faults are told, not raised.
 
     Args:
         launch: What is started.
-        children: The ranks' processes, all of the node or some.
+        children: The ranks' processes.
         hang_timeout_s: A rank without a sign of life for this time hangs.
         keep_on: Called at each look; false stops the ranks.
         start: Starts a rank.
-
-    Returns:
-        How they ended; faults are told, not raised.
     """
     memory_kills = num_memory_kills()
     with ChildGroup(children, GRACE_S, start) as group:

@@ -16,7 +16,7 @@ from headrace.leases.fleet import Fleet
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext
 from headrace.storage.manifest_file import read_manifest
-from headrace.training.launch_folder import LaunchFolder
+from headrace.training.records import LaunchFolder
 from headrace.training.step import train
 from support.leases import opened
 from support.slurm_dev import DevSlurm

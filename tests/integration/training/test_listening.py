@@ -9,9 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.training import all_reduce
 from headrace.training.gang import free_port
-from headrace.training.meeting import tcp_store
+from headrace.training.meeting import all_reduce_problem, tcp_store
 from support.doors import doors
 from support.training import (
     CODE,
@@ -50,9 +49,8 @@ def test_ranks_listen_on_the_interface_of_the_lease_alone(tmp_path: Path, nodes:
 
 
 def rendezvous_port(parts: Path) -> int:
-    """Part of the token of the first launch."""
     spec = json.loads((parts / "launch-001" / "rank-0.json").read_text())
-    return int(spec["token"].rpartition("-")[2])
+    return int(spec["launch"]["master_port"])
 
 
 def test_a_store_listens_at_its_own_address_alone() -> None:
@@ -65,4 +63,4 @@ def test_a_store_listens_at_its_own_address_alone() -> None:
 
 def test_nodes_that_try_themselves_out_meet_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
-    assert all_reduce.problem(f"127.0.0.1:{free_port('127.0.0.1')}", 0, 1, 0) == ""
+    assert all_reduce_problem(f"127.0.0.1:{free_port('127.0.0.1')}", 0, 1, 0) == ""

@@ -10,8 +10,8 @@ import torch
 
 from headrace.storage.atomic import read_record, write_record
 from headrace.training import checkpoints
+from headrace.training.checkpointing import weights_hash
 from headrace.training.records import TrainingOutcome
-from headrace.training.weights import weights_hash
 
 
 def save(folder: Path, step: int) -> Path:

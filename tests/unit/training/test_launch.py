@@ -13,7 +13,6 @@ from headrace.training.gang import free_port
 from headrace.training.launch import (
     interface_of,
     rank_children,
-    rank_spec,
     torchrun_environment,
 )
 from headrace.training.records import NodeLaunch
@@ -83,10 +82,10 @@ def test_scripts_learn_where_data_and_checkpoints_lie():
     assert "GLOO_SOCKET_IFNAME" not in first.env
 
 
-def test_the_spec_of_a_rank():
-    spec = rank_spec(LAUNCH, 3, "/shm/d", "f")
-    assert (spec.rank, spec.world_size, spec.num_nodes) == (3, 4, 2)
-    assert spec.token == rank_spec(LAUNCH, 2, "/shm/d", "f").token
+def test_the_ranks_of_a_launch_share_a_token():
+    """Their temporary files are those of this launch alone."""
+    other = LAUNCH.model_copy(update={"number": 3})
+    assert LAUNCH.token == LAUNCH.model_copy(update={"node_index": 0}).token != other.token
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from pydantic import ValidationError
 
 from headrace.errors import StepError
 from headrace.recipe.site import Role
-from headrace.training.launcher import launcher_command
-from headrace.training.placement import Placement, placement
+from headrace.training.launch import Placement, launcher_command, placement
 from headrace.training.records import NodeLaunch, NodeReady
 
-_RANK = (sys.executable, "-u", "-m", "headrace.training.mpi_rank")
+_RANK = (sys.executable, "-u", "-m", "headrace.training.mpi")
 _FOLDER = "/leases/l1/steps/000003/parts/launch-002"
 
 

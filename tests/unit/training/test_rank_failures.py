@@ -27,8 +27,8 @@ from headrace.training.failures import (
     to_error,
     verdict,
 )
-from headrace.training.rank_heartbeat import Beat, read_beat
 from headrace.training.records import FailureKind, NodeOutcome, RankFailure
+from headrace.training.watch import Beat, read_beat
 
 
 def user_function(error: BaseException) -> None:

@@ -9,17 +9,17 @@ import pytest
 from headrace.errors import DataError, WorkerLostError
 from headrace.storage.atomic import read_record, write_record
 from headrace.storage.layout import RunFolder
-from headrace.training import checkpoints, rounds
+from headrace.training import checkpoints, data_watch
+from headrace.training.data_watch import DamagedData, Round, Rounds, mark_damaged, spared_steps
 from headrace.training.gang import Gang
-from headrace.training.launch_folder import LaunchFolder
-from headrace.training.rounds import DamagedData, Round, Rounds, mark_damaged, spared_steps
+from headrace.training.records import LaunchFolder
 from support.scripted_fleet import ScriptedFleet
 from support.training import make_context, make_recipe, make_site
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    monkeypatch.setattr(rounds, "_LOOK_S", 0.0)
+    monkeypatch.setattr(data_watch, "_LOOK_S", 0.0)
     made = RunFolder(tmp_path / "run")
     made.checkpoints.mkdir(parents=True)
     return made
@@ -70,8 +70,8 @@ def test_rounds_follow_one_another_with_rests(run, launch, monkeypatch):
     driver.look()
     driver.look()
     assert read_record(launch.round, Round) == Round(number=1, step=0)  # rests
-    monkeypatch.setattr(rounds, "LEAST_REST_S", 0.0)
-    monkeypatch.setattr(rounds, "_REST_PER_LOOK", 0)
+    monkeypatch.setattr(data_watch, "LEAST_REST_S", 0.0)
+    monkeypatch.setattr(data_watch, "_REST_PER_LOOK", 0)
     other = Rounds(run)
     other.begin(launch, 1, None)
     answer(launch, 0)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.steps.children import Child, ChildGroup
-from headrace.training.rank_heartbeat import Beat
 from headrace.training.records import NodeLaunch
-from headrace.training.watch import RankWatch
+from headrace.training.watch import Beat, RankWatch
 
 
 @pytest.fixture

@@ -1,0 +1,218 @@
+"""All ranks of all nodes started by one mpirun or srun on the first node.
+
+The launcher starts `python -m headrace.training.mpi LAUNCH` for each rank, which runs and watches
+that rank and tells by a file how it ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.errors import SiteError, StepCancelledError, StepError
+from headrace.processes import die_with_parent
+from headrace.recipe.site import Role
+from headrace.steps.children import Child, ChildGroup, log_size, tail
+from headrace.steps.context import resolved
+from headrace.storage.atomic import read_record, write_record, write_text
+from headrace.storage.layout import RunFolder, StepFolder
+from headrace.training.launch import Placement, launcher_command, placement, rank_children
+from headrace.training.records import (
+    FailureKind,
+    LaunchFolder,
+    NodeLaunch,
+    NodeOutcome,
+    NodeReady,
+    RankFailure,
+)
+from headrace.training.watch import GRACE_S, START_S, is_over, run_watched, tell_failure
+
+_LOOK_S = 0.1
+_PATIENCE_S = 3 * GRACE_S
+"""Ranks that are to end have this time, before their launcher is ended."""
+
+_SLURM_NAME = "SLURMD_NODENAME"
+
+
+def run_together(node: NodeReady, role: Role, keep_on: Callable[[], bool]) -> NodeOutcome:
+    """Run the ranks of this node as part of one launch of all; see `run_node`.
+
+    The first node starts the launcher when all nodes have their data; the others wait for its end.
+
+    Args:
+        node: This node, with its data.
+        role: The site's role that trains.
+        keep_on: Called at each look; false stops all ranks.
+
+    Raises:
+        SiteError: The node has no such launcher.
+        StepCancelledError: The ranks were to end before they were started.
+    """
+    launch = node.launch
+    node = node.model_copy(update={"slurm_name": os.environ.get(_SLURM_NAME, "")})
+    write_record(launch.folder.ready(launch.node_index), node)
+    watch = _LauncherWatch(launch, keep_on)
+    if launch.node_index > 0:
+        while not launch.folder.launched.exists() and watch.keep_on():
+            time.sleep(_LOOK_S)
+        return _outcome(launch)
+    try:
+        return _outcome(launch, _launch(node, role, watch))
+    finally:
+        write_text(launch.folder.launched, "the launcher of all ranks has ended\n")
+
+
+class _LauncherWatch:
+    """Watches the launch as a whole, while each rank is watched where it runs."""
+
+    def __init__(self, launch: NodeLaunch, keep_on: Callable[[], bool]) -> None:
+        self._launch = launch
+        self._keep_on = keep_on
+        self._over_since: float | None = None
+
+    def is_over(self) -> bool:
+        """Whether the ranks are to end; asks them to."""
+        if is_over(self._launch):
+            return True
+        if self._keep_on():
+            return False
+        write_text(self._launch.folder.stop, f"{self._launch.node_name} cannot go on")
+        return True
+
+    def keep_on(self) -> bool:
+        """Whether to wait on: false when ranks that were to end have had the time to."""
+        now = time.monotonic()
+        if self._over_since is None and self.is_over():
+            self._over_since = now
+        return self._over_since is None or now - self._over_since < _PATIENCE_S
+
+
+def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
+    """What is to be told of a rank, after the launcher's end, that has not told how it ended."""
+    launch, name = node.launch, str(role.launcher)
+    if shutil.which(name) is None:
+        raise SiteError(
+            f"There is no program '{name}' on {launch.node_name}",
+            "Put it on PATH in the role's prologue, or leave out the role's `launcher`.",
+        )
+    command = launcher_command(_all_ready(launch, watch), role, os.environ)
+    child = Child(
+        name=name,
+        command=(sys.executable, "-m", "headrace.processes", "--", *command),
+        log=StepFolder(Path(launch.step_folder)).logs / f"{name}.log",
+        env=role.env,
+    )
+    log_start, deadline = log_size(child.log), time.monotonic() + START_S
+    with ChildGroup([child], GRACE_S) as group:
+        (end,) = group.supervise(
+            lambda: watch.keep_on() and (time.monotonic() < deadline or _all_placed(launch))
+        )
+    return RankFailure(
+        rank=0,
+        node=launch.node_name,
+        kind=FailureKind.CRASHED,
+        what=f"{name} ended with {end.cause} and left no word of this rank",
+        hint=f"See {child.log}:\n{tail(child.log, log_start)}",
+        at=end.at,
+    )
+
+
+def _all_ready(launch: NodeLaunch, watch: _LauncherWatch) -> list[NodeReady]:
+    while True:
+        found = [read_record(launch.folder.ready(at), NodeReady) for at in range(launch.num_nodes)]
+        nodes = [node for node in found if node is not None]
+        if len(nodes) == launch.num_nodes:
+            return nodes
+        if watch.is_over():
+            raise StepCancelledError("The ranks were to end before they were started")
+        time.sleep(_LOOK_S)
+
+
+def _all_placed(launch: NodeLaunch) -> bool:
+    return all(launch.folder.placed(rank).exists() for rank in range(launch.world_size))
+
+
+def _outcome(launch: NodeLaunch, of_silent: RankFailure | None = None) -> NodeOutcome:
+    """How the ranks of this node ended; the first node answers for those that left no word."""
+    told = (read_record(launch.folder.outcome(rank), NodeOutcome) for rank in launch.ranks)
+    known = [outcome for outcome in told if outcome is not None]
+    failures = [failure for outcome in known for failure in outcome.failures]
+    was_over = any(outcome.stopped for outcome in known) or is_over(launch)
+    if of_silent is not None and not was_over:
+        silent = [r for r in range(launch.world_size) if not launch.folder.outcome(r).exists()]
+        failures += [of_silent.model_copy(update={"rank": rank}) for rank in silent[:1]]
+    return NodeOutcome(
+        node=launch.node_name,
+        stopped=was_over,
+        failures=tuple(failures),
+        beats={rank: count for outcome in known for rank, count in outcome.beats.items()},
+    )
+
+
+def _run_placed(folder: LaunchFolder, place: Placement) -> None:
+    """Run the rank of a place to its end, and write down how it ended.
+
+    Raises:
+        StepError: The launcher has placed this rank otherwise than headrace has asked it to.
+    """
+    node = _node_of(folder, place.rank)
+    launch = node.launch
+    _check(launch, place)
+    recipe, site = resolved(RunFolder(Path(launch.run_folder)))
+    role = site.roles[recipe.train.role]
+    children = rank_children(launch, recipe, role, node.dataset, node.interface)
+    child = children[place.rank - launch.ranks.start]
+    write_text(folder.placed(place.rank), f"{os.getpid()}\n")
+    outcome = run_watched(launch, [child], recipe.train.hang_timeout)
+    write_record(folder.outcome(place.rank), outcome)
+    if outcome.failures:
+        tell_failure(launch, outcome)  # last: it ends the watchers of the other ranks
+
+
+def _node_of(folder: LaunchFolder, rank: int) -> NodeReady:
+    first = read_record(folder.ready(0), NodeReady)
+    if first is None:
+        raise StepError(f"{folder.ready(0)} does not exist")
+    node = read_record(folder.ready(rank // first.launch.ranks_per_node), NodeReady)
+    if node is None:
+        raise StepError(f"Rank {rank} belongs to no node of this launch")
+    return node
+
+
+def _check(launch: NodeLaunch, place: Placement) -> None:
+    if place.world_size not in (None, launch.world_size):
+        raise StepError(
+            f"The launcher says that there are {place.world_size} ranks, not {launch.world_size}",
+            "Correct `launcher_options` of the role.",
+        )
+    local_rank = place.rank - launch.ranks.start
+    # nodes of a local gang are one host, where the local rank is the rank
+    if place.local_rank not in (None, local_rank, place.rank):
+        raise StepError(
+            f"The launcher has made rank {place.rank} the local rank {place.local_rank} of its "
+            f"node, not {local_rank}: the ranks of a node must follow one another",
+            "Correct `launcher_options` of the role.",
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point; 0 also when the rank failed, as that is told by files.
+
+    A launcher that sees a failure kills the watchers of all other ranks before they can tell how
+    those ended.
+    """
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    die_with_parent()
+    _run_placed(LaunchFolder(Path(arguments[0])), placement(os.environ))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
