@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.control.runs import Run
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StepError
 from headrace.leases.records import Ending, LeaseInfo, PoolRecord, Waiting
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
@@ -162,10 +162,10 @@ def test_a_run_with_a_damaged_file_is_shown_as_far_as_it_is_known(run: Run, name
 @pytest.mark.parametrize("name", ["run-recipe", "run-site", "run-request"])
 def test_what_needs_a_damaged_file_says_what_to_do(run: Run, name: str) -> None:
     files_of(run)[name].write_text("{")
-    error = looked("logs").exception
-    assert isinstance(error, HeadraceError)
-    assert str(files_of(run)[name]) in error.what
-    assert error.hint == "Start a new run."
+    with pytest.raises(StepError) as caught:
+        headrace("logs")
+    assert str(files_of(run)[name]) in caught.value.what
+    assert caught.value.hint == "Start a new run."
 
 
 def break_text(content: bytes) -> bytes:
