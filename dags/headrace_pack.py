@@ -13,8 +13,7 @@ starts it again.
 
 from airflow.sdk import DAG
 
-from headrace_airflow.choices import params
-from headrace_airflow.dag_defaults import TAGS, task_defaults
+from headrace_airflow.dag_parts import TAGS, params, task_defaults
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
     PackOperator,

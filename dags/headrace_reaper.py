@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG
 
-from headrace_airflow.dag_defaults import TAGS
+from headrace_airflow.dag_parts import TAGS
 from headrace_airflow.run_operators import ReapOperator
 
 with DAG(

@@ -22,9 +22,7 @@ packed version of it starts this DAG.
 
 from airflow.sdk import DAG
 
-from headrace_airflow.assets import train_schedule
-from headrace_airflow.choices import params
-from headrace_airflow.dag_defaults import TAGS, task_defaults
+from headrace_airflow.dag_parts import TAGS, params, task_defaults, train_schedule
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
     PackOperator,

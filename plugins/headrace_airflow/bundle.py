@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from airflow.dag_processing.bundles.base import BaseDagBundle
 
-from headrace_airflow.dags_folder import dags_folder
+from headrace_airflow.service_settings import dags_folder
 
 
 class HeadraceDagBundle(BaseDagBundle):  # type: ignore[misc]
@@ -15,14 +14,10 @@ class HeadraceDagBundle(BaseDagBundle):  # type: ignore[misc]
 
     supports_versioning = False
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._folder = dags_folder()
-
     @property
     def path(self) -> Path:
         """Folder of the DAG files."""
-        return self._folder
+        return dags_folder()
 
     def get_current_version(self) -> None:
         """None: the files are those of the installed package."""

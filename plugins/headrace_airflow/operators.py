@@ -21,20 +21,23 @@ from headrace.errors import CapacityError, JobRefusedError, QueueFullError, Step
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
 from headrace_airflow.airflow_api import (
+    AirflowException,
+    AirflowFailException,
     AirflowSkipException,
     TaskDeferred,
 )
-from headrace_airflow.assets import DATASETS, publish
-from headrace_airflow.detached import without_airflow_environment
-from headrace_airflow.failures import (
+from headrace_airflow.dag_parts import DATASETS, publish
+from headrace_airflow.run_operators import (
+    DASHBOARD_KEY,
+    Context,
+    DaskDashboardLink,
+    RunOperator,
+    briefly,
     failure_of,
-    lease_failure_of,
     told_to_airflow,
     was_cancelled_for_another_try,
+    without_airflow_environment,
 )
-from headrace_airflow.links import DASHBOARD_KEY, DaskDashboardLink
-from headrace_airflow.patience import briefly
-from headrace_airflow.run_operators import Context, RunOperator
 from headrace_airflow.triggers import (
     MACHINES_KEY,
     STOPPED,
@@ -139,7 +142,8 @@ class AcquireLeaseOperator(_StepTask):
             if mistake := why_not_the_nodes(run, lease_id):
                 seen = replace(seen, why=mistake, is_refused=True)
             context["ti"].xcom_push(MACHINES_KEY, seen.why)
-            raise lease_failure_of(lease_id, seen)
+            error = AirflowFailException if seen.is_refused else AirflowException
+            raise error(f"Lease {lease_id} is {seen.state.value}: {seen.why}")
         with told_to_airflow():
             leases.note_ready(run, lease_id)
         context["ti"].xcom_push(DASHBOARD_KEY, seen.dashboard_url)

@@ -13,6 +13,6 @@ def get_provider_info() -> dict[str, Any]:
         "description": "From raw samples to evaluated models on Dask leases.",
         "versions": ["0.1.0"],
         "extra-links": [
-            "headrace_airflow.links.DaskDashboardLink",
+            "headrace_airflow.run_operators.DaskDashboardLink",
         ],
     }

@@ -1,24 +1,127 @@
-"""Operators around the steps: making the run, recording its end, ending what has no owner."""
+"""Operators around the steps: making the run, recording its end, ending what has no owner.
+
+What all tasks share is here, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink, BaseXCom
 
 from headrace.control.flow import steps_of
-from headrace.control.reaper import end_run, reap
+from headrace.control.leases import RELEASED
+from headrace.control.reaper import ABANDONED, end_run, reap
 from headrace.control.runs import Run, RunRequest, create_run, finish_run, open_run
+from headrace.errors import HeadraceError
 from headrace.states import StepState
-from headrace_airflow.airflow_api import AirflowFailException, task_states
-from headrace_airflow.choices import check_choice, check_overrides
-from headrace_airflow.failures import told_to_airflow
-from headrace_airflow.owners import DagRunAddress, owner_is_done, step_is_abandoned
+from headrace.steps.records import StepResult
+from headrace_airflow.airflow_api import (
+    AirflowException,
+    AirflowFailException,
+    DagRunAddress,
+    owner_is_done,
+    step_is_abandoned,
+    task_states,
+)
+from headrace_airflow.dag_parts import check_choice, check_overrides
+from headrace_airflow.triggers import STOPPED
 
 Context = Mapping[str, Any]
+Seen = TypeVar("Seen")
 
+DASHBOARD_KEY = "dashboard_url"
+"""XCom key of the Dask dashboard's address."""
+
+PATIENCE_S = 4.0
+"""Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
+
+_POLL_S = 0.2
+_PREFIXES = ("AIRFLOW", "_AIRFLOW", "HEADRACE_AIRFLOW")
 _PREPARED_RUN = "{{ ti.xcom_pull(task_ids='prepare') }}"
+
+
+@contextmanager
+def without_airflow_environment() -> Iterator[None]:
+    """Start leases without Airflow's environment variables.
+
+    A lease runs user code: it must not see Airflow's database address and secrets, nor carry the
+    mark by which `headrace down` finds the processes of Airflow.
+    """
+    hidden = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith(_PREFIXES)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def briefly(
+    look: Callable[[], Seen], is_over: Callable[[Seen], bool], patience_s: float = PATIENCE_S
+) -> Seen:
+    """Look again and again until something is over, for a few seconds at most; the last look."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        seen = look()
+        if is_over(seen) or time.monotonic() >= deadline:
+            return seen
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def told_to_airflow() -> Iterator[None]:
+    """Turn errors of headrace into Airflow's: those that another try cannot heal fail at once."""
+    try:
+        yield
+    except HeadraceError as error:
+        if error.failure_class.is_retried:
+            raise AirflowException(str(error)) from error
+        raise AirflowFailException(str(error)) from None
+
+
+def failure_of(step: str, result: StepResult, *, is_hopeless: bool = False) -> Exception:
+    """The exception that tells Airflow how a step ended, and whether to try again.
+
+    Args:
+        step: Name of the step.
+        result: How it ended, other than well.
+        is_hopeless: Whether another attempt would end like this one.
+    """
+    failure = result.failure
+    why = failure.message if failure else "no reason given"
+    where = f" ({failure.where})" if failure and failure.where else ""
+    is_retried = failure is None or failure.failure_class.is_retried
+    kind = AirflowException if is_retried and not is_hopeless else AirflowFailException
+    error: Exception = kind(f"Step {step} {result.state.value}: {why}{where}")
+    return error
+
+
+def was_cancelled_for_another_try(result: StepResult) -> bool:
+    """Whether Airflow's side ended the step, on behalf of an earlier try of its task.
+
+    A person who asks by `headrace cancel` means the step itself.
+    """
+    if result.state is not StepState.CANCELLED or result.failure is None:
+        return False
+    message = result.failure.message
+    return any(reason in message for reason in (STOPPED, ABANDONED, RELEASED))
+
+
+class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
+    """The Dask dashboard of the lease that the task uses.
+
+    The UI shows `http` addresses only beside a task: files are in the logs.
+    """
+
+    name = "Dask dashboard"
+
+    def get_link(self, operator: object, *, ti_key: Any) -> str:
+        """Address of the dashboard; empty until the lease is ready."""
+        value = BaseXCom.get_value(ti_key=ti_key, key=DASHBOARD_KEY)
+        return str(value) if value else ""
 
 
 class PrepareRunOperator(BaseOperator):  # type: ignore[misc]

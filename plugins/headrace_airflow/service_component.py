@@ -27,11 +27,7 @@ _LONGEST_WAIT_S = 30.0
 
 
 def wait_before_restart_s(num_short_lives: int) -> float:
-    """Seconds to wait before the next start: 0 at first, then longer each time, up to 30.
-
-    Args:
-        num_short_lives: Times in a row that the component ended soon after its start.
-    """
+    """Seconds to wait before the next start, after so many lives in a row that ended soon."""
     return 0.0 if num_short_lives <= 1 else min(_LONGEST_WAIT_S, 2.0 ** (num_short_lives - 2))
 
 
@@ -59,10 +55,9 @@ class Component:
         self._start_at = 0.0
         self._orphans: dict[str, float] = {}
 
-    @property
-    def pid(self) -> int | None:
-        """The component's process; None while it waits to be started."""
-        return None if self._process is None else self._process.pid
+    def listens(self, port: int) -> bool:
+        """Whether the component listens on a port."""
+        return self._process is not None and listens(self._process.pid, port)
 
     def look(self) -> None:
         """Start the component when it is due; end what an earlier generation has left."""
@@ -118,6 +113,17 @@ class Component:
     def _mark(self) -> str:
         home = self._environment["AIRFLOW_HOME"]
         return f"{self.name}/{self._generation} of {home}"
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether a process, or one that it has started, listens on a port."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+        connections = [one for member in family for one in member.net_connections("tcp")]
+    except psutil.NoSuchProcess:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections)
 
 
 def _with_mark(mark: str) -> list[psutil.Process]:

@@ -1,15 +1,24 @@
-"""How `headrace up` configures Airflow: a pure function of its folder and port."""
+"""How `headrace up` configures Airflow: its settings, its port, its DAG files."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cli.airflow_login import USER, passwords_file
+from headrace.cli.airflow_server import USER, passwords_file
+from headrace.errors import CapacityError, UserError
 
-_BUNDLES = [{"name": "headrace", "classpath": "headrace_airflow.bundle.HeadraceDagBundle"}]
+PREFERRED_PORT = 8080
+PARALLELISM = 8
+"""Tasks at once; they are short, and a waiting one takes no place."""
+
+_NUM_TRIED = 100
+_BUNDLE = "headrace_airflow.bundle.HeadraceDagBundle"
+_HERE = Path(__file__).parent
 
 _LOCK_TIMEOUT_S = 60
 """SQLite has one writer at a time; the others wait this long, not only 5 s, before they give up."""
@@ -18,7 +27,13 @@ _NOBODY_LISTENS = "1"
 """A port without a server: logs are read from disk, not from a server open to the network."""
 
 
-def airflow_settings(folder: Path, port: int, jwt_secret: Path, parallelism: int) -> dict[str, str]:
+def dags_folder() -> Path:
+    """Folder of the DAG files: inside the installed package, or `dags/` of a checkout."""
+    packaged = _HERE / "dags"
+    return packaged if packaged.is_dir() else _HERE.parent.parent / "dags"
+
+
+def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str]:
     """Environment variables that configure all components of Airflow.
 
     Args:
@@ -26,13 +41,12 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path, parallelism: int
         port: Port of the API server on 127.0.0.1.
         jwt_secret: File with what signs the tokens between the components; at least 64 bytes. The
             secret itself is in no environment: leases and their work inherit that of a task.
-        parallelism: Tasks that run at once; each runs for seconds only.
     """
     url = f"http://127.0.0.1:{port}"
     values = {
         "core": {
             "executor": "headrace_airflow.local_executor.LocalExecutor",
-            "parallelism": str(parallelism),
+            "parallelism": str(PARALLELISM),
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
             "simple_auth_manager_all_admins": "False",
@@ -47,7 +61,9 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path, parallelism: int
         "api": {"host": "127.0.0.1", "port": str(port), "base_url": url, "workers": "1"},
         "api_auth": {"jwt_secret_cmd": shlex.join(["cat", str(jwt_secret)])},
         "dag_processor": {
-            "dag_bundle_config_list": json.dumps([{**b, "kwargs": {}} for b in _BUNDLES]),
+            "dag_bundle_config_list": json.dumps(
+                [{"name": "headrace", "classpath": _BUNDLE, "kwargs": {}}]
+            ),
             "refresh_interval": "30",
             "min_file_process_interval": "15",
             "parsing_processes": "1",
@@ -96,3 +112,59 @@ def loopback_without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     hosts = [*(host for host in names.split(",") if host), "127.0.0.1", "localhost"]
     value = ",".join(dict.fromkeys(hosts))
     return {"NO_PROXY": value, "no_proxy": value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """A port that no other supervisor on this machine takes while this one lives.
+
+    The API server binds its port only after many seconds; until then a name in the abstract
+    namespace of Unix sockets, which the kernel frees with the process, stands for it.
+    """
+
+    port: int
+    holder: socket.socket
+
+
+def reserve_port(asked: int | None) -> Reservation:
+    """Reserve the port that was asked for, or, with None, the first free one from 8080 on.
+
+    Raises:
+        UserError: The port is taken.
+        CapacityError: A hundred ports are taken.
+    """
+    candidates = range(PREFERRED_PORT, PREFERRED_PORT + _NUM_TRIED) if asked is None else (asked,)
+    for port in candidates:
+        holder = _hold(port) if is_free(port) else None
+        if holder is not None:
+            return Reservation(port=port, holder=holder)
+    if asked is not None:
+        raise UserError(
+            f"Port {asked} of 127.0.0.1 is taken",
+            "Name another one, or none to have a free one chosen.",
+        )
+    raise CapacityError(
+        f"The ports {candidates[0]} to {candidates[-1]} of 127.0.0.1 are all taken",
+        "Name another one: headrace up --port 9090",
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _hold(port: int) -> socket.socket | None:
+    holder = socket.socket(socket.AF_UNIX)
+    try:
+        holder.bind(f"\0headrace-airflow-{port}")
+    except OSError:
+        holder.close()
+        return None
+    return holder

@@ -3,7 +3,7 @@
 `headrace up` starts it, detached. It prepares the database, starts the API server, the scheduler,
 the DAG processor and the triggerer, starts again whichever of them ends, and publishes `up.json`
 when all are healthy. SIGTERM or SIGINT ends it with everything it started; so does, by way of the
-guard and the kernel, its own sudden death.
+kernel and of a guard (`--guard`), its own sudden death.
 """
 
 from __future__ import annotations
@@ -16,29 +16,35 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from headrace.cli.airflow_api import AirflowApi
-from headrace.cli.airflow_login import read_login
 from headrace.cli.airflow_server import (
+    ASKED_BEFORE_S,
     AirflowError,
     Server,
     airflow_folder,
     log_file,
+    processes,
+    read_login,
     record_file,
 )
 from headrace.errors import HeadraceError
-from headrace.processes import ProcessIdentity, die_with_parent
+from headrace.processes import ProcessIdentity, die_with_parent, end_processes
 from headrace.storage.atomic import write_record, write_text
-from headrace_airflow import service_health
-from headrace_airflow.dags_folder import dags_folder
 from headrace_airflow.service_component import Component
-from headrace_airflow.service_ports import listens, reserve_port
-from headrace_airflow.service_settings import airflow_settings, loopback_without_proxy
+from headrace_airflow.service_settings import (
+    airflow_settings,
+    dags_folder,
+    loopback_without_proxy,
+    reserve_port,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -51,23 +57,17 @@ _COMPONENTS = {
 _POLL_S = 0.25
 _STOP_GRACE_S = 4.0
 _MAX_SHORT_LIVES = 3
-_PARALLELISM = 8
-"""Tasks at once; they are short, and a waiting one takes no place."""
+_REPORTING = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 
 class Supervisor:
-    """Keeps the components of one Airflow alive.
-
-    Args:
-        folder: Airflow's home.
-        port: Port of the API server.
-    """
+    """Keeps the components of one Airflow alive, by its home and the port of its API server."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._port = port
         self._url = f"http://127.0.0.1:{port}"
         self._folder = folder
-        self._settings = airflow_settings(folder, port, _jwt_secret(folder), _PARALLELISM)
+        self._settings = airflow_settings(folder, port, _jwt_secret(folder))
         self._environment = {
             **os.environ,
             **self._settings,
@@ -128,12 +128,14 @@ class Supervisor:
         return not missing
 
     def _missing(self) -> list[str]:
-        api_server = self._components[0].pid
-        if api_server is None or not listens(api_server, self._port):
+        if not self._components[0].listens(self._port):
             return ["api-server"]  # whoever answers there is not ours
-        wanted = frozenset(path.stem for path in dags_folder().glob("headrace_*.py"))
-        api = AirflowApi(self._url, read_login(self._folder))
-        return service_health.missing(api, wanted)
+        wanted = {path.stem for path in dags_folder().glob("headrace_*.py")}
+        try:
+            api = AirflowApi(self._url, read_login(self._folder))
+            return unhealthy_components(api.health()) or sorted(wanted - api.dag_ids())
+        except (HeadraceError, ValueError) as error:
+            return [f"api-server ({error})"]
 
     def _publish(self) -> None:
         server = Server(
@@ -172,6 +174,11 @@ class Supervisor:
         logger.info("ended%s", f"; to be killed: {', '.join(left)}" if left else "")
 
 
+def unhealthy_components(health: Mapping[str, Any]) -> list[str]:
+    """Components that do not report to be healthy, by the answer of Airflow's health endpoint."""
+    return [name for name in _REPORTING if (health.get(name) or {}).get("status") != "healthy"]
+
+
 def _ended(components: list[Component]) -> list[str]:
     deadline = time.monotonic() + _STOP_GRACE_S
     for component in components:
@@ -193,8 +200,18 @@ def _search_path(kind: str) -> str:
 
 
 def _start_guard() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "headrace_airflow.guard"]
+    """Start what ends Airflow when this process, the other end of its standard input, is gone."""
+    command = [sys.executable, "-m", "headrace_airflow.supervisor", "--guard"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _guard() -> int:
+    """Wait for the supervisor's end, then end every process that carries the service's mark."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    sys.stdin.buffer.read()  # nothing is ever written
+    end_processes(processes(), grace_s=ASKED_BEFORE_S)
+    return 0
 
 
 def main(arguments: list[str]) -> int:
@@ -202,7 +219,10 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     parser = argparse.ArgumentParser(prog="headrace_airflow.supervisor")
     parser.add_argument("--port", type=int, default=None)
+    parser.add_argument("--guard", action="store_true")
     asked = parser.parse_args(arguments)
+    if asked.guard:
+        return _guard()
     folder = airflow_folder()
     try:
         with FileLock(folder / "supervisor.lock", timeout=0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import RecipeError, SiteError
-from headrace_airflow.choices import check_choice, check_overrides
+from headrace_airflow.dag_parts import check_choice, check_overrides
 
 
 @pytest.mark.parametrize(

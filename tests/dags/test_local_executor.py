@@ -39,5 +39,5 @@ def test_a_task_that_may_still_wait_for_a_worker_is_left_alone():
 
 
 def test_headrace_up_uses_it(tmp_path):
-    name = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)["AIRFLOW__CORE__EXECUTOR"]
+    name = airflow_settings(tmp_path, 8081, tmp_path / "secret")["AIRFLOW__CORE__EXECUTOR"]
     assert name == f"{LocalExecutor.__module__}.{LocalExecutor.__qualname__}"

@@ -27,16 +27,21 @@ from headrace.ledger.ledger import open_ledger
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.records import Failure, StepResult, StepStatus
 from headrace.storage.atomic import read_record, write_record
-from headrace_airflow import operators, owners, run_operators
-from headrace_airflow.assets import DATASETS, dataset_asset
+from headrace_airflow import airflow_api as owners
+from headrace_airflow import operators, run_operators
+from headrace_airflow.dag_parts import DATASETS, dataset_asset
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
     PackOperator,
     ReleaseLeaseOperator,
     StepOperator,
 )
-from headrace_airflow.patience import briefly
-from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator, ReapOperator
+from headrace_airflow.run_operators import (
+    FinishRunOperator,
+    PrepareRunOperator,
+    ReapOperator,
+    briefly,
+)
 from headrace_airflow.triggers import STOPPED, LeaseTrigger, RoomTrigger, StepTrigger
 from support.runs import attempt_row_of, lease_on_disk
 

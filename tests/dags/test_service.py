@@ -11,20 +11,24 @@ import socket
 import pytest
 from airflow.configuration import conf
 
-from headrace.cli.airflow_login import make_login
+from headrace.cli.airflow_server import make_login
 from headrace.errors import UserError
 from headrace_airflow.bundle import HeadraceDagBundle
-from headrace_airflow.one_writer import OneWriter
-from headrace_airflow.patience import briefly
-from headrace_airflow.service_component import wait_before_restart_s
-from headrace_airflow.service_health import unhealthy_components
-from headrace_airflow.service_ports import is_free, listens, reserve_port
-from headrace_airflow.service_settings import airflow_settings, loopback_without_proxy
+from headrace_airflow.plugin import OneWriter
+from headrace_airflow.run_operators import briefly
+from headrace_airflow.service_component import listens, wait_before_restart_s
+from headrace_airflow.service_settings import (
+    airflow_settings,
+    is_free,
+    loopback_without_proxy,
+    reserve_port,
+)
+from headrace_airflow.supervisor import unhealthy_components
 
 
 def test_the_settings_are_airflows_own(tmp_path):
     """Each option exists in this Airflow: a misspelt one would be ignored in silence."""
-    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     assert settings.pop("AIRFLOW_HOME") == str(tmp_path)
     for name in settings:
         _, section, option = name.split("__")
@@ -38,7 +42,7 @@ def test_the_settings_are_airflows_own(tmp_path):
 
 
 def test_everybody_has_to_log_in(tmp_path):
-    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "False"
     assert settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin"
     file = settings["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"]
@@ -47,13 +51,13 @@ def test_everybody_has_to_log_in(tmp_path):
 
 def test_the_command_for_the_secret_is_a_word_for_each_part(tmp_path):
     folder = tmp_path / "with a space"
-    settings = airflow_settings(folder, 8081, folder / "secret", 8)
+    settings = airflow_settings(folder, 8081, folder / "secret")
     command = shlex.split(settings["AIRFLOW__API_AUTH__JWT_SECRET_CMD"])
     assert command == ["cat", str(folder / "secret")]
 
 
 def test_the_settings_keep_everything_on_this_machine(tmp_path):
-    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     assert settings["AIRFLOW__API__HOST"] == "127.0.0.1"
     assert settings["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:8081"
     assert settings["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8081/execution/"
@@ -61,7 +65,7 @@ def test_the_settings_keep_everything_on_this_machine(tmp_path):
 
 
 def test_the_bundle_named_in_the_settings_holds_the_dags(tmp_path):
-    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret", 8)
+    settings = airflow_settings(tmp_path, 8081, tmp_path / "secret")
     (bundle,) = json.loads(settings["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
     assert bundle["classpath"] == f"{HeadraceDagBundle.__module__}.{HeadraceDagBundle.__name__}"
     folder = HeadraceDagBundle(name=bundle["name"], **bundle["kwargs"]).path

@@ -19,8 +19,14 @@ from headrace.steps.records import DriverExit, Progress, StepResult, StepSpec, S
 from headrace.storage.atomic import write_record
 from headrace.storage.layout import LeaseFolder
 from headrace_airflow import triggers
-from headrace_airflow.progress_line import ProgressLines, describe
-from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger, WaitingTask
+from headrace_airflow.triggers import (
+    LeaseTrigger,
+    ProgressLines,
+    RoomTrigger,
+    StepTrigger,
+    WaitingTask,
+    describe,
+)
 from support.written_files import recording
 
 TASK = asdict(

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli import airflow_server
-from headrace.cli.airflow_login import words_for
+from headrace.cli.airflow_server import words_for
 from headrace.cli.console import open_console
 from headrace.errors import UserError
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from headrace.cli.airflow_login import Login
+from headrace.cli.airflow_server import Login
 from headrace.errors import HeadraceError, StepError, UnknownNameError
 
 _TIMEOUT_S = 30.0

@@ -14,8 +14,7 @@ from rich.console import Console
 
 from headrace.cli import airflow_server
 from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
-from headrace.cli.airflow_login import Login, words_for
-from headrace.cli.airflow_server import Server, down, running, up
+from headrace.cli.airflow_server import Login, Server, down, running, up, words_for
 from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.states import StepState
-from headrace_airflow.assets import dataset_asset
+from headrace_airflow.dag_parts import dataset_asset
 from support.airflow_service import ARRIVALS, DAG_ID, PACK_DAG_ID, SITE, AirflowService
 from support.waiting import wait_until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
-from headrace.cli.airflow_login import Login
+from headrace.cli.airflow_server import Login
 from headrace.errors import StepError, UnknownNameError
 
 LOGIN = Login(user="ada", password="secret", file=Path("passwords.json"))
