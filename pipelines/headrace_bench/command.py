@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from headrace.cli.console import open_console
-from headrace.cli.ending import tidy_end
-from headrace.cli.progress import telling
+from headrace.cli.console import open_console, tidy_end
+from headrace.cli.watching import telling
 from headrace.errors import UserError
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.console import open_console
-from headrace.cli.ending import tidy_end
-from headrace.cli.progress import telling
+from headrace.cli.console import open_console, tidy_end
+from headrace.cli.watching import telling
 
 if TYPE_CHECKING:
     from headrace_chaos.campaign import Campaign

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from headrace.cli import leases
 from headrace.errors import SiteError, UnknownNameError
 from headrace.leases import client
 from headrace.leases.guard import marked
@@ -21,6 +18,7 @@ from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.storage.atomic import read_record
 from headrace.storage.layout import LeaseFolder
+from support import command_line
 from support.leases import opened, submit_probe
 from support.waiting import wait_until
 
@@ -30,17 +28,9 @@ Headrace = Callable[..., str]
 @pytest.fixture
 def headrace(headrace_home: Path) -> Headrace:
     """Runs a command and gives its output; errors come as they are raised."""
-    app = typer.Typer()
-    leases.register(app)
-
-    @app.callback()
-    def root() -> None:
-        """Makes `lease` a group below the program, as in the real application."""
 
     def run(*arguments: str) -> str:
-        result = CliRunner(env={"COLUMNS": "250"}).invoke(
-            app, ["lease", *arguments], catch_exceptions=False
-        )
+        result = command_line.headrace("lease", *arguments, columns=250)
         assert result.exit_code == 0, result.output
         return result.output
 

@@ -8,25 +8,15 @@ from importlib.metadata import entry_points
 import typer
 
 from headrace import __version__
-from headrace.cli import (
-    airflow,
-    cache,
-    datasets,
-    demo,
-    leases,
-    ledger,
-    plan,
-    runs,
-    schema,
-    site,
-)
-from headrace.cli.console import open_console
-from headrace.cli.pipes import outlive_readers
+from headrace.cli import airflow, cache, datasets, demo, leases, ledger, runs, site
+from headrace.cli.console import open_console, outlive_readers
 from headrace.errors import HeadraceError
 from headrace.processes import tell_children
 
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
+
+_OF_RUNS = (runs.run, runs.resume, runs.status, runs.logs, runs.runs, runs.cancel, runs.plan)
 
 _EXIT_ERROR = 1
 _EXIT_USAGE = 2
@@ -53,12 +43,19 @@ def build() -> typer.Typer:
             typer.echo(__version__)
             raise typer.Exit
 
-    for module in (runs, plan, demo, airflow, leases, site, datasets, cache):
-        module.register(app)
+    for function in (*_OF_RUNS, demo.demo):
+        app.command()(function)
+    airflow.register(app)
+    app.add_typer(leases.app, name="lease")
+    app.add_typer(site.app, name="site")
+    app.command()(datasets.inspect)
+    app.command()(datasets.verify)
+    app.add_typer(datasets.examples, name="example")
+    app.add_typer(cache.app, name="cache")
     for command in sorted(entry_points(group=COMMANDS)):
         command.load()(app)
-    for module in (ledger, schema):
-        module.register(app)
+    app.add_typer(ledger.app, name="ledger")
+    app.command()(site.schema)
     return app
 
 

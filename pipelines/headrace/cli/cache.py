@@ -14,8 +14,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import open_console
-from headrace.cli.view import duration
+from headrace.cli.console import JsonOption, SiteOption, duration, open_console
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Tier
@@ -24,27 +23,18 @@ from headrace.storage.cache import CachedCopy
 from headrace.storage.staged_folder import StagedFolder
 from headrace.storage.tiers import TierRoom, folder_of, measure
 
-_HELP = "Staged datasets on this machine's tiers."
+app = typer.Typer(help="Staged datasets on this machine's tiers.", no_args_is_help=True)
+
 _EXIT_DAMAGED = 1
 _EXIT_IN_USE = 1
 
-SiteOption = Annotated[str, typer.Option(help="Name of a site, or a YAML file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 NamesArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[COPY]...", help="Fingerprints, their beginnings, or dataset names."),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `headrace cache …` to the command line."""
-    group = typer.Typer(help=_HELP, no_args_is_help=True)
-    group.command("list")(list_copies)
-    group.command()(evict)
-    group.command()(verify)
-    app.add_typer(group, name="cache")
-
-
+@app.command("list")
 def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> None:
     """List staged datasets, tier by tier, the least recently used first.
 
@@ -70,6 +60,7 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
         _print_room(room, console)
 
 
+@app.command()
 def evict(
     names: NamesArgument = None,
     every: Annotated[bool, typer.Option("--all", help="All that nobody uses.")] = False,
@@ -111,6 +102,7 @@ def evict(
         raise typer.Exit(_EXIT_IN_USE)
 
 
+@app.command()
 def verify(
     names: NamesArgument = None, site: SiteOption = "laptop", as_json: JsonOption = False
 ) -> None:

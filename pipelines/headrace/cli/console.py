@@ -1,8 +1,21 @@
-"""The console that commands print to."""
+"""What all commands share: the console, options, figures for people, and how they end."""
 
 from __future__ import annotations
 
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
 from rich.console import Console
+from rich.table import Column
+
+SiteOption = Annotated[str, typer.Option(help="Name of a site, or a YAML file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 _PIPE_WIDTH = 200
 
@@ -20,3 +33,83 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
+
+
+def duration(seconds: float | None) -> str:
+    """A duration for people: `4.2 s`, `3:05`, `1:02:03`; empty when not known."""
+    if seconds is None:
+        return ""
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def keep_whole(column: Column, words: Iterable[str]) -> None:
+    """Never cut or break what a column holds, however narrow the terminal: it is to be copied."""
+    column.no_wrap = True
+    column.min_width = max((len(word) for word in words), default=0)
+
+
+def amount(value: float | None) -> str:
+    """A count for people: `950`, `1.8k`, `12M`; empty when not known."""
+    if value is None:
+        return ""
+    shown = float(f"{value:.3g}")
+    for limit, scale, sign in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(shown) >= limit:
+            return f"{shown / scale:g}{sign}"
+    return f"{shown:g}" if abs(shown) < 1000 else f"{value:.0f}"
+
+
+@contextmanager
+def tidy_end() -> Iterator[None]:
+    """Let SIGTERM interrupt as Ctrl-C does, so that what was written or started is removed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Outlet(io.FileIO):
+    """A file descriptor that drops what nobody reads any more."""
+
+    is_gone = False
+    """Whether its reader has left."""
+
+    def write(self, data: object) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except BrokenPipeError:
+            self.is_gone = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return super().write(data)  # type: ignore[arg-type]
+
+
+def outlive_readers() -> None:
+    """Let standard output and standard error bear that their readers leave."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.flush()
+            setattr(sys, name, _reopened(stream))
+
+
+def output_is_gone() -> bool:
+    """Whether the reader of standard output has left, as far as writing has shown."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return isinstance(raw, _Outlet) and raw.is_gone
+
+
+def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import open_console
+from headrace.cli.console import JsonOption, open_console
 from headrace.errors import UnknownNameError
 from headrace.recipe.load import load_site
 from headrace.recipe.site import StoreOptions
@@ -32,25 +32,16 @@ _UNSEALED = (
     "classes and provenance are not computed anew: they may have been changed"
 )
 
-SiteOption = Annotated[
+examples = typer.Typer(help="Write example data to try headrace with.", no_args_is_help=True)
+
+S3SiteOption = Annotated[
     str | None, typer.Option(help="Site, by name or YAML file, that says how S3 is reached.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands about datasets."""
-    app.command()(inspect)
-    app.command()(verify)
-    example = typer.Typer(help="Write example data to try headrace with.", no_args_is_help=True)
-    example.callback()(_examples)
-    example.command()(digits)
-    app.add_typer(example, name="example")
 
 
 def inspect(
     path: Annotated[str, typer.Argument(help="Folder or URL of a dataset, or one shard file.")],
-    site: SiteOption = None,
+    site: S3SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a dataset or a shard holds.
@@ -77,7 +68,7 @@ def inspect(
 
 def verify(
     path: Annotated[str, typer.Argument(help="Folder or URL of a dataset, or a staged copy.")],
-    site: SiteOption = None,
+    site: S3SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a dataset: its manifest; size, checksum, structure, sample ids of every shard.
@@ -116,6 +107,7 @@ def verify(
         raise typer.Exit(_EXIT_DAMAGED)
 
 
+@examples.command()
 def digits(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create or complete.")],
 ) -> None:
@@ -133,6 +125,7 @@ def digits(
     typer.echo(f"{num_files:,} images in {folder}")
 
 
+@examples.callback()
 def _examples() -> None:
     """Write example data to try headrace with."""
 

@@ -35,11 +35,6 @@ _STALL_S = 180.0
 _LAST_STATES = ("success", "failed")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(demo)
-
-
 def demo(
     once: Annotated[
         bool,

@@ -5,36 +5,43 @@ from __future__ import annotations
 import code
 import importlib
 import json
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.console import open_console
-from headrace.cli.lease_view import details, summary
+from headrace.cli.console import JsonOption, SiteOption, duration, keep_whole, open_console
 from headrace.control.adopt import adopt as adopt_leases
 from headrace.control.reaper import reap as reap_ledger
 from headrace.leases import client, overview
+from headrace.leases.overview import LeaseView
 from headrace.leases.overview import reap as reap_site
+from headrace.leases.records import EndedJob, LeaseInfo, LeaseSpec, NodeJob
 from headrace.recipe.load import load_site
-from headrace.storage.layout import LeaseFolder, SiteFolder
+from headrace.recipe.site import Role
+from headrace.states import LeaseState
+from headrace.steps import mailbox
+from headrace.steps.records import StepSpec
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
 
-_HELP = "Leases: the machines that runs hold."
+app = typer.Typer(help="Leases: the machines that runs hold.", no_args_is_help=True)
 
-SiteOption = Annotated[str, typer.Option(help="Name of a site, or a YAML file.")]
 LeaseArgument = Annotated[str, typer.Argument(help="Id of the lease, from `headrace lease list`.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+_STYLES = {
+    LeaseState.READY: "green",
+    LeaseState.STARTING: "yellow",
+    LeaseState.CLOSED: "dim",
+}
 
 
-def register(app: typer.Typer) -> None:
-    """Add `headrace lease …` to the command line."""
-    lease = typer.Typer(help=_HELP, no_args_is_help=True)
-    lease.command("list")(list_leases)
-    for command in (show, close, reap, adopt, shell):
-        lease.command()(command)
-    app.add_typer(lease, name="lease")
-
-
+@app.command("list")
 def list_leases(
     ended: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
     site: SiteOption = "laptop",
@@ -51,11 +58,12 @@ def list_leases(
     if as_json:
         typer.echo(json.dumps([view.model_dump(mode="json") for view in views], indent=1))
     elif views:
-        open_console().print(summary(views))
+        open_console().print(_summary(views))
     else:
         typer.echo("No leases." if ended else "No open leases; --all lists those that have ended.")
 
 
+@app.command()
 def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOption = False) -> None:
     """Show one lease: machines, limits, steps, how it ended.
 
@@ -71,9 +79,10 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
         }
         typer.echo(json.dumps(content, indent=1))
         return
-    open_console().print(details(view, spec, info, overview.steps_of(folder)))
+    open_console().print(_details(view, spec, info, overview.steps_of(folder)))
 
 
+@app.command()
 def close(
     lease_id: LeaseArgument,
     site: SiteOption = "laptop",
@@ -90,6 +99,7 @@ def close(
     typer.echo(f"{lease_id} is {state.value}: {client.why_ended(folder)}")
 
 
+@app.command()
 def reap(site: SiteOption = "laptop") -> None:
     """End leases that are lost or whose owner has gone, and processes they left.
 
@@ -110,6 +120,7 @@ def reap(site: SiteOption = "laptop") -> None:
         typer.echo("Nothing to reap.")
 
 
+@app.command()
 def adopt(site: SiteOption = "laptop") -> None:
     """Enter open leases that the ledger does not know: it, or Airflow's database, was lost.
 
@@ -125,6 +136,7 @@ def adopt(site: SiteOption = "laptop") -> None:
         typer.echo("Nothing to adopt: the ledger knows all open leases.")
 
 
+@app.command()
 def shell(
     lease_id: LeaseArgument,
     site: SiteOption = "laptop",
@@ -154,3 +166,123 @@ def _site_folder(site: str) -> SiteFolder:
 
 def _lease_folder(site: str, lease_id: str) -> LeaseFolder:
     return overview.find(_site_folder(site), lease_id)
+
+
+def _summary(views: Sequence[LeaseView]) -> RenderableType:
+    table = Table(
+        "lease", "state", "nodes", "age", "idle", "dashboard or reason", box=None, pad_edge=False
+    )
+    keep_whole(table.columns[0], [view.lease_id for view in views])
+    for view in views:
+        busy = f"{view.num_running} running" if view.num_running else ""
+        table.add_row(
+            view.lease_id,
+            _state(view),
+            f"{view.nodes} ({view.kind})",
+            duration(view.age_s),
+            duration(view.idle_s) if view.idle_s is not None else busy,
+            view.dashboard_url or _first_line(view.waits_for or view.why_ended),
+        )
+    return table
+
+
+def _details(
+    view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None, steps: Sequence[StepFolder]
+) -> RenderableType:
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(view, spec, info):
+        facts.add_row(Text(name, style="bold"), value)
+    parts: list[RenderableType] = [facts]
+    if view.jobs:
+        parts.append(_jobs(view.jobs))
+    if view.ended:
+        parts.append(_ended(view.ended))
+    parts.append(_steps(steps) if steps else Text("no steps yet", style="dim"))
+    return Group(*parts)
+
+
+def _facts(
+    view: LeaseView, spec: LeaseSpec, info: LeaseInfo | None
+) -> Iterator[tuple[str, RenderableType]]:
+    role = spec.role
+    yield "lease", view.lease_id
+    yield "state", _state(view)
+    if view.why_ended:
+        yield "ended", Text(view.why_ended)
+    if view.waits_for:
+        yield "waits", Text(view.waits_for)
+    yield from _node_facts(view, role)
+    yield "run", view.run_id or "none"
+    yield "machines", f"{view.role}: {view.kind} of {view.nodes} on backend {role.backend}"
+    yield "age", f"{duration(view.age_s)} of at most {duration(role.lifetime_s)}"
+    if spec.walltime is not None:
+        chosen = duration(spec.walltime.seconds)
+        yield "time limit", Text(f"{chosen}, chosen: {spec.walltime.why}")
+    yield "idle stop", f"after {duration(role.idle_stop)} without a step"
+    if view.idle_s is not None:
+        yield "idle", duration(view.idle_s)
+    if spec.owner is not None:
+        yield "owner", f"process {spec.owner.pid} on {spec.owner.host}"
+    if info is not None:
+        yield "host", f"process {info.host.pid} on {info.host.host}"
+        yield "job ids", ", ".join(info.job_ids) or "none"
+    if view.dashboard_url:
+        yield "dashboard", view.dashboard_url
+    yield "folder", view.folder
+    yield "log", f"{view.folder}/host.log"
+
+
+def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableType]]:
+    if view.bad_nodes:
+        what = "the run's next leases do without them"
+        if not role.leaves_nodes_out:
+            what = "the batch system may give them again, since it cannot leave nodes out"
+        yield "bad nodes", f"{', '.join(view.bad_nodes)}: {what}"
+    if view.excludes:
+        yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
+    if view.avoids:
+        yield "avoids", Text("\n".join(f"{each.node}: {each.why}" for each in view.avoids))
+    if view.takes_all:
+        yield "takes all", Text(f"nodes, also bad ones: {view.takes_all}")
+
+
+def _jobs(jobs: Sequence[NodeJob]) -> Table:
+    table = Table("node", "job", "state", "why", box=None, pad_edge=False)
+    for job in jobs:
+        table.add_row(job.node, job.job_id, job.stage, Text(job.why))
+    return table
+
+
+def _ended(jobs: Sequence[EndedJob]) -> Table:
+    table = Table("node", "job", "ran on", "ended", "why", box=None, pad_edge=False)
+    for job in jobs:
+        ago = f"{duration(max(time.time() - job.at, 0.0))} ago"
+        table.add_row(job.node, job.job_id, job.host, ago, Text(_first_line(job.why)))
+    return table
+
+
+def _steps(steps: Sequence[StepFolder]) -> Table:
+    table = Table("step", "kind", "state", "time", "message", box=None, pad_edge=False)
+    for folder in steps:
+        spec, result = read_record(folder.spec, StepSpec), mailbox.outcome(folder)
+        status = mailbox.status(folder)
+        state = result.state if result else status.state
+        message = result.failure.message if result and result.failure else status.progress.phase
+        table.add_row(
+            spec.key if spec else str(folder.number),
+            spec.kind if spec else "",
+            state.value,
+            duration(status.elapsed_s),
+            Text(_first_line(message)),
+        )
+    return table
+
+
+def _state(view: LeaseView) -> Text:
+    return Text(view.state.value, style=_STYLES.get(view.state, "red"))
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0] if text else ""

@@ -7,31 +7,27 @@ import typer
 from headrace.ledger.database import default_url, masked
 from headrace.ledger.ledger import Ledger
 
-_HELP = "The database of runs, leases and attempts."
+app = typer.Typer(help="The database of runs, leases and attempts.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    """Add `headrace ledger …` to the command line."""
-    ledger = typer.Typer(help=_HELP, no_args_is_help=True)
-    ledger.command("show")(show)
-    ledger.command("migrate")(migrate)
-    ledger.command("url")(url)
-    app.add_typer(ledger, name="ledger")
-
-
+@app.command()
 def show() -> None:
     """Show how much the ledger holds, its schema revision and where it is.
 
     Example: headrace ledger show
     """
     summary = Ledger.open().summary()
-    _line("ledger", summary.url)
-    _line("schema", summary.revision)
-    _line("runs", str(summary.num_runs))
-    _line("leases", f"{summary.num_leases} ({summary.num_active_leases} open)")
-    _line("attempts", str(summary.num_attempts))
+    for name, value in (
+        ("ledger", summary.url),
+        ("schema", summary.revision),
+        ("runs", summary.num_runs),
+        ("leases", f"{summary.num_leases} ({summary.num_active_leases} open)"),
+        ("attempts", summary.num_attempts),
+    ):
+        typer.echo(f"{name:<10}{value}")
 
 
+@app.command()
 def migrate() -> None:
     """Make the schema, or bring it to the revision of this release.
 
@@ -43,13 +39,10 @@ def migrate() -> None:
     typer.echo(f"{summary.url} has schema revision {summary.revision}.")
 
 
+@app.command()
 def url() -> None:
     """Print the ledger's URL, with `***` in place of a password.
 
     Example: HEADRACE_LEDGER=postgresql://me:secret@db/headrace headrace ledger url
     """
     typer.echo(masked(default_url()))
-
-
-def _line(name: str, value: str) -> None:
-    typer.echo(f"{name:<10}{value}")

@@ -1,4 +1,4 @@
-"""Commands about runs: run, status, logs, runs, cancel."""
+"""Commands about runs: run, plan, resume, status, logs, runs, cancel."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import open_console
-from headrace.cli.pipes import output_is_gone
-from headrace.cli.view import amount, closing, duration, keep_whole, live, print_failures
+from headrace.cli.console import (
+    JsonOption,
+    SiteOption,
+    amount,
+    duration,
+    keep_whole,
+    open_console,
+    output_is_gone,
+)
+from headrace.cli.view import closing, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
 from headrace.control.execute import execute
 from headrace.control.flow import steps_of
@@ -29,34 +36,30 @@ from headrace.control.overview import (
     why_failed,
     why_no_lease,
 )
+from headrace.control.preview import previews
 from headrace.control.provenance import owner_is_gone, process_owner
 from headrace.control.runs import Run, RunRequest, create_run, open_run, take_over_run
 from headrace.control.steps import cancel_step
 from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
+from headrace.recipe.load import load_recipe, load_site
 from headrace.states import StepState
 
+Recipe = Annotated[str, typer.Argument(help="Name of a recipe, or a YAML file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
+]
 RunArgument = Annotated[
     str | None, typer.Argument(help="Id of the run; the newest one when left out.")
 ]
 _TOLD = ("step", "attempt", "state", "failure_class", "message")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands about runs."""
-    for command in (run, resume, status, logs, runs, cancel):
-        app.command()(command)
-
 
 def run(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe, or a YAML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
-    ] = None,
-    site: Annotated[str, typer.Option(help="Name of a site, or a YAML file.")] = "laptop",
+    recipe: Recipe,
+    overrides: Overrides = None,
+    site: SiteOption = "laptop",
     pack_only: Annotated[bool, typer.Option(help="Only pack the dataset.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -81,6 +84,35 @@ def run(
         kind="pack" if pack_only else "train",
     )
     _execute(create_run(request), as_json=as_json)
+
+
+def plan(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    site: SiteOption = "laptop",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the exact scripts of the jobs, too.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run would ask of a site: leases, their steps and time limits.
+
+    Nothing is submitted or written; `RUN` stands for the id of the run. Where a role has `lifetime:
+    auto`, the chosen time and the reason are told, and the queue is asked for its longest job.
+
+    Examples:
+        headrace plan digits --site slurm-dev
+        headrace plan digits --site slurm-dev --dry-run
+    """
+    found = previews(load_recipe(recipe, overrides or ()), load_site(site))
+    if as_json:
+        typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
+        return
+    for each in found:
+        typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")
+        typer.echo(f"  {each.time}")
+        if dry_run and each.script:
+            typer.echo(f"\n{each.script}")
 
 
 def resume(run_id: RunArgument = None, as_json: JsonOption = False) -> None:

@@ -1,9 +1,10 @@
-"""`headrace site`: see the sites there are, and check one against the real machines."""
+"""`headrace site` and `headrace schema`: see sites, check one, and the schema of YAML files."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,26 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.batch.findings import Grade
-from headrace.cli.console import open_console
+from headrace.cli.console import JsonOption, SiteOption, open_console
 from headrace.control.site_check.check import Section, check
 from headrace.recipe.load import available, load_site
+from headrace.recipe.schema import json_schema
+from headrace.storage.atomic import write_text
 
-_HELP = "Sites: where work runs."
 _STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
 
-SiteOption = Annotated[str, typer.Option(help="Name of a site, or a YAML file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+app = typer.Typer(help="Sites: where work runs.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    """Add `headrace site …` to the command line."""
-    site = typer.Typer(help=_HELP, no_args_is_help=True)
-    site.command("list")(list_sites)
-    site.command("show")(show)
-    site.command("check")(check_site)
-    app.add_typer(site, name="site")
-
-
+@app.command("list")
 def list_sites(as_json: JsonOption = False) -> None:
     """List the sites that can be named, with their files; of equal names the first one counts.
 
@@ -48,6 +41,7 @@ def list_sites(as_json: JsonOption = False) -> None:
     open_console().print(table)
 
 
+@app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Name of a site, or a YAML file.")],
     as_json: JsonOption = False,
@@ -63,6 +57,7 @@ def show(
         typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
 
 
+@app.command("check")
 def check_site(
     site: SiteOption = "laptop",
     role: Annotated[
@@ -99,6 +94,26 @@ def check_site(
         open_console().print(_table(sections))
     if any(each.has_failed for each in sections):
         raise typer.Exit(1)
+
+
+def schema(
+    kind: Annotated[str, typer.Argument(help="recipe or site")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file instead.")
+    ] = None,
+) -> None:
+    """Print the JSON schema of a recipe or site file, with which editors check and complete.
+
+    In the first line of the YAML file: `# yaml-language-server: $schema=recipe.schema.json`
+
+    Example: headrace schema recipe --out recipe.schema.json
+    """
+    content = json.dumps(json_schema(kind), indent=2) + "\n"
+    if out is None:
+        typer.echo(content, nl=False)
+        return
+    write_text(out, content)
+    typer.echo(f"Wrote {out}.")
 
 
 def _table(sections: Sequence[Section]) -> Table:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.console import amount, duration
 from headrace.control.overview import RunView, StepView
 from headrace.control.provenance import owner_process
 from headrace.states import FailureClass, StepState
@@ -23,34 +24,6 @@ _STYLES = {
     StepState.QUEUED: "yellow",
     StepState.CANCELLED: "magenta",
 }
-
-
-def duration(seconds: float | None) -> str:
-    """A duration for people: `4.2 s`, `3:05`, `1:02:03`; empty when not known."""
-    if seconds is None:
-        return ""
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def keep_whole(column: Column, words: Iterable[str]) -> None:
-    """Never cut or break what a column holds, however narrow the terminal: it is to be copied."""
-    column.no_wrap = True
-    column.min_width = max((len(word) for word in words), default=0)
-
-
-def amount(value: float | None) -> str:
-    """A count for people: `950`, `1.8k`, `12M`; empty when not known."""
-    if value is None:
-        return ""
-    shown = float(f"{value:.3g}")
-    for limit, scale, sign in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(shown) >= limit:
-            return f"{shown / scale:g}{sign}"
-    return f"{shown:g}" if abs(shown) < 1000 else f"{value:.0f}"
 
 
 def live(view: RunView) -> RenderableType:

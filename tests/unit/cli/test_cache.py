@@ -8,13 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from headrace.cli import cache
 from headrace.errors import UnknownNameError, UserError
 from headrace.storage.manifest_file import read_manifest
 from headrace.storage.staged import ensure_staged, staged
+from support.command_line import Ended, headrace
 from support.staged_datasets import copy_in, make_dataset, tier
 
 
@@ -31,11 +29,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def call(site: Path, *arguments: str) -> Result:
-    app = typer.Typer()
-    cache.register(app)
-    command = ["cache", *arguments, "--site", str(site)]
-    return CliRunner().invoke(app, command, catch_exceptions=False)
+def call(site: Path, *arguments: str) -> Ended:
+    return headrace("cache", *arguments, "--site", str(site))
 
 
 def test_list_tells_what_lies_there_and_how_much_room_is_left(site: Path, tmp_path: Path) -> None:

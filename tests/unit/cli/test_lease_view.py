@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.cli.lease_view import details, summary
+from headrace.cli.leases import _details, _summary
 from headrace.leases.overview import LeaseView
 from headrace.leases.records import AvoidedNode, EndedJob
 from headrace.recipe.site import Role
@@ -22,18 +22,18 @@ WAITS = "Slurm job 7 is pending: Resources, expected 14:05 CET"
 
 def test_a_lease_in_a_queue_tells_what_it_waits_for():
     console = Console(file=StringIO(), width=200)
-    console.print(summary([_view(waits_for=WAITS)]))
+    console.print(_summary([_view(waits_for=WAITS)]))
     assert WAITS in console.file.getvalue()
 
 
 def test_ids_and_paths_can_be_copied_from_a_narrow_terminal():
     ids = [f"mnist-20261121-20383{number}-7bd79f6b-gpu-1" for number in range(2)]
     console = Console(file=StringIO(), width=80)
-    console.print(summary([_view(lease_id=name, why_ended="run ended") for name in ids]))
+    console.print(_summary([_view(lease_id=name, why_ended="run ended") for name in ids]))
     assert all(name in console.file.getvalue() for name in ids)
     folder = "/shared/a-project-with-a-long-name/" + "headrace/" * 6 + ids[0]
     spec = lease_spec(LeaseFolder(Path(folder)), Role())
-    console.print(details(_view(folder=folder), spec, None, ()))
+    console.print(_details(_view(folder=folder), spec, None, ()))
     assert f"{folder}/host.log" in re.sub(r"\s", "", console.file.getvalue())
 
 
@@ -43,7 +43,7 @@ def test_a_pool_tells_which_nodes_it_avoids_and_how_jobs_ended():
     view = _view(kind="pool", bad_nodes=("n7",), avoids=(avoided,), ended=(ended,), takes_all="no")
     console = Console(file=StringIO(), width=200)
     spec = lease_spec(LeaseFolder(Path("/leases/run-gpu-1")), Role(kind="pool"))
-    console.print(details(view, spec, None, ()))
+    console.print(_details(view, spec, None, ()))
     told = console.file.getvalue()
     assert "n7: 2 jobs ended badly there: node failed" in told
     assert "also bad ones: no" in told

@@ -9,7 +9,7 @@ import pytest
 
 ENDLESS = """
 import os, sys
-from headrace.cli.pipes import outlive_readers, output_is_gone
+from headrace.cli.console import outlive_readers, output_is_gone
 outlive_readers()
 stream = getattr(sys, sys.argv[1])
 for number in range(10**9):
@@ -36,7 +36,7 @@ def test_a_closed_pipe_is_no_error_and_is_known(stream: str, code: int) -> None:
 
 def test_encoding_and_what_was_printed_before_are_kept() -> None:
     code = (
-        "import sys; print('first'); from headrace.cli.pipes import outlive_readers\n"
+        "import sys; print('first'); from headrace.cli.console import outlive_readers\n"
         "before = sys.stdout.encoding, sys.stdout.errors; outlive_readers()\n"
         "print('second é', (sys.stdout.encoding, sys.stdout.errors) == before)"
     )

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from headrace.cli.progress import EVERY_S, telling
+from headrace.cli.watching import EVERY_S, telling
 
 
 def test_in_a_file_there_is_a_line_now_and_then():

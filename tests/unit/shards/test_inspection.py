@@ -5,23 +5,14 @@ from pathlib import Path
 
 import h5py
 import pytest
-from typer import Typer
-from typer.testing import CliRunner
 
-from headrace.cli import datasets
 from headrace.errors import ManifestError, UnknownNameError
 from headrace.shards.inspection import DatasetSummary, ShardSummary, summarise, verify_dataset
 from headrace.storage.manifest_file import read_manifest
+from support.command_line import headrace
 from support.shards import reseal
 
 SECOND = "shards/train-00001.h5"
-
-
-@pytest.fixture
-def command() -> Typer:
-    app = Typer()
-    datasets.register(app)
-    return app
 
 
 def test_intact_dataset_has_no_findings(dataset_folder: Path) -> None:
@@ -93,21 +84,21 @@ def test_shard_of_another_split(dataset_folder: Path) -> None:
     assert finding.problem == "it belongs to split 'val', not 'train'"
 
 
-def test_verify_command(dataset_folder: Path, command: Typer) -> None:
-    run = CliRunner().invoke(command, ["verify", str(dataset_folder)])
+def test_verify_command(dataset_folder: Path) -> None:
+    run = headrace("verify", str(dataset_folder))
     assert run.exit_code == 0, run.output
     assert "intact" in run.stdout
     (dataset_folder / SECOND).unlink()
-    run = CliRunner(env={"COLUMNS": "200"}).invoke(command, ["verify", str(dataset_folder)])
+    run = headrace("verify", str(dataset_folder))
     assert run.exit_code == 1
     assert SECOND in run.stdout
     assert "4 to 7" in run.stdout
-    run = CliRunner().invoke(command, ["verify", str(dataset_folder), "--json"])
+    run = headrace("verify", str(dataset_folder), "--json")
     assert run.exit_code == 1
     assert '"intact": false' in run.stdout
 
 
-def test_summary_of_dataset_and_shard(dataset_folder: Path, command: Typer) -> None:
+def test_summary_of_dataset_and_shard(dataset_folder: Path) -> None:
     summary = summarise(dataset_folder)
     assert isinstance(summary, DatasetSummary)
     assert (summary.num_samples, summary.missing) == (12, ())
@@ -121,7 +112,7 @@ def test_summary_of_dataset_and_shard(dataset_folder: Path, command: Typer) -> N
     ]
     for path in (dataset_folder, dataset_folder / SECOND):
         for arguments in (["inspect", str(path)], ["inspect", str(path), "--json"]):
-            run = CliRunner().invoke(command, arguments)
+            run = headrace(*arguments)
             assert run.exit_code == 0, run.output
 
 

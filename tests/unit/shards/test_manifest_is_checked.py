@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer import Typer
-from typer.testing import CliRunner
 
-from headrace.cli import datasets
 from headrace.errors import HeadraceError, ManifestError
 from headrace.recipe.site import Tier
 from headrace.shards.dataset import ShardedDataset
@@ -22,6 +19,7 @@ from headrace.shards.inspection import verify_dataset
 from headrace.storage.manifest import Manifest
 from headrace.storage.manifest_file import FILE_NAME, read_manifest, write_manifest
 from headrace.storage.staged import ensure_staged
+from support.command_line import headrace
 from support.shards import write_identified
 
 FORMAT_1 = Path(__file__).parent / "format_1"
@@ -140,15 +138,13 @@ def test_a_dataset_of_the_format_before_opens_and_stages(tmp_path: Path) -> None
 
 
 def test_verify_and_inspect_say_that_a_digest_is_missing(tmp_path: Path) -> None:
-    folder, app = copy_of_format_1(tmp_path), Typer()
-    datasets.register(app)
-    run = CliRunner(env={"COLUMNS": "300"})
-    told = run.invoke(app, ["verify", str(folder)])
+    folder = copy_of_format_1(tmp_path)
+    told = headrace("verify", str(folder))
     assert told.exit_code == 0
     assert "without a digest" in told.stdout
     assert "are not computed anew: they may have been changed" in told.stdout
-    assert '"sealed": false' in run.invoke(app, ["verify", str(folder), "--json"]).stdout
-    assert "format 1 (no digest)" in run.invoke(app, ["inspect", str(folder)]).stdout
+    assert '"sealed": false' in headrace("verify", str(folder), "--json").stdout
+    assert "format 1 (no digest)" in headrace("inspect", str(folder)).stdout
 
 
 @pytest.mark.parametrize("what", ["class names", "splits", "a dropped shard", "the order of shards",
