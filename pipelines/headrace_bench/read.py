@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.data.dataset import Reading as LoaderReading
 from headrace.data.gather import Found, Gatherer
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
-from headrace.data.reading import Reading as LoaderReading
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import FAULTS, Tick, Variant, compete, failure, for_each

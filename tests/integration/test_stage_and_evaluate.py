@@ -9,8 +9,7 @@ import psutil
 import pytest
 import torch
 
-from headrace.data.batch import read_batch
-from headrace.data.decode import Decoder
+from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
 from headrace.evaluation.merge import read_predictions
 from headrace.examples.digits_model import DigitsClassifier
@@ -193,7 +192,7 @@ def _scores_here(dataset: Path) -> np.ndarray:
     torch.manual_seed(3)
     model = DigitsClassifier().eval()
     split = ShardedDataset(dataset, "test")
-    batch = ScaleToUnit()(read_batch(split, np.arange(NUM_TEST), ["image", "label"], Decoder()))
+    batch = ScaleToUnit()(SampleReader(split).read(np.arange(NUM_TEST)))
     with torch.inference_mode():
         return model.predict_step(batch, 0).numpy()
 

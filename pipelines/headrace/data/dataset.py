@@ -1,18 +1,171 @@
-"""A split as a map-style torch Dataset, for code that brings its own DataLoader."""
+"""A split as samples and batches: for headrace's loader, or as a `Dataset` for torch's."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
-from headrace.data.reading import Reading, SampleReader
-from headrace.data.samples import Sample, SampleTransform
-from headrace.shards.dataset import ShardedDataset
+from headrace.data.decode import Decoder
+from headrace.data.gather import Gatherer
+from headrace.data.samples import (
+    SAMPLE_ID,
+    Batch,
+    Sample,
+    SampleChain,
+    SampleTransform,
+    collate,
+    varies,
+)
+from headrace.data.sampling import Indices
+from headrace.data.targets import Allowed, instantiate_all
+from headrace.errors import DataError
+from headrace.recipe.recipe import DataSpec
+from headrace.shards.dataset import ShardedDataset, check_samples
 from headrace.shards.places import ShardSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How samples become batches."""
+
+    pad: float | None = None
+    """Fills up arrays of varying length; None gives lists."""
+    transforms: tuple[SampleTransform, ...] = ()
+    """Applied to each sample before batches are formed."""
+    verify: bool = False
+    """Compare each sample with its checksum."""
+
+    @property
+    def is_special(self) -> bool:
+        """Whether anything differs from reading batches as they are."""
+        return self != Reading()
+
+
+def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
+    """How a recipe wants samples to be read, the same in training and evaluation.
+
+    Raises:
+        TargetError: A sample transform may not be named, or does not exist.
+    """
+    transforms = instantiate_all(spec.sample_transforms, allowed, "data.sample_transforms")
+    return Reading(pad=spec.pad, transforms=transforms, verify=spec.verify_samples)
+
+
+class SampleReader:
+    """Reads samples and batches of a split.
+
+    Args:
+        dataset: The split.
+        reading: How.
+        fields: Names of the fields wanted; default is all.
+
+    Attributes:
+        gatherer: Gathers fields of fixed shape.
+        fixed: The fields of fixed shape that are wanted, and `sample_id`.
+        ragged: The others that are wanted.
+
+    Raises:
+        ManifestError: There is no such field.
+    """
+
+    def __init__(
+        self,
+        dataset: ShardedDataset,
+        reading: Reading | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.reading = reading or Reading()
+        for name in fields or ():
+            dataset.field(name)
+        infos = [i for i in dataset.manifest.fields if fields is None or i.name in fields]
+        self.fixed = [info for info in infos if info.layout == "fixed"]
+        self.fixed.append(dataset.field(SAMPLE_ID))
+        self.ragged = [info for info in infos if info.layout == "ragged"]
+        self.gatherer = Gatherer(dataset)
+        self._decoder = Decoder()
+        self._chain = SampleChain(self.reading.transforms)
+
+    def read(self, indices: Indices, seeds: Sequence[int] | None = None) -> Batch:
+        """A batch of samples.
+
+        Args:
+            indices: Places in the split, `(batch,) int64`.
+            seeds: Seed of each sample's transforms; None when nothing should be random.
+
+        Raises:
+            DataError: Samples cannot be decoded, or differ where they must not.
+            ShardError: Samples are damaged.
+            UserCodeError: A transform raised.
+        """
+        if self.reading.transforms:
+            return self._join(self.samples(indices, seeds), indices)
+        with self.dataset.holding(indices):
+            self._verify(indices)
+            batch: Batch = dict(self.gatherer.gather(self.fixed, indices))
+            sources = partial(self.dataset.sources, indices)
+            for info in self.ragged:
+                items = self._decoder.decode(self.dataset, info, indices, self.gatherer.lend)
+                batch |= (
+                    {info.name: items}
+                    if isinstance(items, Tensor)
+                    else collate(
+                        info.name, items, sources, varying=varies(info), pad=self.reading.pad
+                    )
+                )
+            return batch
+
+    def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
+        """Single samples, transformed; arguments and errors as `read`."""
+        with self.dataset.holding(indices):
+            self._verify(indices)
+            columns = self._columns(indices)
+        samples = [
+            {name: column[number] for name, column in columns.items()}
+            for number in range(len(indices))
+        ]
+        if not self.reading.transforms:
+            return samples
+        each = [None] * len(samples) if seeds is None else list(seeds)
+        return [self._chain(sample, seed) for sample, seed in zip(samples, each, strict=True)]
+
+    def _verify(self, indices: Indices) -> None:
+        if self.reading.verify:
+            check_samples(self.dataset, indices)
+
+    def _columns(self, indices: Indices) -> Batch:
+        """Values of each sample by field, not yet of one shape."""
+        columns: Batch = dict(self.gatherer.gather(self.fixed, indices))
+        for info in self.ragged:
+            items = self._decoder.decode(self.dataset, info, indices)
+            columns[info.name] = [
+                item if isinstance(item, str) else torch.as_tensor(item) for item in items
+            ]
+        return columns
+
+    def _join(self, samples: Sequence[Sample], indices: Indices) -> Batch:
+        """Form a batch; arrays of varying length are filled up, or must agree."""
+        batch: Batch = {}
+        varying = {info.name for info in self.ragged if varies(info)}
+        for name in samples[0] if samples else ():
+            if any(name not in sample for sample in samples):
+                raise DataError(
+                    f"Samples of one batch differ in fields: only some have '{name}'",
+                    "data.sample_transforms must give every sample the same fields.",
+                )
+            items = [sample[name] for sample in samples]
+            sources = partial(self.dataset.sources, indices)
+            is_filled = self.reading.pad is not None and name in varying
+            batch |= collate(name, items, sources, varying=is_filled, pad=self.reading.pad)
+        return batch
 
 
 class SampleDataset(Dataset[Sample]):

@@ -20,8 +20,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from headrace.data.collate import varies
-from headrace.data.order import Indices
+from headrace.data.samples import varies
+from headrace.data.sampling import Indices
 from headrace.errors import DataError, ShardError, UserError
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.format import MEND

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, nullcontext
 from functools import partial
 
-from headrace.data.ahead import read_ahead, read_ahead_while_it_pays
-from headrace.data.batch import SAMPLE_ID, Batch
-from headrace.data.batches import way_to_read
-from headrace.data.order import Order
-from headrace.data.payoff import Payoff
-from headrace.data.reading import Reading, SampleReader
+import numpy as np
+from torch import Tensor
+
+from headrace.data.ahead import Payoff, read_ahead, read_ahead_while_it_pays
+from headrace.data.dataset import Reading, SampleReader
+from headrace.data.gather import Found
+from headrace.data.order import Order, TrainOrder
+from headrace.data.samples import SAMPLE_ID, Batch
+from headrace.data.sampling import position_seed
 from headrace.data.streaming import ReadAhead
 from headrace.errors import StepError
 from headrace.shards.dataset import ShardedDataset
+
+_TOGETHER_BYTES = 8 * 2**20
+_MAX_TOGETHER = 16
+_FOUND_SAMPLES = 2**14  # looked up at once: what that takes stays in the processor's cache
+
+ReadGroup = Callable[[range], deque[Batch]]
+"""Reads the batches of these numbers; used by one thread."""
 
 
 class BatchLoader:
@@ -78,7 +89,7 @@ class BatchLoader:
 
     @property
     def batch_sampler(self) -> None:
-        """None: Lightning looks whether there is one."""
+        """None: Lightning asks for one."""
         return
 
     def set_epoch(self, epoch: int) -> None:
@@ -132,10 +143,117 @@ class BatchLoader:
                     began = time.perf_counter()
 
     def _read_groups(self, epoch: int, start: int) -> Generator[deque[Batch], None, None]:
-        way = way_to_read(self._reader, self.order, self._ahead)
+        way = _way_to_read(self._reader, self.order, self._ahead)
         numbers, step = range(start, self.order.num_batches), way.num_together
         groups = [numbers[first : first + step] for first in range(0, len(numbers), step)]
         begin = partial(way.begin, epoch)
         if way.only_copies:
             return read_ahead_while_it_pays(begin, groups, self._prefetch, self._payoff)
         return read_ahead(begin, groups, self._prefetch)
+
+
+def _way_to_read(
+    reader: SampleReader, order: Order, ahead: ReadAhead | None
+) -> _OneByOne | _InGroups:
+    """How batches are read from now on; once all shards are there it may be another way."""
+    if not reader.ragged and not reader.reading.is_special and reader.dataset.places.is_whole:
+        return _InGroups(reader, order)
+    return _OneByOne(reader, order, ahead)
+
+
+class _OneByOne:
+    """Reads each batch for itself: decoded, transformed, verified, or from shards that move.
+
+    Samples of a `TrainOrder` get random numbers that depend on seed, epoch and place in the global
+    order only, so on no world size.
+    """
+
+    num_together = 1
+    only_copies = False
+
+    def __init__(self, reader: SampleReader, order: Order, ahead: ReadAhead | None) -> None:
+        self._reader = reader
+        self._order = order
+        self._ahead = ahead
+
+    def begin(self, epoch: int, groups: Sequence[range]) -> ReadGroup:
+        del groups
+        return lambda group: deque(self._read(epoch, number) for number in group)
+
+    def _read(self, epoch: int, number: int) -> Batch:
+        with self._ahead.reading(epoch, number) if self._ahead is not None else nullcontext():
+            indices = self._order.batch(epoch, number)
+            return self._reader.read(indices, self._seeds(epoch, number, len(indices)))
+
+    def _seeds(self, epoch: int, number: int, share: int) -> list[int] | None:
+        order = self._order
+        if not isinstance(order, TrainOrder) or not self._reader.reading.transforms:
+            return None
+        first = number * order.global_batch_size + order.rank * share
+        places = range(first, first + share)
+        return [position_seed(order.seed, epoch, place, 0, "sample") for place in places]
+
+
+class _InGroups:
+    """Reads small batches several in one go (up to 8 MiB), when all fields are of fixed shape.
+
+    All shards of the split are mapped.
+    """
+
+    def __init__(self, reader: SampleReader, order: Order) -> None:
+        self.gatherer = reader.gatherer
+        self.order = order
+        self.infos = reader.fixed
+        fields = [info for info in reader.fixed if info.name != SAMPLE_ID]
+        sample_bytes = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in fields)
+        batch_bytes = max(sample_bytes * order.batch_span, 1)
+        self.num_together = max(min(_TOGETHER_BYTES // batch_bytes, _MAX_TOGETHER), 1)
+        self.only_copies = all(info.codec == "none" for info in fields)
+
+    def begin(self, epoch: int, groups: Sequence[range]) -> ReadGroup:
+        return _Groups(self, epoch, groups)
+
+
+class _Groups:
+    """Reads groups one after the other; where samples lie is looked up for many groups at once.
+
+    For the first group alone, so that it comes at once. Batches of a group share their memory.
+    """
+
+    def __init__(self, way: _InGroups, epoch: int, groups: Sequence[range]) -> None:
+        self._way = way
+        self._epoch = epoch
+        self._left = groups
+        self._found: dict[range, tuple[Found, int, list[int]]] = {}
+        self._num_found = 1
+
+    def __call__(self, group: range) -> deque[Batch]:
+        """The next group."""
+        if group not in self._found:
+            self._find()
+        found, start, sizes = self._found.pop(group)
+        return _split(self._way.gatherer.take(found, start, start + sum(sizes)), sizes)
+
+    def _find(self) -> None:
+        order = self._way.order
+        groups, self._left = self._left[: self._num_found], self._left[self._num_found :]
+        parts = [[order.batch(self._epoch, number) for number in group] for group in groups]
+        indices = np.concatenate([part for its_parts in parts for part in its_parts])
+        self._num_found = max(_FOUND_SAMPLES * len(groups) // max(len(indices), 1), 1)
+        if not self._left:
+            order.batch(self._epoch + 1, 0)  # so that the next epoch begins at once
+        found = self._way.gatherer.find(self._way.infos, indices)
+        start = 0
+        for group, its_parts in zip(groups, parts, strict=True):
+            sizes = [len(part) for part in its_parts]
+            self._found[group] = found, start, sizes
+            start += sum(sizes)
+
+
+def _split(whole: dict[str, Tensor], sizes: list[int]) -> deque[Batch]:
+    """Views of a group's memory, one batch each; a call a field, as a batch takes little longer."""
+    if len(sizes) == 1:
+        return deque([dict(whole)])
+    columns = [values.split_with_sizes(sizes) for values in whole.values()]
+    names = tuple(whole)
+    return deque(dict(zip(names, values)) for values in zip(*columns))  # noqa: B905  no time

@@ -8,12 +8,11 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
-from headrace.data.batch import Batch
-from headrace.data.epochs import choose_epochs
+from headrace.data.dataset import Reading
 from headrace.data.loader import BatchLoader
-from headrace.data.order import EachOnceOrder, Order, TrainOrder
-from headrace.data.reading import Reading
-from headrace.data.seeding import seed_at
+from headrace.data.order import EachOnceOrder, Order, TrainOrder, choose_epochs
+from headrace.data.samples import Batch
+from headrace.data.sampling import seed_at
 from headrace.data.streaming import check_streamable
 from headrace.data.transforms import Transform, apply
 from headrace.errors import StepError

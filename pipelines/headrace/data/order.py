@@ -1,4 +1,4 @@
-"""The global order of samples cut into batches: the same for any number of ranks.
+"""The global order of samples, cut into batches: the same for any number of ranks.
 
 An epoch is an order of samples (`headrace.data.sampling`) cut into global batches; every rank
 takes an equal, contiguous share of each. So all ranks do the same number of steps, and a position
@@ -8,61 +8,34 @@ in training is `(epoch, global index)`, valid for any number of ranks.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from headrace.data.sampling import Epochs, Indices, Whole, epoch_order
+from headrace.data.sampling import (
+    Blocks,
+    BlocksFirst,
+    Epochs,
+    Indices,
+    Weighted,
+    Whole,
+    check_weights,
+    class_weights,
+    weight_field,
+)
 from headrace.errors import UserError
 from headrace.recipe.fit import check_global_batch
+from headrace.recipe.recipe import DataSpec
+from headrace.storage.manifest import Manifest, ShardInfo
 
-__all__ = [
-    "EachOnceOrder",
-    "Indices",
-    "Order",
-    "TrainOrder",
-    "batch_share",
-    "epoch_order",
-    "num_train_batches",
-]
+if TYPE_CHECKING:
+    from headrace.shards.dataset import ShardedDataset  # h5py takes half a second
 
-
-def num_train_batches(
-    num_samples: int, global_batch_size: int, world_size: int, drop_last: bool
-) -> int:
-    """Batches an epoch, the same for every rank.
-
-    Args:
-        num_samples: Samples in the split.
-        global_batch_size: Samples a batch over all ranks, a multiple of `world_size`.
-        world_size: Number of ranks.
-        drop_last: Leave out the last batch when it is not full. Otherwise it is cut to a multiple
-            of `world_size`, which leaves out at most `world_size - 1` samples of the epoch.
-    """
-    full, rest = divmod(num_samples, global_batch_size)
-    return full + int(not drop_last and rest >= world_size)
-
-
-def batch_share(
-    order: Indices, batch: int, global_batch_size: int, rank: int, world_size: int
-) -> Indices:
-    """Samples of one rank in one global batch.
-
-    Args:
-        order: Order of the epoch, `(num_samples,) int64`.
-        batch: Number of the batch in the epoch, from 0.
-        global_batch_size: Samples a batch over all ranks, a multiple of `world_size`.
-        rank: Rank, from 0.
-        world_size: Number of ranks.
-
-    Returns:
-        `(share,) int64`; all ranks get equally many, fewer only in a last batch that is not full.
-    """
-    whole = order[batch * global_batch_size : (batch + 1) * global_batch_size]
-    share = len(whole) // world_size
-    return whole[rank * share : (rank + 1) * share]
+FIRST_WINDOW = 4
+"""Shards that are shuffled together in epoch 0 when the others come while training runs."""
 
 
 class Order(Protocol):
@@ -70,14 +43,14 @@ class Order(Protocol):
 
     @property
     def num_batches(self) -> int:
-        """Batches an epoch."""
+        """Batches an epoch, the same for every rank."""
 
     @property
     def batch_span(self) -> int:
         """Samples that one batch moves the global index by."""
 
     def batch(self, epoch: int, number: int) -> Indices:
-        """Samples of a batch, `(share,) int64`."""
+        """Samples of this rank in a batch, `(share,) int64`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +70,8 @@ class TrainOrder:
     shuffle: bool = True
     """Another order each epoch."""
     drop_last: bool = True
-    """Leave out the last batch when it is not full."""
+    """Leave out the last batch when it is not full. Otherwise it is cut to a multiple of the ranks,
+    which leaves out at most `world_size - 1` samples of the epoch."""
     epochs: Epochs | None = None
     """Which samples an epoch takes; null: all of the split, by `shuffle`."""
 
@@ -113,9 +87,8 @@ class TrainOrder:
     @property
     def num_batches(self) -> int:
         """Batches an epoch, the same for every rank."""
-        return num_train_batches(
-            self.num_samples, self.global_batch_size, self.world_size, self.drop_last
-        )
+        full, rest = divmod(self.num_samples, self.global_batch_size)
+        return full + int(not self.drop_last and rest >= self.world_size)
 
     @property
     def batch_span(self) -> int:
@@ -128,17 +101,18 @@ class TrainOrder:
         rest = self.num_samples % self.global_batch_size
         return rest if self.drop_last or rest < self.world_size else rest % self.world_size
 
+    def batch(self, epoch: int, number: int) -> Indices:
+        """Samples of this rank in a batch; all ranks get equally many."""
+        order, size = _cached_order(self._taken, epoch), self.global_batch_size
+        whole = order[number * size : (number + 1) * size]
+        share = len(whole) // self.world_size
+        return whole[self.rank * share : (self.rank + 1) * share]
+
     @cached_property
-    def taken(self) -> Epochs:
-        """Which samples an epoch takes."""
+    def _taken(self) -> Epochs:
         if self.epochs is not None:
             return self.epochs
         return Whole(num_samples=self.num_samples, seed=self.seed, shuffle=self.shuffle)
-
-    def batch(self, epoch: int, number: int) -> Indices:
-        """Samples of this rank in a batch, `(share,) int64`."""
-        order = _cached_order(self.taken, epoch)
-        return batch_share(order, number, self.global_batch_size, self.rank, self.world_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +156,7 @@ class EachOnceOrder:
         return self.global_batch_size
 
     def batch(self, epoch: int, number: int) -> Indices:
-        """Samples of this rank in a batch, `(share,) int64`; the same in every epoch."""
+        """Samples of this rank in a batch; the same in every epoch."""
         del epoch
         start, stop = _part(0, self.num_samples, self.rank, self.world_size)
         first, last = _part(start, stop, number, self.num_batches)
@@ -209,3 +183,71 @@ def _order(epochs: Epochs, epoch: int) -> Indices:
     order = epochs.order(epoch)
     order.setflags(write=False)
     return order
+
+
+def choose_epochs(
+    dataset: ShardedDataset, spec: DataSpec, seed: int, overlap: bool = False
+) -> Epochs:
+    """The order of a training split; the same on all ranks and nodes.
+
+    With `overlap`, epoch 0 may start before all shards are there.
+
+    Raises:
+        UserError: `data.sampling` names no field that samples can be drawn by, or goes with
+            shards that are not on this node.
+        DataError: A weight is none.
+    """
+    if spec.sampling != "uniform":
+        return _weighted(dataset, spec, seed)
+    return _each_once(dataset.shards, spec, seed, overlap)
+
+
+def _each_once(shards: Sequence[ShardInfo], spec: DataSpec, seed: int, overlap: bool) -> Epochs:
+    sizes = tuple(shard.num_samples for shard in shards)
+    if spec.shuffle_window is not None:
+        return Blocks(shard_samples=sizes, seed=seed, window=spec.shuffle_window)
+    whole = Whole(num_samples=sum(sizes), seed=seed, shuffle=spec.shuffle)
+    if not overlap or not spec.shuffle:
+        return whole
+    first = Blocks(shard_samples=sizes, seed=seed, window=FIRST_WINDOW)
+    return BlocksFirst(first=first, later=whole)
+
+
+def by_first_use(
+    manifest: Manifest, split: str, spec: DataSpec, seed: int
+) -> tuple[tuple[str, ...], int]:
+    """Files of the shards in the order in which a training that overlaps staging needs them.
+
+    Shards of other splits than `split`, which is trained on, follow.
+
+    Returns:
+        The files, and how many of them the first batches need: those of one window.
+    """
+    manifest = manifest.with_fold(spec.fold)
+    shards = manifest.shards_of(split)
+    order = _each_once(shards, spec, seed, overlap=True).order(0)
+    ends = np.cumsum([shard.num_samples for shard in shards])
+    numbers, firsts = np.unique(ends.searchsorted(order, side="right"), return_index=True)
+    used = [shards[number].file for number in numbers[np.argsort(firsts)].tolist()]
+    others = [shard.file for shard in manifest.shards if shard.file not in set(used)]
+    window = (spec.shuffle_window or FIRST_WINDOW) if spec.shuffle else 1
+    return (*used, *others), min(window, len(used))
+
+
+def _weighted(dataset: ShardedDataset, spec: DataSpec, seed: int) -> Weighted:
+    if dataset.places.far:
+        raise UserError(
+            f"data.sampling '{spec.sampling}' draws from the whole split, but "
+            f"{len(dataset.places.far)} of {len(dataset.shards)} shards are not on this node",
+            "Stage the whole dataset, or write data.sampling: uniform and data.shuffle_window.",
+        )
+    name = weight_field(spec.sampling, dataset.manifest)
+    values = dataset.gather(name, np.arange(len(dataset), dtype=np.int64))
+    balanced = spec.sampling == "balanced"
+    weights = class_weights(values) if balanced else check_weights(values, name)
+    return Weighted(
+        weights=weights,
+        seed=seed,
+        num_samples=spec.samples_per_epoch or len(dataset),
+        name=f"'{spec.sampling}'",
+    )

@@ -7,6 +7,8 @@ any world size.
 
 from __future__ import annotations
 
+import hashlib
+import random
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -58,26 +60,19 @@ def _philox(seed: int, epoch: int, purpose: int) -> np.random.Philox:
     return np.random.Philox(key=key)
 
 
-def shuffler(seed: int, epoch: int, purpose: int) -> np.random.RandomState:
+def _shuffler(seed: int, epoch: int, purpose: int) -> np.random.RandomState:
     """Shuffles in the way that NumPy has promised to keep; arguments as `random_bits`."""
     return np.random.RandomState(_philox(seed, epoch, purpose))
 
 
 def epoch_order(num_samples: int, seed: int, epoch: int, shuffle: bool = True) -> Indices:
-    """Order of the samples in one epoch, shuffled as a whole.
+    """Order of a split's samples in one epoch, `(num_samples,) int64`, shuffled as a whole.
 
-    Args:
-        num_samples: Samples in the split.
-        seed: Seed of the run.
-        epoch: Number of the epoch, from 0.
-        shuffle: Without it the order is that of the dataset.
-
-    Returns:
-        Permutation of the indices, `(num_samples,) int64`.
+    Without `shuffle` it is the order of the dataset.
     """
     if not shuffle:
         return np.arange(num_samples, dtype=np.int64)
-    return shuffler(seed, epoch, _FULL).permutation(num_samples).astype(np.int64, copy=False)
+    return _shuffler(seed, epoch, _FULL).permutation(num_samples).astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +133,7 @@ class Blocks:
         """Places in the split, `(num_samples,) int64`."""
         sizes = np.array(self.shard_samples, dtype=np.int64)
         starts = np.cumsum(sizes) - sizes
-        shuffle = shuffler(self.seed, epoch, _WINDOWS)
+        shuffle = _shuffler(self.seed, epoch, _WINDOWS)
         shards = self.shard_order(epoch)
         found: list[Indices] = [np.empty(0, dtype=np.int64)]
         for first in range(0, len(shards), self.window):
@@ -218,13 +213,9 @@ class Weighted:
 
 
 def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:
-    """Weights that make all classes equally likely.
+    """Weights that make all classes equally likely, `(num_samples,) float64`.
 
-    Args:
-        labels: Class of each sample, `(num_samples,)`.
-
-    Returns:
-        `(num_samples,) float64`: one over the samples of the class.
+    Each is one over the samples of the class; `labels (num_samples,)` are the classes.
     """
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     return 1.0 / counts[classes].astype(np.float64)
@@ -270,3 +261,27 @@ def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]
     if not values.any():
         raise DataError(f"All weights in '{field_name}' are 0", "No sample can be drawn.")
     return values
+
+
+def position_seed(seed: int, epoch: int, batch: int, rank: int, purpose: str) -> int:
+    """Seed of one use of random numbers, 64 bits.
+
+    Args:
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+        batch: Batch in the epoch, from 0.
+        rank: Rank, from 0.
+        purpose: What the numbers are for: other purposes at the same place get other numbers.
+    """
+    text = f"{seed}/{epoch}/{batch}/{rank}/{purpose}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def seed_at(seed: int, epoch: int, batch: int, rank: int, purpose: str) -> None:
+    """Seed Python's, NumPy's and torch's global generators for one place in training."""
+    import torch  # plans need none of it
+
+    value = position_seed(seed, epoch, batch, rank, purpose)
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    torch.manual_seed(value)

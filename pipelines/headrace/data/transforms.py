@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from headrace.data.batch import Batch
+from headrace.data.samples import Batch
 from headrace.errors import DataError, nearest
 
 Transform = Callable[[Batch], Batch]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from headrace.data.reading import reading_of
+from headrace.data.dataset import reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError, StepError
 from headrace.evaluation.conclude import conclude

@@ -14,9 +14,9 @@ import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 
-from headrace.data.batch import Batch
 from headrace.data.checkpoint_content import refusing
-from headrace.data.reading import Reading, SampleReader
+from headrace.data.dataset import Reading, SampleReader
+from headrace.data.samples import Batch
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Transform, apply
 from headrace.errors import (

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from headrace.data.batch import read_batch
-from headrace.data.decode import Decoder
+from headrace.data.dataset import SampleReader
 from headrace.shards.dataset import ShardedDataset
 
 _SIDE_PIXELS = 96
@@ -28,9 +27,9 @@ def thumbnails(dataset: ShardedDataset, indices: npt.NDArray[np.int64]) -> tuple
     info = dataset.manifest.fields[0]
     if info.encoding not in _IMAGES:
         return (None,) * len(indices)
-    decoder = Decoder()
+    reader = SampleReader(dataset, fields=[info.name])
     one_by_one = (indices[place : place + 1] for place in range(len(indices)))
-    arrays = (read_batch(dataset, each, [info.name], decoder)[info.name] for each in one_by_one)
+    arrays = (reader.read(each)[info.name] for each in one_by_one)
     return tuple(to_png(array[0].numpy()) for array in arrays)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.data.epochs import by_first_use
+from headrace.data.order import by_first_use
 from headrace.errors import StepError
 from headrace.leases.fleet import Fleet, Node
 from headrace.recipe.dataset import TRAIN

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from headrace.data.loader import BatchLoader
-from headrace.data.seeding import seed_at
+from headrace.data.sampling import seed_at
 from headrace.errors import NotFiniteLossError
 from headrace.storage.atomic import write_if_room
 from headrace.training.records import TrainingProgress

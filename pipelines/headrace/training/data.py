@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.data.epochs import by_first_use
+from headrace.data.order import by_first_use
 from headrace.errors import StepCancelledError
 from headrace.leases.cancellable_call import wanted
 from headrace.recipe.dataset import TRAIN

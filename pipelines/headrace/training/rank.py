@@ -14,9 +14,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from headrace.data.checkpoint_content import refusing
+from headrace.data.dataset import reading_of
 from headrace.data.module import DataSettings, HeadraceDataModule
-from headrace.data.reading import reading_of
-from headrace.data.seeding import seed_at
+from headrace.data.sampling import seed_at
 from headrace.data.streaming import shards_held
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.errors import RecipeError, StepError

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.data.ahead import read_ahead, read_ahead_while_it_pays
-from headrace.data.payoff import Payoff
+from headrace.data.ahead import Payoff, read_ahead, read_ahead_while_it_pays
 
 
 @pytest.fixture

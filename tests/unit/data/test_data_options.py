@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.data.dataset import Reading, reading_of
 from headrace.data.module import DataSettings, HeadraceDataModule
-from headrace.data.reading import Reading, reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import DataError, StepError, UserCodeError, UserError
 from headrace.recipe.base import Target

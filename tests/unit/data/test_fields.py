@@ -13,11 +13,11 @@ import soundfile
 import torch
 from PIL import Image
 
+from headrace.data.ahead import Payoff
+from headrace.data.dataset import Reading, SampleReader, reading_of
 from headrace.data.decode import decode_one
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
-from headrace.data.payoff import Payoff
-from headrace.data.reading import Reading, SampleReader, reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import DataError, ShardError
 from headrace.recipe.recipe import DataSpec
@@ -146,7 +146,7 @@ def test_only_copies_are_left_until_they_are_asked_for(
     """Threads decompress at once, also for whom does not work on the batches."""
     monkeypatch.setattr(Payoff, "is_ahead", False, raising=False)
     monkeypatch.setattr(Payoff, "__init__", lambda self: None)
-    monkeypatch.setattr("headrace.data.batches._MAX_TOGETHER", 1)
+    monkeypatch.setattr("headrace.data.loader._MAX_TOGETHER", 1)
     order = TrainOrder(num_samples=NUM, seed=3, global_batch_size=1)
     loader = BatchLoader(ShardedDataset(folder, "train"), order, fields=(name,), prefetch=2)
     batches = iter(loader)

@@ -109,8 +109,8 @@ def test_memory_of_sizes_that_do_not_come_again_is_let_go() -> None:
 def test_batches_looked_up_together_are_the_same(
     folder: Path, together: int, found: int, prefetch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.data.batches._MAX_TOGETHER", together)
-    monkeypatch.setattr("headrace.data.batches._FOUND_SAMPLES", found)
+    monkeypatch.setattr("headrace.data.loader._MAX_TOGETHER", together)
+    monkeypatch.setattr("headrace.data.loader._FOUND_SAMPLES", found)
     order = TrainOrder(num_samples=NUM_SAMPLES, seed=0, global_batch_size=7, drop_last=False)
     loader = BatchLoader(ShardedDataset(folder, "train"), order, prefetch=prefetch)
     loader.load_state_dict({"epoch": 1, "global_index": 7})

@@ -18,9 +18,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from headrace.data import decode
-from headrace.data.batch import read_batch
-from headrace.data.dataset import SampleDataset
-from headrace.data.decode import Decoder, decode_one
+from headrace.data.dataset import SampleDataset, SampleReader
+from headrace.data.decode import decode_one
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
@@ -224,7 +223,7 @@ def test_encoded_images_are_decoded_in_order(tmp_path):
 def test_encoded_images_of_unequal_shape_are_named(tmp_path):
     dataset = encoded(tmp_path, [png(1), png(2, size=(4, 4))])
     with pytest.raises(DataError, match=r"\(2, 3\) \(0.png\) and uint8 \(4, 4\) \(1.png\)"):
-        read_batch(dataset, np.arange(2), ["image"], Decoder())
+        SampleReader(dataset).read(np.arange(2))
 
 
 def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, monkeypatch):
@@ -245,7 +244,7 @@ def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, 
     monkeypatch.setattr(decode, "_decoded", slowly)
     monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
     with pytest.raises(DataError, match=r"0\.png"):
-        read_batch(dataset, np.arange(4), ["image"], Decoder())
+        SampleReader(dataset).read(np.arange(4))
     assert done.is_set()
 
 

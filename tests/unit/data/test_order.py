@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.data.order import EachOnceOrder, TrainOrder, epoch_order
+from headrace.data.order import EachOnceOrder, TrainOrder
+from headrace.data.sampling import epoch_order
 from headrace.errors import UserError
 from headrace.recipe.fit import check_global_batch
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.data.seeding import position_seed, seed_at
+from headrace.data.sampling import position_seed, seed_at
 from headrace.data.transforms import AddNoise, ChannelsFirst, Normalize, ScaleToUnit, apply
 from headrace.errors import DataError
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
-from headrace.data.reading import Reading
+from headrace.data.dataset import Reading
 from headrace.errors import (
     MemoryExhaustedError,
     PickledCheckpointError,

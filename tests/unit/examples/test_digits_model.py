@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from headrace.data.seeding import seed_at
+from headrace.data.sampling import seed_at
 from headrace.examples.digits_model import DigitsClassifier
 
 

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from headrace.data.reading import SampleReader
+from headrace.data.dataset import SampleReader
 from headrace.errors import DataError, RecipeError
 from headrace.packing.resample import resampled
 from headrace.packing.step import pack
