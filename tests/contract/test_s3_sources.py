@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from headrace.errors import DataError
-from headrace.packing.sources.access import Access
+from headrace.packing.samples import Access
 from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import open_store

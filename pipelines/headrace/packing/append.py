@@ -9,11 +9,10 @@ from itertools import zip_longest
 
 from headrace.errors import DataError, ManifestError, NoDatasetError, RecipeError
 from headrace.packing.division import Listing
-from headrace.packing.labels import Labels, labels_of, shown
-from headrace.packing.listed import taken
+from headrace.packing.listed import Labels, labels_of, shown, taken
 from headrace.packing.packed import PackedShard
 from headrace.packing.plan import FirstNumbers, PackPlan, PlannedShard
-from headrace.packing.target import Target, packed_dataset
+from headrace.packing.target import PackTarget, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.atomic import read_record
 from headrace.storage.manifest import Manifest
@@ -48,7 +47,9 @@ class Base:
         return FirstNumbers(sample_id=next_id, shard=next_shard, every=every)
 
 
-def find_base(target: Target, name: str, settings: str) -> tuple[Target | None, tuple[str, ...]]:
+def find_base(
+    target: PackTarget, name: str, settings: str
+) -> tuple[PackTarget | None, tuple[str, ...]]:
     """The dataset of that name and settings with the most versions; None for none.
 
     Those of that name whose manifests are damaged are passed over with a warning.
@@ -61,7 +62,7 @@ def find_base(target: Target, name: str, settings: str) -> tuple[Target | None, 
     Returns:
         It, and the warnings.
     """
-    found: list[tuple[int, int, str, Target]] = []
+    found: list[tuple[int, int, str, PackTarget]] = []
     warnings: list[str] = []
     for each in target.siblings(name):
         try:
@@ -78,20 +79,19 @@ def find_base(target: Target, name: str, settings: str) -> tuple[Target | None, 
     return max(found, key=lambda one: one[:3])[3] if found else None, tuple(warnings)
 
 
-def read_base(target: Target) -> Base:
+def read_base(target: PackTarget) -> Base:
     """What is known of a dataset that is whole.
 
     Raises:
         DataError: Plans or records of its shards are gone.
     """
-    parts = target.folder
-    plan_files = sorted(parts.parts.glob("*.plan.json"))
-    plans = [read_record(path, PlannedShard) for path in plan_files]
+    folder = target.folder
+    plans = [read_record(path, PlannedShard) for path in folder.parts.glob("*.plan.json")]
     manifest = packed_dataset(target.location, target.s3)
     order = {split: number for number, split in enumerate(manifest.splits)}
     planned = [plan for plan in plans if plan is not None and plan.split in order]
     planned.sort(key=lambda plan: (order[plan.split], plan.file))
-    records = [read_record(parts.record_file(plan.file), PackedShard) for plan in planned]
+    records = [read_record(folder.record_file(plan.file), PackedShard) for plan in planned]
     known = {shard.file for shard in manifest.shards}
     every = [(plan, record) for plan, record in zip(planned, records, strict=True) if record]
     keys = {record.pack_key for plan, record in every if plan.file in known}
@@ -102,7 +102,7 @@ def read_base(target: Target) -> Base:
     ]
     if known - {plan.file for plan, _ in pairs}:
         raise DataError(
-            f"Nothing can be added to {target.location}: {parts.parts} does not tell what its "
+            f"Nothing can be added to {target.location}: {folder.parts} does not tell what its "
             "shards hold",
             "Pack without pack.append, which makes a new dataset.",
         )
@@ -137,19 +137,15 @@ def new_samples(base: Base, listing: Listing) -> Listing:
     known = {
         path: (size, version) for plan in base.planned for path, size, version, *_ in plan.samples()
     }
-    changed = [
-        ref.path
-        for ref in listing.samples
-        if ref.path in known and known[ref.path] != (ref.num_bytes, ref.version)
-    ]
+    files = listing.samples.files()
+    changed = [path for path, *file in files if known.get(path, tuple(file)) != tuple(file)]
     if changed:
         raise DataError(
             f"{len(changed):,} samples changed since they were packed into {base.location}: "
             f"{shown(changed)}",
             "Shards that are there do not change; pack without pack.append.",
         )
-    paths = listing.samples.paths
-    fresh = [number for number, path in enumerate(paths) if path not in known]
+    fresh = [number for number, file in enumerate(files) if file.path not in known]
     labels = _labels(base.manifest.classes, listing, fresh)
     return replace(listing, samples=listing.samples.at(fresh), labels=labels)
 
@@ -172,13 +168,8 @@ def check_fields(base: Base, plan: PackPlan) -> None:
 
 def merged_plan(base: Base, plan: PackPlan) -> PackPlan:
     """Plan of the old and the new shards together, split after split."""
-    shards = [
-        shard
-        for split in dict.fromkeys((*base.manifest.splits, *plan.splits))
-        for shard in (*base.planned, *plan.shards)
-        if shard.split == split
-    ]
     splits = tuple(dict.fromkeys((*base.manifest.splits, *plan.splits)))
+    shards = sorted((*base.planned, *plan.shards), key=lambda shard: splits.index(shard.split))
     return replace(plan, splits=splits, shards=tuple(shards))
 
 

@@ -1,78 +1,101 @@
-"""Gathers converted samples into blocks for the shard builder, and counts what went by."""
+"""Samples of a shard to blocks for its builder: read, converted, counted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
 from headrace.packing import statistics
-from headrace.packing.alike import Alike
-from headrace.packing.convert import Column, Converter
-from headrace.packing.decode import UnreadableError
-from headrace.packing.listed import taken
-from headrace.packing.looked import Looked
-from headrace.packing.packed import ShardTask
+from headrace.packing.convert import Converter, FieldColumn
+from headrace.packing.fields import FieldRule
+from headrace.packing.listed import Listed, taken
 from headrace.packing.plan import PlannedShard
-from headrace.packing.samples import Content, FileBlock, Values, is_full
-from headrace.packing.statistics import Moments
+from headrace.packing.samples import Source, Unreadable, UnreadableError, Values
+from headrace.packing.sources.folder import FolderSource
+from headrace.packing.statistics import Moments, SampledMoments
+from headrace.packing.uniform_npy import UniformNpyReader
 from headrace.shards.columns import Block
 from headrace.storage.manifest import LengthStatistics, Quarantined
 
-
-@dataclass
-class Tally:
-    """What is known of the samples packed."""
-
-    lengths: dict[str, LengthStatistics] = field(default_factory=dict)
-    """Sizes of ragged fields."""
-    encodings: dict[str, set[str]] = field(default_factory=dict)
-    """Encodings of fields that stay encoded."""
-    labels: list[int] = field(default_factory=list)
-    """Class index of each sample."""
-    quarantined: list[Quarantined] = field(default_factory=list)
-    """Samples left out, with reasons."""
+_BLOCK_BYTES = 2**20  # what was read is in the processor's cache when it is written
+_BLOCK_SAMPLES = 512
 
 
-class Gatherer:
-    """Converts samples until there is a block of them.
+class BlockCollector:
+    """Collects converted samples until there is a block of them; holds what is known of all.
 
     Args:
-        task: How fields are kept.
+        rules: How fields are kept.
         plan: The samples of the shard.
     """
 
-    def __init__(self, task: ShardTask, plan: PlannedShard) -> None:
-        self.tally = Tally()
+    def __init__(self, rules: Sequence[FieldRule], plan: PlannedShard) -> None:
+        self.lengths: dict[str, LengthStatistics] = {}
+        self.encodings: dict[str, set[str]] = {}
+        self.class_counts: Counter[int] = Counter()
+        self.quarantined: list[Quarantined] = []
         self._plan = plan
-        self._converters = [(rule.info.name, Converter(rule)) for rule in task.rules]
-        self._looked = {
-            rule.info.name: Looked(rule.info, plan.every[rule.info.name])
-            for rule in task.rules
+        self._converters = [(rule.info.name, Converter(rule)) for rule in rules]
+        self._moments = {
+            rule.info.name: SampledMoments(rule.info, plan.every[rule.info.name])
+            for rule in rules
             if rule.info.name in plan.every
         }
-        self._alike = Alike(self._converters[0][1])
         self._start_block()
 
-    @property
-    def num_waiting(self) -> int:
-        """Samples of the block so far."""
-        return len(self._positions)
-
-    def add(self, position: int, values: Values) -> bool:
-        """Convert a sample; one that cannot be is left out.
-
-        Args:
-            position: Its place in the plan.
-            values: Its values.
-
-        Returns:
-            Whether the block is full.
+    def blocks(self, source: Source) -> Iterator[Block]:
+        """Blocks of the samples that can be read, in order; each must be written before the next.
 
         Raises:
-            DataError: It has another shape or dtype than the example.
+            DataError: A source changed since it was listed, or has another shape than the others.
+            StoreError: S3 kept failing.
         """
+        refs = self._plan.samples()
+        if isinstance(source, FolderSource) and source.is_of_arrays(refs):
+            yield from self._of_files(source, refs)
+        else:
+            yield from self._of_samples(0, source.read(refs))
+
+    def moments(self) -> dict[str, Moments]:
+        """Moments of fixed fields, by name, once all samples went by."""
+        found = ((name, sampled.moments()) for name, sampled in self._moments.items())
+        return {name: moments for name, moments in found if moments is not None}
+
+    def _of_files(self, source: FolderSource, refs: Listed) -> Iterator[Block]:
+        """Blocks of `.npy` files; those in a local folder are read many at once, where uniform."""
+        uniform = contents = None
+        if source.folder is None:
+            contents = source.read(refs)
+        else:
+            uniform = UniformNpyReader(source.folder, self._converters[0][1])
+        for start, stop in _cuts(refs.sizes):
+            some = refs[start:stop]
+            column = uniform.read(some) if uniform is not None else None
+            if column is None:
+                values = (
+                    islice(contents, stop - start) if contents is not None else source.read(some)
+                )
+                yield from self._of_samples(start, values)
+            else:
+                self._positions += range(start, stop)
+                self._columns = [column]
+                yield self._block()
+
+    def _of_samples(self, first: int, samples: Iterable[Values | Unreadable]) -> Iterator[Block]:
+        """Blocks of samples that are converted one by one, `first` the place of the first."""
+        for position, values in enumerate(samples, first):
+            if isinstance(values, Unreadable):
+                self._leave_out(position, values.reason)
+            elif self._add(position, values):
+                yield self._block()
+        if self._positions:
+            yield self._block()
+
+    def _add(self, position: int, values: Values) -> bool:
+        """Convert a sample, or leave it out; whether the block is full."""
         path = self._plan.paths[position]
         for number, (name, converter) in enumerate(self._converters):
             try:
@@ -80,41 +103,28 @@ class Gatherer:
             except UnreadableError as error:
                 self._undo(number)
                 prefix = f"{name}: " if len(self._converters) > 1 else ""
-                self.leave_out(position, f"{prefix}{error}")
+                self._leave_out(position, f"{prefix}{error}")
                 return False
             self._num_bytes += len(self._columns[number].items[-1])
         self._positions.append(position)
-        return is_full(self._num_bytes, len(self._positions))
+        return self._num_bytes >= _BLOCK_BYTES or len(self._positions) >= _BLOCK_SAMPLES
 
-    def take_filled(self, first: int, files: FileBlock) -> bool:
-        """As `take_alike`, of files that are read into memory that is used again.
+    def _undo(self, number: int) -> None:
+        """Take back the values of a sample in the columns before one."""
+        for column in self._columns[:number]:
+            self._num_bytes -= len(column.items.pop())
+            if column.shapes:
+                column.shapes.pop()
 
-        The block must be written before the next is taken.
-        """
-        if len(self._converters) > 1 or self.num_waiting:
-            return False
-        return self._take(first, self._alike.filled(files))
+    def _leave_out(self, position: int, reason: str) -> None:
+        self.quarantined.append(Quarantined(path=self._plan.paths[position], reason=reason))
 
-    def take_alike(self, first: int, contents: Sequence[Content]) -> bool:
-        """Make whole files the block, when they are arrays that differ in their values only.
+    def _start_block(self) -> None:
+        self._positions: list[int] = []
+        self._columns = [FieldColumn() for _ in self._converters]
+        self._num_bytes = 0
 
-        Args:
-            first: Place of the first in the plan; the others follow.
-            contents: Their bytes.
-
-        Returns:
-            Whether they are; else they are to be added one by one.
-        """
-        if len(self._converters) > 1 or self.num_waiting:
-            return False
-        return self._take(first, self._alike.column(contents))
-
-    def leave_out(self, position: int, reason: str) -> None:
-        """Put a sample into quarantine."""
-        path = self._plan.paths[position]
-        self.tally.quarantined.append(Quarantined(path=path, reason=reason))
-
-    def block(self) -> Block:
+    def _block(self) -> Block:
         """The block, taken out."""
         positions, plan = self._positions, self._plan
         columns = [column.items for column in self._columns]
@@ -126,7 +136,7 @@ class Gatherer:
         self._count()
         if plan.labels:
             labels = taken(plan.labels, positions)
-            self.tally.labels += labels
+            self.class_counts.update(labels)
             content = np.array(labels, dtype="<i8").tobytes()
             columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
         block = Block(
@@ -139,46 +149,26 @@ class Gatherer:
         self._start_block()
         return block
 
-    def moments(self) -> dict[str, Moments]:
-        """Moments of fixed fields, by name, once all samples went by."""
-        found = ((name, looked.moments()) for name, looked in self._looked.items())
-        return {name: moments for name, moments in found if moments is not None}
-
-    def _start_block(self) -> None:
-        self._positions: list[int] = []
-        self._columns = [Column() for _ in self._converters]
-        self._num_bytes = 0
-
-    def _take(self, first: int, column: Column | None) -> bool:
-        if column is None:
-            return False
-        self._columns = [column]
-        self._positions += range(first, first + len(column.items))
-        return True
-
-    def _undo(self, number: int) -> None:
-        """Take back the values of a sample in the columns before one."""
-        for column in self._columns[:number]:
-            self._num_bytes -= len(column.items.pop())
-            if column.shapes:
-                column.shapes.pop()
-
     def _count(self) -> None:
         for (name, converter), column in zip(self._converters, self._columns, strict=True):
-            info = converter.rule.info
-            self.tally.encodings.setdefault(name, set()).update(column.encodings)
-            if info.layout == "ragged":
-                sizes = np.fromiter(map(len, column.items), dtype=np.int64)
-                self._count_lengths(name, sizes)
-                continue
-            looked = self._looked.get(name)
-            if looked is not None and column.items:
+            self.encodings.setdefault(name, set()).update(column.encodings)
+            if converter.rule.info.layout == "ragged":
+                found = statistics.lengths(np.fromiter(map(len, column.items), dtype=np.int64))
+                before = self.lengths.get(name)
+                self.lengths[name] = statistics.merge_lengths([before, found]) if before else found
+            elif name in self._moments:
                 items = column.items if column.joined is None else [column.joined]
-                looked.add(items, self._plan.first_sample_id + self._positions[0])
+                first = self._plan.first_sample_id + self._positions[0]
+                self._moments[name].add(items, first)
 
-    def _count_lengths(self, name: str, sizes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        found = statistics.lengths(sizes)
-        before = self.tally.lengths.get(name)
-        self.tally.lengths[name] = (
-            statistics.merge_lengths([before, found]) if before is not None else found
-        )
+
+def _cuts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First file, and the one behind the last, of each block of files of so many bytes."""
+    ends = np.cumsum(np.array(sizes, dtype=np.int64))
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        full = int(np.searchsorted(ends, before + _BLOCK_BYTES)) + 1
+        stop = min(full, start + _BLOCK_SAMPLES, len(sizes))
+        yield start, stop
+        start = stop

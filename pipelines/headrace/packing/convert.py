@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -12,29 +13,30 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from headrace.errors import DataError
-from headrace.packing.decode import UnreadableError, check_image, decode_image
-from headrace.packing.fields import FieldRule
-from headrace.packing.resample import resampled
-from headrace.packing.samples import Value
-from headrace.shards.placing import Buffer
+from headrace.packing.decode import audio_encoding, decode_audio, decode_image, image_encoding
+from headrace.packing.fields import FieldRule, first_rules, settled
+from headrace.packing.packed import describe
+from headrace.packing.samples import (
+    SampleRef,
+    Source,
+    Unreadable,
+    UnreadableError,
+    Value,
+    Values,
+)
+from headrace.recipe.dataset import PackSpec
+from headrace.shards.streams import Buffer
+from headrace.storage.manifest import Quarantined
 
-_FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
-_IMAGE_MAGIC = (
-    (b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpeg"), (b"BM", "bmp"), (b"RIFF", "webp"),
-    (b"GIF8", "gif"), (b"II*\0", "tiff"), (b"MM\0*", "tiff"),
-)  # fmt: skip
-_AUDIO_MAGIC = ((b"RIFF", "wav"), (b"fLaC", "flac"))
-_IMAGE_TABLE = {magic[:2]: (magic, encoding) for magic, encoding in _IMAGE_MAGIC}
-_AUDIO_TABLE = {magic[:2]: (magic, encoding) for magic, encoding in _AUDIO_MAGIC}
+NUM_TRIED = 100
+"""Samples of which one must be readable, so that shapes and dtypes are known."""
+
+_ZEROS = 32  # zero crossings of the filter that resamples sound, on either side
+_BETA = 8.0  # of its Kaiser window: what does not fit is 80 dB down
 
 
 @dataclass
-class Column:
+class FieldColumn:
     """One field of a block of samples."""
 
     items: list[Buffer] = field(default_factory=list)
@@ -60,34 +62,25 @@ class Converter:
         self.to_array: Callable[[Value], NDArray[Any]] | None = None
         self._dtype = np.dtype(rule.info.dtype)
         if rule.decode:
-            self.to_array = _DECODERS[rule.kind](rule)
+            decoders = {"image": self._image, "audio": self._audio, "array": self._array}
+            self.to_array = decoders[rule.kind]
 
-    def add(self, path: str, value: Value, column: Column) -> None:
+    def add(self, path: str, value: Value, column: FieldColumn) -> None:
         """Convert one value.
 
         Raises:
             UnreadableError: It is damaged; the column is as before.
             DataError: It has another shape or dtype than the example.
         """
-        if self.to_array is not None:
-            array = self.to_array(value)
-            self._check(path, array)
-            column.items.append(as_buffer(array))
-            if self.rule.info.ndim is not None:
-                column.shapes.append(array.shape)
+        if self.to_array is None:
+            column.items.append(self._kept(value, column))
             return
-        column.items.append(self._kept(value, column))
-
-    def _kept(self, value: Value, column: Column) -> Buffer:
-        kind = self.rule.kind
-        if kind == "text":
-            return str(value).encode()
-        if kind == "value":
-            return _scalar(value, self.rule.info.dtype)
-        content = cast("bytes", value)
-        if kind in _CHECKS:
-            column.encodings.add(_CHECKS[kind](content, self.rule.check))
-        return content
+        array = self.to_array(value)
+        if self.rule.example and not self.fits(array):
+            raise self._misfit(path, array)
+        column.items.append(_as_buffer(array))
+        if self.rule.info.ndim is not None:
+            column.shapes.append(array.shape)
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether an array has the shape and dtype of the example."""
@@ -97,21 +90,55 @@ class Converter:
             array.ndim == info.ndim if ragged else array.shape == info.shape
         )
 
-    def _check(self, path: str, array: NDArray[Any]) -> None:
-        info, example = self.rule.info, self.rule.example
-        if not example or self.fits(array):
-            return
+    def _kept(self, value: Value, column: FieldColumn) -> Buffer:
+        kind = self.rule.kind
+        if kind == "text":
+            return str(value).encode()
+        if kind == "value":
+            return _scalar(value, self.rule.info.dtype)
+        content = cast("bytes", value)
+        if kind in ("image", "audio"):
+            encoding_of = image_encoding if kind == "image" else audio_encoding
+            column.encodings.add(encoding_of(content, check=self.rule.check))
+        return content
+
+    def _image(self, value: Value) -> NDArray[Any]:
+        rule = self.rule
+        pixels = _with_channels(decode_image(cast("bytes", value)), rule.options.channels)
+        if rule.resize is not None and pixels.shape[:2] != rule.resize:
+            height, width = rule.resize
+            resampling = Image.Resampling[rule.options.filter.upper()]
+            pixels = np.asarray(Image.fromarray(pixels).resize((width, height), resampling))
+        return _as_dtype(pixels, rule.options.dtype)
+
+    def _audio(self, value: Value) -> NDArray[Any]:
+        rule = self.rule
+        sound, rate = decode_audio(cast("bytes", value))
+        target, kept = rule.options.sample_rate, rule.info.sample_rate
+        if target is None and kept is not None and rate != kept:
+            raise DataError(
+                f"A sound has {rate:,} samples a second, '{rule.example}' has {kept:,}",
+                f"Set pack.fields.{rule.info.name}.sample_rate.",
+            )
+        return _as_dtype(resampled(sound, rate, target or rate), rule.options.dtype)
+
+    def _array(self, value: Value) -> NDArray[Any]:
+        return _as_dtype(np.asarray(value), self.rule.options.dtype)
+
+    def _misfit(self, path: str, array: NDArray[Any]) -> DataError:
+        info = self.rule.info
         expected = f"{info.ndim} axes" if info.layout == "ragged" else str(info.shape)
-        raise DataError(
-            f"'{path}' has shape {array.shape} {array.dtype}, '{example}' has {expected} "
+        return DataError(
+            f"'{path}' has shape {array.shape} {array.dtype}, '{self.rule.example}' has {expected} "
             f"{info.dtype}",
             self._way_out(array),
         )
 
     def _way_out(self, array: NDArray[Any]) -> str:
-        name, ndim = self.rule.info.name, self.rule.info.ndim or len(self.rule.info.shape)
+        info = self.rule.info
+        name = info.name
         if self.rule.kind == "image":
-            if array.ndim != ndim:
+            if array.ndim != (info.ndim or len(info.shape)):
                 return (
                     f"Some images are grey and some are not: set pack.fields.{name}.channels to 1 "
                     f"or 3, or pack.images to 'encoded'."
@@ -120,12 +147,87 @@ class Converter:
                 f"Make all of equal size, set pack.fields.{name}.resize or "
                 f"pack.fields.{name}.mixed, or set pack.images to 'encoded'."
             )
-        if array.dtype.name != self.rule.info.dtype:
+        if array.dtype.name != info.dtype:
             return f"Make all of equal dtype, or set pack.fields.{name}.dtype."
         return f"Make all of equal shape, or set pack.fields.{name}.mixed to 'ragged'."
 
 
-def as_buffer(array: NDArray[Any]) -> Buffer:
+def field_rules(
+    name: str, source: Source, refs: Sequence[SampleRef], pack: PackSpec
+) -> tuple[FieldRule, ...]:
+    """How each field is kept, shapes taken from the first sample that can be read.
+
+    Args:
+        name: The source, for messages.
+        source: The source, after its listing.
+        refs: Its samples.
+        pack: What the recipe says.
+
+    Returns:
+        Rules in the order of the source's fields, but `label` last.
+
+    Raises:
+        RecipeError: `pack.fields` does not fit the source.
+        DataError: None of the first samples can be read.
+    """
+    rules = sorted(first_rules(source.fields, pack), key=lambda rule: rule.info.name == "label")
+    bad: list[Quarantined] = []
+    for ref in refs[:NUM_TRIED]:
+        (values,) = source.read([ref])  # one by one: the first one is mostly all that is needed
+        if isinstance(values, Unreadable):
+            bad.append(Quarantined(path=ref.path, reason=values.reason))
+            continue
+        try:
+            return tuple(_settled(rule, ref, values) for rule in rules)
+        except UnreadableError as error:
+            bad.append(Quarantined(path=ref.path, reason=str(error)))
+    raise DataError(
+        f"None of the first {len(bad)} files in {name} can be read: {describe(bad)}",
+        "Repair or remove these files, or narrow dataset.include.",
+    )
+
+
+def _settled(rule: FieldRule, ref: SampleRef, values: Values) -> FieldRule:
+    value = values[rule.info.name]
+    converter, column = Converter(rule), FieldColumn()
+    converter.add(ref.path, value, column)
+    if converter.to_array is None:
+        return settled(rule, None, ref.path, len(column.items[0]), None)
+    num_bytes = len(value) if isinstance(value, bytes) else int(getattr(value, "nbytes", 0))
+    rate = None
+    if rule.kind == "audio":
+        rate = rule.options.sample_rate or decode_audio(cast("bytes", value))[1]
+    return settled(rule, converter.to_array(value), ref.path, num_bytes, rate)
+
+
+def resampled(sound: NDArray[np.float32], rate: int, target: int) -> NDArray[np.float32]:
+    """Sound with so many samples a second, by a polyphase filter.
+
+    Args:
+        sound: `(num_frames,)` or `(num_frames, num_channels)`.
+        rate: Its samples a second.
+        target: Those to have.
+    """
+    if rate == target or not len(sound):
+        return sound
+    from scipy.signal import resample_poly
+
+    divisor = math.gcd(rate, target)
+    up, down = target // divisor, rate // divisor
+    out = resample_poly(sound, up, down, axis=0, window=_filter(max(up, down)))
+    return np.asarray(out, dtype=np.float32)
+
+
+@lru_cache(maxsize=8)
+def _filter(factor: int) -> NDArray[np.float32]:
+    """Weights that pass one `factor`-th of the frequencies, `(2 * _ZEROS * factor + 1,)`."""
+    from scipy.signal import firwin
+
+    taps = firwin(2 * _ZEROS * factor + 1, 1 / factor, window=("kaiser", _BETA))
+    return np.asarray(taps, dtype=np.float32)
+
+
+def _as_buffer(array: NDArray[Any]) -> Buffer:
     """Bytes of an array in C order and little-endian; shared with it, where that is so."""
     if not array.size:
         return b""
@@ -133,12 +235,7 @@ def as_buffer(array: NDArray[Any]) -> Buffer:
     return np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8).data
 
 
-def as_dtype(array: NDArray[Any], dtype: str | None) -> NDArray[Any]:
-    """The array with elements of another dtype.
-
-    Raises:
-        UnreadableError: There are elements that do not fit.
-    """
+def _as_dtype(array: NDArray[Any], dtype: str | None) -> NDArray[Any]:
     if dtype is None or array.dtype == np.dtype(dtype):
         return array
     target = np.dtype(dtype)
@@ -152,28 +249,6 @@ def as_dtype(array: NDArray[Any], dtype: str | None) -> NDArray[Any]:
     return array.astype(target)
 
 
-def _scalar(value: Value, dtype: str) -> bytes:
-    try:
-        return np.asarray(value, dtype=np.dtype(dtype).newbyteorder("<")).tobytes()
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UnreadableError(f"{value!r} does not fit {dtype}: {error}") from error
-
-
-def _image_decoder(rule: FieldRule) -> Callable[[Value], NDArray[Any]]:
-    options = rule.options
-
-    def decode(value: Value) -> NDArray[Any]:
-        pixels = decode_image(cast("bytes", value))
-        pixels = _with_channels(pixels, options.channels)
-        if rule.resize is not None and pixels.shape[:2] != rule.resize:
-            height, width = rule.resize
-            image = Image.fromarray(pixels).resize((width, height), _FILTERS[options.filter])
-            pixels = np.asarray(image)
-        return as_dtype(pixels, options.dtype)
-
-    return decode
-
-
 def _with_channels(pixels: NDArray[np.uint8], channels: int | None) -> NDArray[np.uint8]:
     if channels == 1 and pixels.ndim == 3:
         return np.asarray(Image.fromarray(pixels).convert("L"))
@@ -182,70 +257,8 @@ def _with_channels(pixels: NDArray[np.uint8], channels: int | None) -> NDArray[n
     return pixels
 
 
-def _audio_decoder(rule: FieldRule) -> Callable[[Value], NDArray[Any]]:
-    def decode(value: Value) -> NDArray[Any]:
-        sound, rate = decode_audio(cast("bytes", value))
-        target, kept = rule.options.sample_rate, rule.info.sample_rate
-        if target is None and kept is not None and rate != kept:
-            raise DataError(
-                f"A sound has {rate:,} samples a second, '{rule.example}' has {kept:,}",
-                f"Set pack.fields.{rule.info.name}.sample_rate.",
-            )
-        return as_dtype(resampled(sound, rate, target or rate), rule.options.dtype)
-
-    return decode
-
-
-def decode_audio(content: bytes) -> tuple[NDArray[np.float32], int]:
-    """Sound of a WAV or FLAC file.
-
-    Returns:
-        `(num_frames,)`, or `(num_frames, num_channels)` when there are several, from -1 to 1, and
-        the samples a second.
-
-    Raises:
-        UnreadableError: Empty or damaged.
-    """
-    import soundfile
-
+def _scalar(value: Value, dtype: str) -> bytes:
     try:
-        sound, rate = soundfile.read(io.BytesIO(content), dtype="float32")
-    except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
-        raise UnreadableError(f"damaged sound: {error}") from error
-    return sound, int(rate)
-
-
-def _array_decoder(rule: FieldRule) -> Callable[[Value], NDArray[Any]]:
-    return lambda value: as_dtype(np.asarray(value), rule.options.dtype)
-
-
-def _image_encoding(content: bytes, check: bool) -> str:
-    return check_image(content) if check else _told(content, _IMAGE_TABLE, "image")
-
-
-def _audio_encoding(content: bytes, check: bool) -> str:
-    encoding = _told(content, _AUDIO_TABLE, "sound")
-    if check:
-        decode_audio(content)
-    return encoding
-
-
-def _told(content: bytes, table: Mapping[bytes, tuple[bytes, str]], what: str) -> str:
-    magic, encoding = table.get(content[:2], (b"", ""))
-    if magic and content.startswith(magic):
-        return encoding
-    if not content:
-        raise UnreadableError("the file is empty")
-    names = ", ".join(sorted({encoding for _, encoding in table.values()}))
-    raise UnreadableError(f"no {what} by its first bytes; valid: {names}")
-
-
-_DECODERS: dict[str, Callable[[FieldRule], Callable[[Value], NDArray[Any]]]] = {
-    "image": _image_decoder,
-    "audio": _audio_decoder,
-    "array": _array_decoder,
-}
-_CHECKS: dict[str, Callable[[bytes, bool], str]] = {
-    "image": _image_encoding,
-    "audio": _audio_encoding,
-}
+        return np.asarray(value, dtype=np.dtype(dtype).newbyteorder("<")).tobytes()
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UnreadableError(f"{value!r} does not fit {dtype}: {error}") from error

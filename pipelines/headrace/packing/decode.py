@@ -1,4 +1,4 @@
-"""Bytes of a source file to an array, or the reason why not."""
+"""Bytes of images, sounds and numpy files to arrays, or the reason why not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from headrace.packing.samples import FieldKind, UnreadableError
 from headrace.shards.format import is_of_numbers
 
 MAX_PIXELS = 89_478_485
@@ -24,9 +25,11 @@ MAX_PIXELS = 89_478_485
 MAX_ARCHIVE_BYTES = 4 * 2**30
 """Bytes of arrays beyond which an archive is taken for a decompression bomb."""
 
-IMAGE_MAGIC = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
-"""What images begin with; `RIFF` is that of WebP and of WAV."""
-
+_IMAGE_MAGIC = {
+    b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"BM": "bmp", b"RIFF": "webp",
+    b"GIF8": "gif", b"II*\0": "tiff", b"MM\0*": "tiff",
+}  # fmt: skip
+_AUDIO_MAGIC = {b"RIFF": "wav", b"fLaC": "flac"}
 _PNG_DEPTH = 24  # byte of a PNG file that tells the bits a channel
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
 _ENCODINGS = {"MPO": "jpeg"} | {name: name.lower() for name in _FORMATS}
@@ -43,10 +46,6 @@ _DAMAGED = (
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError,
     struct.error, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, Warning,
 )  # fmt: skip
-
-
-class UnreadableError(Exception):
-    """A sample that cannot be packed; the message is the reason."""
 
 
 def decode_image(content: bytes) -> NDArray[np.uint8]:
@@ -73,18 +72,57 @@ def decode_image(content: bytes) -> NDArray[np.uint8]:
     return pixels
 
 
-def check_image(content: bytes) -> str:
-    """Make sure that an image can be decoded.
+def image_encoding(content: bytes, *, check: bool) -> str:
+    """Encoding of an image: `png`, `jpeg`, `bmp`, `webp`, `gif` or `tiff`.
 
-    Returns:
-        Its encoding: `png`, `jpeg`, `bmp`, `webp`, `gif` or `tiff`.
+    Args:
+        content: The file's bytes.
+        check: Whether to decode it, else its first bytes tell.
 
     Raises:
-        UnreadableError: As `decode_image`.
+        UnreadableError: It is no image; with `check` as `decode_image`.
     """
+    if not check:
+        return _by_magic(content, _IMAGE_MAGIC, "image")
     decode_image(content)
     with _open_image(content) as image:
         return _ENCODINGS[image.format or ""]
+
+
+def decode_audio(content: bytes) -> tuple[NDArray[np.float32], int]:
+    """Sound of a WAV or FLAC file.
+
+    Returns:
+        `(num_frames,)`, or `(num_frames, num_channels)` when there are several, from -1 to 1, and
+        the samples a second.
+
+    Raises:
+        UnreadableError: Empty or damaged.
+    """
+    import soundfile
+
+    try:
+        sound, rate = soundfile.read(io.BytesIO(content), dtype="float32")
+    except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
+        raise UnreadableError(f"damaged sound: {error}") from error
+    return sound, int(rate)
+
+
+def audio_encoding(content: bytes, *, check: bool) -> str:
+    """Encoding of a sound, `wav` or `flac`; arguments and errors as of `image_encoding`."""
+    encoding = _by_magic(content, _AUDIO_MAGIC, "sound")
+    if check:
+        decode_audio(content)
+    return encoding
+
+
+def kind_of_bytes(content: bytes) -> FieldKind:
+    """Kind of a file, told by its first bytes; `bytes` when they say nothing."""
+    if content[:4] == b"RIFF":
+        return {b"WAVE": "audio", b"WEBP": "image"}.get(content[8:12], "bytes")  # type: ignore[return-value]
+    if content[:4] == b"fLaC":
+        return "audio"
+    return "image" if content.startswith(tuple(_IMAGE_MAGIC)) else "bytes"
 
 
 def decode_array(content: bytes) -> NDArray[Any]:
@@ -169,7 +207,7 @@ def _open_image(content: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content), formats=_FORMATS)
     except UnidentifiedImageError:
-        known = content.startswith(IMAGE_MAGIC)
+        known = content.startswith(tuple(_IMAGE_MAGIC))
         reason = "damaged image: cut or broken header" if known else _UNKNOWN
         raise UnreadableError(reason) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -184,6 +222,16 @@ def _open_image(content: bytes) -> Image.Image:
     if image.format == "TIFF" and _num_pages(image) > 1:
         raise UnreadableError(f"{_num_pages(image)} pages; save the images as .npy")
     return image
+
+
+def _by_magic(content: bytes, table: Mapping[bytes, str], what: str) -> str:
+    for magic, encoding in table.items():
+        if content.startswith(magic):
+            return encoding
+    if not content:
+        raise UnreadableError("the file is empty")
+    names = ", ".join(sorted(set(table.values())))
+    raise UnreadableError(f"no {what} by its first bytes; valid: {names}")
 
 
 def _num_pages(image: Image.Image) -> int:

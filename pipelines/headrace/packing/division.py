@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.labels import Labels
-from headrace.packing.listed import Listed, taken
+from headrace.packing.listed import Labels, Listed, taken
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order, ranks
 from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec, in_split_order
@@ -39,13 +38,8 @@ def split_samples(
 ) -> dict[str, Indices]:
     """Indices of the samples of each split, in the order of the shards.
 
-    Args:
-        dataset: How samples are split.
-        listing: The samples.
-        may_be_empty: Whether a split may get none.
-
     Raises:
-        RecipeError: A split would be empty.
+        RecipeError: A split would be empty, and it may not.
         DataError: The source gives splits to some samples only.
     """
     samples = listing.samples
@@ -122,10 +116,10 @@ def shards_of(
     order: NDArray[np.uint64] | None,
     pack: PackSpec,
 ) -> Iterator[Indices]:
-    """Samples of each shard.
+    """Samples of each shard, out of samples in random order.
 
     Args:
-        indices: The samples, in random order.
+        indices: The samples.
         sizes: Bytes of every sample.
         order: Ranks, when a shard should hold neighbours in the source; else None.
         pack: How large shards are.
@@ -134,23 +128,14 @@ def shards_of(
         indices = np.sort(indices)
     for start, stop in cut(sizes[indices], pack):
         part = indices[start:stop]
-        yield part if order is None else _mixed(part, sizes[part], order)
-
-
-def _mixed(part: Indices, sizes: NDArray[np.int64], order: NDArray[np.uint64]) -> Indices:
-    """Neighbours in random order, those that are read at once among themselves."""
-    read_with = (np.cumsum(sizes) - 1) // READ_BYTES
-    mixed: Indices = part[np.lexsort((order[part], read_with))]
-    return mixed
+        if order is not None:  # neighbours that are read at once are mixed among themselves
+            read_with = (np.cumsum(sizes[part]) - 1) // READ_BYTES
+            part = part[np.lexsort((order[part], read_with))]
+        yield part
 
 
 def cut(sizes: NDArray[np.int64], pack: PackSpec) -> Iterator[tuple[int, int]]:
-    """First and last sample of each shard.
-
-    Args:
-        sizes: Bytes of each sample.
-        pack: How large shards are.
-    """
+    """Where each shard of samples of so many bytes begins and ends."""
     edges = list(_edges(sizes, pack))
     multiple = pack.shards_multiple_of
     num_shards = math.ceil(len(edges) / multiple) * multiple

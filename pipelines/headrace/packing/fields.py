@@ -94,18 +94,23 @@ def settled(
     if example is None:
         return replace(rule, example=path, example_bytes=num_bytes)
     mixed = rule.options.mixed or ("ragged" if rule.kind == "audio" else "error")
-    update: dict[str, object] = {"dtype": example.dtype.name, "sample_rate": rate}
-    update["encoding"] = "raw"
+    update: dict[str, object] = {
+        "dtype": example.dtype.name, "sample_rate": rate, "encoding": "raw",
+    }  # fmt: skip
     if mixed == "ragged":
         update |= {"layout": "ragged", "ndim": example.ndim}
     else:
         update |= {"layout": "fixed", "shape": example.shape}
     if rule.options.codec != "none":
-        _refuse_ragged_codec(rule, mixed)
-        update |= {
-            "codec": rule.options.codec,
-            "chunk_samples": chunk_samples(example.nbytes, rule.options.chunk_samples),
-        }
+        if mixed == "ragged":
+            name = rule.info.name
+            raise RecipeError(
+                f"pack.fields.{name}.codec is '{rule.options.codec}', but '{name}' is of varying "
+                "shape",
+                "Codecs are for fields of one shape.",
+            )
+        chunk = chunk_samples(example.nbytes, rule.options.chunk_samples)
+        update |= {"codec": rule.options.codec, "chunk_samples": chunk}
     resize = rule.resize
     if mixed == "resize" and resize is None:
         resize = (int(example.shape[0]), int(example.shape[1]))
@@ -190,12 +195,3 @@ def _check_kept_encoded(name: str, options: PackField) -> None:
                 f"pack.fields.{name}.{option} is set, but '{name}' stays encoded",
                 f"Set pack.fields.{name}.keep to 'decode', or leave {option} out.",
             )
-
-
-def _refuse_ragged_codec(rule: FieldRule, mixed: str) -> None:
-    if mixed == "ragged":
-        name = rule.info.name
-        raise RecipeError(
-            f"pack.fields.{name}.codec is '{rule.options.codec}', but '{name}' is of varying shape",
-            "Codecs are for fields of one shape.",
-        )

@@ -1,22 +1,24 @@
-"""The samples of a source as columns: millions of them need no object each."""
+"""The samples of a source as columns, and their labels: millions of them need no object each."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from operator import itemgetter, lt
+from dataclasses import dataclass
+from itertools import islice, repeat
+from operator import lt
 from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from headrace.errors import RecipeError
 from headrace.packing.samples import SampleRef
 from headrace.storage.store import StoredFile
 
 T = TypeVar("T")
 
-_INT64 = "q"  # type code of an array
-_OPTIONAL = {"label": None, "group": None, "split": None, "where": ()}
+_NONE = (None, None, None, ())  # what a sample has without label, group, split and place
+_NUM_SHOWN = 5
 
 
 class Times(Sequence[str]):
@@ -28,11 +30,6 @@ class Times(Sequence[str]):
 
     def __init__(self, times_ns: array[int]) -> None:
         self.times_ns = times_ns
-
-    @classmethod
-    def of(cls, versions: Sequence[str]) -> Times:
-        """The times that versions stand for."""
-        return versions if isinstance(versions, Times) else cls(numbers(map(int, versions)))
 
     def __len__(self) -> int:
         return len(self.times_ns)
@@ -52,28 +49,27 @@ class Times(Sequence[str]):
         return str(self.times_ns[index])
 
 
+@dataclass(frozen=True, eq=False)
 class Listed(Sequence[SampleRef]):
     """References of samples, made when one is asked for; what they are made of lies in columns.
 
-    Args:
-        paths: Name of each.
-        sizes: Bytes of each.
-        versions: Version of each.
-        columns: By name, as in `SampleRef`, what else is known of each; a name that is not there
-            is known of none.
+    Columns of labels, groups, splits and places are empty where no sample has one.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        sizes: Sequence[int],
-        versions: Sequence[str],
-        **columns: Sequence[Any],
-    ) -> None:
-        self.paths = paths
-        self.sizes = sizes
-        self.versions = versions
-        self._columns = columns
+    paths: Sequence[str]
+    """Name of each."""
+    sizes: Sequence[int]
+    """Bytes of each."""
+    versions: Sequence[str]
+    """Version of each."""
+    labels: Sequence[str | None] = ()
+    """Class name of each."""
+    groups: Sequence[str | None] = ()
+    """Group of each."""
+    splits: Sequence[str | None] = ()
+    """Split of each, where the source gives it."""
+    places: Sequence[tuple[int, ...]] = ()
+    """Place of each in its container."""
 
     @classmethod
     def of(cls, refs: Sequence[SampleRef]) -> Listed:
@@ -83,57 +79,29 @@ class Listed(Sequence[SampleRef]):
         if not refs:
             return cls((), (), ())
         paths, sizes, versions, *rest = zip(*refs, strict=True)
-        names = zip(_OPTIONAL.items(), rest, strict=True)
-        known = {name: each for (name, none), each in names if any(v != none for v in set(each))}
-        return cls(paths, sizes, versions, **known)
-
-    @property
-    def labels(self) -> Sequence[str | None]:
-        """Class name of each; empty when none has one."""
-        return self._columns.get("label", ())
-
-    @property
-    def groups(self) -> Sequence[str | None]:
-        """Group of each; empty when none has one."""
-        return self._columns.get("group", ())
-
-    @property
-    def splits(self) -> Sequence[str | None]:
-        """Split of each, where the source gives it; empty when it gives none."""
-        return self._columns.get("split", ())
-
-    @property
-    def places(self) -> Sequence[tuple[int, ...]]:
-        """Place of each in its container; empty when none has one."""
-        return self._columns.get("where", ())
-
-    def having(self, **columns: Sequence[Any]) -> Listed:
-        """The same samples with more columns."""
-        return Listed(self.paths, self.sizes, self.versions, **self._columns, **columns)
+        known = (
+            column if any(value != none for value in set(column)) else ()
+            for column, none in zip(rest, _NONE, strict=True)
+        )
+        return cls(paths, sizes, versions, *known)
 
     def at(self, indices: Sequence[int]) -> Listed:
         """Some of the samples, in the order of `indices`."""
-        columns = {name: taken(column, indices) for name, column in self._columns.items()}
-        paths, sizes = taken(self.paths, indices), taken(self.sizes, indices)
-        return Listed(paths, sizes, taken(self.versions, indices), **columns)
+        return Listed(*(taken(each, indices) if len(each) else () for each in self._columns()))
 
-    def files(self) -> list[tuple[str, int, str]]:
-        """Path, bytes and version of each."""
-        return list(zip(self.paths, self.sizes, self.versions, strict=True))
+    def files(self) -> list[StoredFile]:
+        """The samples as files."""
+        return list(map(StoredFile, self.paths, self.sizes, self.versions))
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __iter__(self) -> Iterator[SampleRef]:
-        names = list(self._columns)
-        if not names:
-            return map(SampleRef, self.paths, self.sizes, self.versions)
-        rows = zip(*self._columns.values(), strict=True)
-        own = zip(self.paths, self.sizes, self.versions, strict=True)
-        return (
-            SampleRef(*each, **dict(zip(names, row, strict=True)))
-            for each, row in zip(own, rows, strict=True)
+        own, others = self._columns()[:3], self._columns()[3:]
+        rest = (
+            each if len(each) else repeat(none) for each, none in zip(others, _NONE, strict=True)
         )
+        return map(SampleRef, *own, *rest)
 
     @overload
     def __getitem__(self, index: int) -> SampleRef: ...
@@ -142,16 +110,73 @@ class Listed(Sequence[SampleRef]):
     def __getitem__(self, index: slice) -> Listed: ...
 
     def __getitem__(self, index: int | slice) -> SampleRef | Listed:
-        pick = itemgetter(index)
-        columns = {name: pick(column) for name, column in self._columns.items()}
+        own, others = self._columns()[:3], self._columns()[3:]
         if isinstance(index, slice):
-            return Listed(pick(self.paths), pick(self.sizes), pick(self.versions), **columns)
-        return SampleRef(self.paths[index], self.sizes[index], self.versions[index], **columns)
+            return Listed(*(each[index] for each in self._columns()))
+        rest = (
+            each[index] if len(each) else none for each, none in zip(others, _NONE, strict=True)
+        )
+        return SampleRef(*(each[index] for each in own), *rest)
+
+    def _columns(self) -> tuple[Sequence[Any], ...]:
+        return (
+            *(self.paths, self.sizes, self.versions),
+            *(self.labels, self.groups, self.splits, self.places),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Classes, and the class of every sample."""
+
+    classes: tuple[str, ...]
+    """Class names: by number when all are whole numbers, else by alphabet; empty for none."""
+    indices: Sequence[int]
+    """Class index of every file, in the files' order; empty for none."""
+
+
+def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
+    """Labels out of the class name of every sample.
+
+    Args:
+        names: Class names, one a sample.
+        classes: All classes in the source's own order; empty to order them here.
+    """
+    distinct = set(names)
+    as_numbers = all(name.isdecimal() and name.isascii() for name in distinct)
+    key = (lambda name: (int(name), name)) if as_numbers else None
+    ordered = tuple(classes) or tuple(sorted(distinct, key=key))
+    index_of = {name: index for index, name in enumerate(ordered)}
+    return Labels(classes=ordered, indices=numbers(map(index_of.__getitem__, names)))
+
+
+def folder_labels(source: str, paths: Iterable[str]) -> list[str]:
+    """The first folder of each path.
+
+    Raises:
+        RecipeError: One lies in no folder.
+    """
+    labels = []
+    for path in paths:
+        first, slash, _ = path.partition("/")
+        if not slash:
+            raise RecipeError(
+                f"{source}/{path} lies in no class folder, but labels come from folders",
+                f"Move it to {source}/<class>/, or set dataset.labels to 'index' or 'none'.",
+            )
+        labels.append(first)
+    return labels
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first names of a list, for messages."""
+    more = ", …" if len(names) > _NUM_SHOWN else ""
+    return ", ".join(names[:_NUM_SHOWN]) + more
 
 
 def numbers(values: Iterable[int]) -> array[int]:
     """A column of whole numbers, 8 bytes each."""
-    return array(_INT64, values)
+    return array("q", values)
 
 
 def taken(column: Sequence[T], indices: Sequence[int]) -> Sequence[T]:
@@ -166,11 +191,10 @@ def taken(column: Sequence[T], indices: Sequence[int]) -> Sequence[T]:
 
 def by_path(paths: Sequence[str], sizes: Sequence[int], versions: Sequence[str]) -> Listed:
     """The samples of these columns in the order of their paths."""
-    if not all(map(lt, paths, islice(paths, 1, None))):
-        order = sorted(range(len(paths)), key=paths.__getitem__)
-        paths, sizes = taken(paths, order), taken(sizes, order)
-        versions = taken(versions, order)
-    return Listed(paths, sizes, versions)
+    found = Listed(paths, sizes, versions)
+    if all(map(lt, paths, islice(paths, 1, None))):
+        return found
+    return found.at(sorted(range(len(paths)), key=paths.__getitem__))
 
 
 def columns_of(files: Iterable[StoredFile]) -> Listed:

@@ -1,72 +1,34 @@
-"""What driver and workers of the pack step tell each other, as files and records."""
+"""Records of packed shards, and the manifest that is made of them."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Sequence
 
-from headrace.errors import StepError
-from headrace.packing.fields import FieldRule
-from headrace.packing.samples import SourceField
-from headrace.packing.sources.access import Access
+from pydantic import JsonValue
+
+from headrace.errors import DataError, StepError
+from headrace.packing import statistics
+from headrace.packing.plan import PackPlan
 from headrace.packing.statistics import Moments
-from headrace.recipe.dataset import DatasetSpec
+from headrace.packing.target import DatasetFolder
+from headrace.recipe.data import TRAIN
 from headrace.record import Record
 from headrace.storage.atomic import read_record
-from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import FieldInfo, LengthStatistics, Quarantined, ShardInfo
+from headrace.storage.fingerprint import content_fingerprint
+from headrace.storage.manifest import (
+    FieldInfo,
+    FieldStatistics,
+    LengthStatistics,
+    Manifest,
+    Quarantined,
+    ShardInfo,
+)
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class DatasetFolder:
-    """A dataset's folder while it is packed and after."""
-
-    path: Path
-
-    @property
-    def shards(self) -> Path:
-        """Folder of the shards."""
-        return self.path / "shards"
-
-    @property
-    def parts(self) -> Path:
-        """Folder of plans and records of single shards; readers of the dataset ignore it."""
-        return self.path / "parts"
-
-    def plan_file(self, shard_file: str) -> Path:
-        """Plan of a shard, by its path relative to the dataset."""
-        return self.parts / f"{Path(shard_file).stem}.plan.json"
-
-    def record_file(self, shard_file: str) -> Path:
-        """Record of a packed shard, by its path relative to the dataset."""
-        return self.parts / f"{Path(shard_file).stem}.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardTask:
-    """What a worker is given; it reads the samples' list from the dataset's folder."""
-
-    dataset: DatasetSpec
-    """The source, settled."""
-    access: Access
-    """What the site allows the source."""
-    source_fields: tuple[SourceField, ...]
-    """Fields that the listing found."""
-    rules: tuple[FieldRule, ...]
-    """How each is kept."""
-    fields: tuple[FieldInfo, ...]
-    """Fields of a sample in the shard."""
-    target: str
-    """The dataset's folder."""
-    url: str | None = None
-    """S3 prefix to which the shard is moved when it is whole; None: it stays in the folder."""
-    file: str
-    """The shard, relative to the dataset's folder."""
-    pack_key: str
-    """Identity of the whole packing."""
+_NUM_SHOWN = 5
 
 
 class PackedShard(Record):
@@ -91,7 +53,7 @@ class PackedShard(Record):
 
 
 def recorded(folder: DatasetFolder, file: str, pack_key: str) -> PackedShard | None:
-    """The record of a shard; None when it is to be packed. Whether it is unharmed is not looked at.
+    """The record of a shard; None when it is to be packed. Whether the shard is whole is not told.
 
     Args:
         folder: The dataset's folder.
@@ -104,19 +66,124 @@ def recorded(folder: DatasetFolder, file: str, pack_key: str) -> PackedShard | N
     except StepError:
         logger.warning("%s is damaged; its shard is packed again", record_file)
         return None
-    if packed is None or packed.pack_key != pack_key:
-        return None
-    return packed
+    return packed if packed is not None and packed.pack_key == pack_key else None
 
 
-def has_size(folder: Path, shard: ShardInfo) -> bool:
-    """Whether a shard is there with its size."""
-    try:
-        return (folder / shard.file).stat().st_size == shard.num_bytes
-    except FileNotFoundError:
-        return False
+def merge(
+    plan: PackPlan, packed: Sequence[PackedShard], provenance: dict[str, JsonValue]
+) -> Manifest:
+    """The manifest of a dataset whose shards are all packed.
+
+    Args:
+        plan: What was to be packed.
+        packed: Records in the order of `plan.shards`.
+        provenance: Source and versions.
+
+    Raises:
+        DataError: No sample of some split could be read.
+    """
+    shards = tuple(part.shard for part in packed if part.shard is not None)
+    quarantined = tuple(sample for part in packed for sample in part.quarantined)
+    splits = dict.fromkeys(plan.splits, 0)
+    for shard in shards:
+        splits[shard.split] += shard.num_samples
+    for split in dict.fromkeys(shard.split for shard in plan.shards):
+        if not splits[split]:
+            raise DataError(
+                f"No sample of split '{split}' can be read: {describe(quarantined)}",
+                "Repair or remove these files.",
+            )
+    fields = tuple(_with_encoding(info, packed) for info in plan.fields)
+    pairs = zip(plan.shards, packed, strict=True)
+    training = [part for shard, part in pairs if shard.split == TRAIN] or packed
+    return Manifest(
+        name=plan.name,
+        fingerprint=content_fingerprint(fields, plan.classes, shards),
+        pack_key=plan.pack_key,
+        fields=fields,
+        classes=plan.classes,
+        splits=splits,
+        folds=_folds(shards),
+        shards=shards,
+        statistics=_statistics(plan, training),
+        lengths=_lengths(plan, training),
+        class_counts=_class_counts(plan, packed),
+        quarantined=quarantined,
+        provenance=provenance,
+    )
 
 
-def is_intact(folder: Path, shard: ShardInfo) -> bool:
-    """Whether a shard is there with its size and checksum."""
-    return has_size(folder, shard) and file_xxh3_128(folder / shard.file) == shard.xxh3_128
+def check_quarantine(manifest: Manifest, max_share: float) -> None:
+    """Refuse a dataset of which too many samples could not be read.
+
+    Args:
+        manifest: The dataset.
+        max_share: Largest share of the samples that may be left out.
+
+    Raises:
+        DataError: More were left out.
+    """
+    num_bad = len(manifest.quarantined)
+    total = num_bad + manifest.num_samples
+    if num_bad > max_share * total:
+        raise DataError(
+            f"{num_bad:,} of {total:,} samples cannot be read, more than the share of "
+            f"{max_share:g} that pack.max_quarantined allows: {describe(manifest.quarantined)}",
+            "Repair or remove these files, or raise pack.max_quarantined.",
+        )
+
+
+def describe(quarantined: Sequence[Quarantined]) -> str:
+    """The first samples that were left out, with reasons."""
+    shown = "; ".join(f"{item.path}: {item.reason}" for item in quarantined[:_NUM_SHOWN])
+    more = len(quarantined) - _NUM_SHOWN
+    return shown + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _with_encoding(info: FieldInfo, packed: Sequence[PackedShard]) -> FieldInfo:
+    met = {encoding for part in packed for encoding in part.encodings.get(info.name, ())}
+    if len(met) != 1:
+        return info
+    return FieldInfo.model_validate({**info.model_dump(), "encoding": met.pop()})
+
+
+def _folds(shards: Sequence[ShardInfo]) -> dict[str, tuple[int, ...]]:
+    counts: dict[str, Counter[int]] = {}
+    for shard in shards:
+        if shard.fold is not None:
+            counts.setdefault(shard.split, Counter())[shard.fold] += shard.num_samples
+    return {
+        split: tuple(counted[fold] for fold in range(max(counted) + 1))
+        for split, counted in counts.items()
+    }
+
+
+def _statistics(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, FieldStatistics]:
+    found: dict[str, FieldStatistics] = {}
+    for info in plan.fields:
+        parts = [part.statistics[info.name] for part in packed if info.name in part.statistics]
+        merged = statistics.merge(parts)
+        if merged is not None:
+            found[info.name] = statistics.finish(merged, plan.every.get(info.name, 1))
+    return found
+
+
+def _lengths(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, LengthStatistics]:
+    found: dict[str, LengthStatistics] = {}
+    for info in plan.fields:
+        parts = [part.lengths[info.name] for part in packed if info.name in part.lengths]
+        if parts:
+            found[info.name] = statistics.merge_lengths(parts)
+    return found
+
+
+def _class_counts(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, dict[str, int]]:
+    if not plan.classes:
+        return {}
+    counts: dict[str, Counter[int]] = {split: Counter() for split in plan.splits}
+    for shard, part in zip(plan.shards, packed, strict=True):
+        counts[shard.split].update(part.class_counts)
+    return {
+        split: {name: counted[index] for index, name in enumerate(plan.classes)}
+        for split, counted in counts.items()
+    }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from headrace.packing.division import Listing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
 from headrace.packing.listed import Listed, Times, numbers, taken
-from headrace.packing.looked import every_of
-from headrace.packing.splits import Indices, ranks
-from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec
+from headrace.packing.splits import ranks
+from headrace.packing.statistics import every_of
+from headrace.recipe.data import TRAIN
+from headrace.recipe.dataset import DatasetSpec, PackSpec
 from headrace.record import Record
 from headrace.shards.format import HEADER_BYTES, SHARD_FORMAT
 from headrace.storage.manifest import FieldInfo
@@ -55,8 +57,8 @@ class PlannedShard(Record):
     labels: tuple[int, ...]
     """Class index of each; empty without labels."""
     every: dict[str, int] = {}
-    """By field of fixed shape: one in how many elements its statistics look at; a field that is not
-    there has none."""
+    """By field of fixed shape: one in how many elements counts for its statistics; a field that is
+    not there has none."""
     num_bytes: int
     """Size of the file, estimated from above."""
 
@@ -68,8 +70,7 @@ class PlannedShard(Record):
     def samples(self) -> Listed:
         """The samples as the source knows them."""
         versions = Times(numbers(self.times_ns)) if self.times_ns else self.versions
-        listed = Listed(self.paths, numbers(self.sizes), versions)
-        return listed.having(where=self.places) if self.places else listed
+        return Listed(self.paths, numbers(self.sizes), versions, places=self.places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ class PackPlan:
     shards: tuple[PlannedShard, ...]
     """Shards in the order of sample ids."""
     every: dict[str, int]
-    """By field that has statistics: one in how many elements they look at."""
+    """By field that has statistics: one in how many elements counts."""
 
     @property
     def num_samples(self) -> int:
@@ -103,25 +104,17 @@ class FirstNumbers:
 
     sample_id: int = 0
     """First `sample_id`."""
-    shard: dict[str, int] | None = None
+    shard: Mapping[str, int] = field(default_factory=dict)
     """Number of the first shard by split."""
-    every: dict[str, int] | None = None
-    """One in how many elements the statistics of each field look at, when that is settled."""
+    every: Mapping[str, int] = field(default_factory=dict)
+    """One in how many elements counts for the statistics of each field, when that is settled."""
 
 
 def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
-    """Hash of the settings that decide what shards hold, without the samples.
+    """Hash of the settings that decide what shards hold, without the samples; 32 hex digits.
 
-    Neither the dataset's name nor the place of the source count, nor how many quarantined samples
-    are put up with.
-
-    Args:
-        dataset: Form, labels and splits of the samples.
-        pack: How they become shards.
-        code: Hash of the user's code that makes the values.
-
-    Returns:
-        32 hexadecimal digits.
+    The dataset's name and the place of the source do not count, nor how many samples may be
+    quarantined. `code` is the hash of the user's code that makes the values.
     """
     config = dataset.model_dump_json(include=_DATASET_KEYS)
     packing = pack.model_dump_json(include=_PACK_KEYS)
@@ -129,11 +122,7 @@ def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
 
 
 def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: Listing) -> str:
-    """Hash of everything that decides what the shards hold.
-
-    Returns:
-        32 hexadecimal digits.
-    """
+    """Hash of everything that decides what the shards hold; 32 hexadecimal digits."""
     state = xxhash.xxh3_128(settings_key(dataset, pack, listing.code).encode())
     for name in listing.labels.classes:
         state.update(f"{name!r}\n".encode())
@@ -163,30 +152,34 @@ def make_plan(
         pack: How large shards are.
         listing: The samples.
         rules: How each field is kept, `label` left out.
-        first: Where numbers begin.
+        first: Where numbers begin, when samples are appended.
         key: The `pack_key`, when it is known.
 
     Raises:
         RecipeError: A split would be empty.
         DataError: The source gives splits to some samples only.
     """
-    sizes = _sizes(listing.samples, rules, bool(listing.labels.classes))
-    order = None
-    if listing.sequential:
-        order = ranks(listing.samples.paths, dataset.split_seed)
     splits = split_samples(dataset, listing, may_be_empty=first is not None)
-    every = _every(pack, rules, sum(map(len, _counted(splits).values())), first)
+    first = first or FirstNumbers()
+    counted = {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
+    every = _every(pack, rules, sum(map(len, counted.values())), first.every)
+    sizes = _sizes(listing.samples, rules, bool(listing.labels.classes))
+    order = ranks(listing.samples.paths, dataset.split_seed) if listing.sequential else None
     shards: list[PlannedShard] = []
-    next_id = first.sample_id if first else 0
+    next_id = first.sample_id
     for split, indices in splits.items():
-        number = (first.shard or {}).get(split, 0) if first else 0
+        number = first.shard.get(split, 0)
         for fold, part in folds_of(dataset, listing, split, indices):
             for piece in shards_of(part, sizes, order, pack):
-                file = f"shards/{split}-{number:05d}.h5"
-                num_bytes = HEADER_BYTES + int(sizes[piece].sum())
-                shard = _shard(listing, piece, (file, split, fold, next_id, num_bytes))
-                if split in _counted(splits):
-                    shard = shard.model_copy(update={"every": every})
+                shard = PlannedShard.model_construct(
+                    file=f"shards/{split}-{number:05d}.h5",
+                    split=split,
+                    fold=fold,
+                    first_sample_id=next_id,
+                    num_bytes=HEADER_BYTES + int(sizes[piece].sum()),
+                    every=every if split in counted else {},
+                    **_samples(listing, piece.tolist()),
+                )
                 shards.append(shard)
                 number, next_id = number + 1, next_id + len(piece)
     fields = tuple(rule.info for rule in rules)
@@ -201,23 +194,32 @@ def make_plan(
     )
 
 
-def _counted(splits: Mapping[str, Indices]) -> Mapping[str, Indices]:
-    """The splits that statistics are over: the training split, or all when there is none."""
-    return {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
+def _samples(listing: Listing, places: list[int]) -> dict[str, Any]:
+    """Columns of a shard's samples, as `PlannedShard` has them."""
+    samples = listing.samples.at(places)
+    versions = samples.versions
+    labels = listing.labels.indices
+    return {
+        "paths": tuple(samples.paths),
+        "sizes": tuple(samples.sizes),
+        "versions": () if isinstance(versions, Times) else tuple(versions),
+        "times_ns": tuple(versions.times_ns) if isinstance(versions, Times) else (),
+        "places": tuple(samples.places),
+        "labels": tuple(taken(labels, places)) if labels else (),
+    }
 
 
 def _every(
-    pack: PackSpec, rules: Sequence[FieldRule], num_samples: int, first: FirstNumbers | None
+    pack: PackSpec, rules: Sequence[FieldRule], num_samples: int, settled: Mapping[str, int]
 ) -> dict[str, int]:
-    """One in how many elements the statistics of each field look at."""
+    """One in how many elements counts for the statistics of each field."""
     if pack.statistics == "none":
         return {}
     fixed = [rule.info for rule in rules if rule.info.layout == "fixed"]
     infos = [info for info in fixed if np.dtype(info.dtype).kind != "c"]  # which have no order
     if pack.statistics == "all":
         return {info.name: 1 for info in infos}
-    known = (first.every if first else None) or {}
-    return {info.name: known.get(info.name) or every_of(info, num_samples) for info in infos}
+    return {info.name: settled.get(info.name) or every_of(info, num_samples) for info in infos}
 
 
 def _hash_texts(state: xxhash.xxh3_128, texts: Sequence[str]) -> None:
@@ -246,24 +248,3 @@ def _sizes(samples: Listed, rules: Sequence[FieldRule], labelled: bool) -> NDArr
     growth = max((rule.growth for rule in rules), default=1.0)
     values = np.where(listed > 0, (listed * growth).astype(np.int64), example)
     return paths + fixed + values
-
-
-def _shard(
-    listing: Listing, indices: Indices, head: tuple[str, str, int | None, int, int]
-) -> PlannedShard:
-    places = indices.tolist()
-    samples = listing.samples.at(places)
-    versions = samples.versions
-    return PlannedShard.model_construct(
-        file=head[0],
-        split=head[1],
-        fold=head[2],
-        first_sample_id=head[3],
-        paths=tuple(samples.paths),
-        sizes=tuple(samples.sizes),
-        versions=() if isinstance(versions, Times) else tuple(versions),
-        times_ns=tuple(versions.times_ns) if isinstance(versions, Times) else (),
-        places=tuple(samples.places),
-        labels=tuple(taken(labels, places)) if (labels := listing.labels.indices) else (),
-        num_bytes=head[4],
-    )

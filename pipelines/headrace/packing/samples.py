@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from headrace.packing.slots import Slots
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site, StoreOptions
 
 FieldKind = Literal["image", "audio", "array", "text", "bytes", "value"]
 """What a field of a source holds, see `Value`."""
 
 Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
-"""By kind: `image`, `audio` and `bytes` give the file's bytes as they are (not looked at), `array`
-an array in C order and little-endian (numpy files come decoded), `text` a `str`, `value` a number
-or boolean."""
+"""By kind: `image`, `audio` and `bytes` give the file's bytes as they are, `array` an array in C
+order and little-endian, `text` a `str`, `value` a number or boolean."""
 
 Values: TypeAlias = Mapping[str, Value]
 """The values of one sample by the name of the field; every field of the source is there."""
+
+READ_BYTES = 2**26
+"""Bytes of rows that are read from containers at once, about; large shards hold neighbours of this
+many bytes in random order, so that each is read once."""
 
 
 class SampleRef(NamedTuple):
@@ -56,6 +60,9 @@ class SourceField:
     """Encoding where the source knows it for all samples, such as `json` for text; else empty."""
 
 
+Fields: TypeAlias = tuple[SourceField, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """A sample that cannot be packed; it goes to quarantine."""
@@ -66,21 +73,33 @@ class Unreadable:
     """Why, for the reader of the quarantine."""
 
 
+class UnreadableError(Exception):
+    """A value that cannot be packed; the message is the reason."""
+
+
 Content: TypeAlias = "bytes | Unreadable"
 """Bytes of a whole file, or why there are none."""
 
-BLOCK_BYTES = 2**20
-"""Bytes of a block of samples: what was read is in the processor's cache when it is written."""
-BLOCK_SAMPLES = 512
-"""Samples of a block at most."""
-READ_BYTES = 2**26
-"""Bytes of rows that are read from containers at once, about; large shards hold neighbours of this
-many bytes in random order, so that each is read once."""
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """What the site allows a source; may be pickled."""
+
+    s3: StoreOptions | None = None
+    """How S3 is reached; null for the defaults."""
+    recipe: Recipe | None = None
+    """The recipe, whose `code` folders may hold `dataset.reader`."""
+    site: Site | None = None
+    """The site, which allows code; null allows none."""
+
+    @classmethod
+    def of(cls, recipe: Recipe, site: Site) -> Access:
+        """What a site allows a recipe."""
+        return cls(s3=site.s3, recipe=recipe, site=site)
 
 
-def is_full(num_bytes: int, num_samples: int) -> bool:
-    """Whether a block of samples holds enough."""
-    return num_bytes >= BLOCK_BYTES or num_samples >= BLOCK_SAMPLES
+NOTHING = Access()
+"""Local folders and no code."""
 
 
 class Source(Protocol):
@@ -91,23 +110,19 @@ class Source(Protocol):
     """
 
     @property
-    def fields(self) -> tuple[SourceField, ...]:
+    def fields(self) -> Fields:
         """Fields of a sample, in order; known after `list_samples`, or from the opening."""
-        ...
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names in the source's own order, known after the listing; empty: order by name."""
-        ...
 
     @property
     def sequential(self) -> bool:
-        """Whether neighbours in the listing are much cheaper to read together than others are.
+        """Whether shards should hold neighbours, as these are much cheaper to read together.
 
-        So are rows of Parquet, Arrow and compressed HDF5 files; shards should be planned of
-        neighbours then.
+        So are rows of Parquet, Arrow and compressed HDF5 files.
         """
-        ...
 
     def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path, no path twice.
@@ -119,7 +134,6 @@ class Source(Protocol):
             RecipeError: The recipe does not fit what lies there.
             DataError: Samples, labels or names are wrong.
         """
-        ...
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of a batch of samples, in the order of `refs`; their bytes are read once.
@@ -128,44 +142,3 @@ class Source(Protocol):
             DataError: A source changed or vanished since it was listed.
             StoreError: The storage failed.
         """
-        ...
-
-
-class FileBlock(Protocol):
-    """Some of the files of a source, read in one of two ways."""
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Bytes of each, when it was listed."""
-        ...
-
-    def beginning(self, num_bytes: int) -> bytes | None:
-        """The first bytes of the first, to see what `fill` needs; None when it would not work."""
-        ...
-
-    def fill(self, slots: Slots) -> bool:
-        """Read them into slots.
-
-        Returns:
-            Whether they are there; False when they cannot be read so, or are not what they should
-            be: `contents` tells why.
-        """
-        ...
-
-    def contents(self) -> list[Content]:
-        """Their bytes.
-
-        Raises:
-            DataError: A source changed or vanished since it was listed.
-            StoreError: The storage failed.
-        """
-        ...
-
-
-@runtime_checkable
-class FileSource(Protocol):
-    """A source whose samples may be whole files of one field each."""
-
-    def blocks(self, refs: Sequence[SampleRef]) -> Iterator[FileBlock] | None:
-        """The files of samples, in order, in blocks; None when a sample is more than that."""
-        ...

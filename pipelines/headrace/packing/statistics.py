@@ -1,19 +1,30 @@
-"""Mean, deviation and range of a field: by shard, then merged in the order of the shards."""
+"""Mean, deviation and range of a field: by shard, then merged in the order of the shards.
+
+Of a large field a share of the elements counts: of each block of samples one window in `every`, so
+that all parts of the dataset are covered. Which window follows from the number of the block's first
+sample, whatever the number of workers and the order of their work.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.record import Record
-from headrace.storage.manifest import FieldStatistics, LengthStatistics
+from headrace.shards.streams import Buffer
+from headrace.storage.manifest import FieldInfo, FieldStatistics, LengthStatistics
 
+MAX_ELEMENTS = 2**23
+"""Elements of a field that count, about, unless all are wanted."""
+
+_COUNTED_BYTES = 2**18  # bytes that moments are taken of at once
 _BLOCK_ELEMENTS = 3 * 2**14  # elements widened to float64 at once: they fit a processor's cache
-
 _LANES = 128  # elements of a channel that are summed side by side
 _SUMMED = 256  # of which so many are summed: 256 * 255**2 is below 2**24
 
@@ -31,6 +42,67 @@ class Moments(Record):
     """Smallest finite element."""
     maximum: float
     """Largest finite element."""
+
+
+class SampledMoments:
+    """Moments of one field of a shard, block by block.
+
+    Args:
+        info: The field, of fixed shape.
+        every: One in so many elements counts.
+    """
+
+    def __init__(self, info: FieldInfo, every: int) -> None:
+        self._dtype = info.dtype
+        self._every = every
+        self._channels = info.shape[-1] if len(info.shape) == 3 else 1
+        self._row_bytes = np.dtype(info.dtype).itemsize * self._channels
+        self._waiting: list[Buffer] = []
+        self._waiting_bytes = 0
+        self._moments: Moments | None = None
+
+    def add(self, items: Sequence[Buffer], sample_id: int) -> None:
+        """Count a block of samples.
+
+        Args:
+            items: Bytes of each.
+            sample_id: Number of the first.
+        """
+        num_rows = len(items) * len(items[0]) // self._row_bytes
+        if not num_rows:
+            return
+        size = math.ceil(num_rows / self._every)
+        window = _drawn(sample_id, math.ceil(num_rows / size))
+        start, stop = window * size, min((window + 1) * size, num_rows)
+        pieces = _cut(items, start * self._row_bytes, stop * self._row_bytes)
+        self._waiting.append(b"".join(pieces))  # a copy, for views would keep whole files in memory
+        self._waiting_bytes += len(self._waiting[-1])
+        if self._waiting_bytes >= _COUNTED_BYTES:
+            self._count()
+
+    def moments(self) -> Moments | None:
+        """Moments of all that was counted; None when no element was finite."""
+        self._count()
+        return self._moments
+
+    def _count(self) -> None:
+        values = np.frombuffer(b"".join(self._waiting), dtype=self._dtype)
+        shape = (-1, 1, 1, self._channels) if self._channels > 1 else (-1,)
+        parts = (self._moments, moments(values.reshape(shape)))
+        self._moments = merge(part for part in parts if part is not None)
+        self._waiting, self._waiting_bytes = [], 0
+
+
+def every_of(info: FieldInfo, num_samples: int) -> int:
+    """One in how many elements counts, so that about `MAX_ELEMENTS` do; 1 for all.
+
+    Args:
+        info: The field.
+        num_samples: Samples that count.
+    """
+    if info.layout == "ragged":
+        return 1
+    return max(1, math.ceil(num_samples * math.prod(info.shape) / MAX_ELEMENTS))
 
 
 def moments(values: NDArray[Any]) -> Moments | None:
@@ -58,17 +130,15 @@ def merge(parts: Iterable[Moments]) -> Moments | None:
 
     Source: Chan, Golub, LeVeque (1979), Updating formulae for computing sample variances.
     """
-    merged: Moments | None = None
-    for part in parts:
-        merged = part if merged is None else _pair(merged, part)
-    return merged
+    found = list(parts)
+    return reduce(_pair, found) if found else None
 
 
 def finish(found: Moments, every: int = 1) -> FieldStatistics:
     """Statistics as the manifest has them.
 
     Args:
-        found: Moments of the elements that were looked at.
+        found: Moments of the elements that count.
         every: One in how many these are.
     """
     stds = (
@@ -140,8 +210,8 @@ def _of_bytes(rows: NDArray[np.uint8]) -> Moments:
         lanes[len(part) :] = 0
         sums += block.sum(axis=0)
         squares += np.einsum("ij,ij->j", block, block)
-    totals, powers = (_by_channel(each, num_channels) for each in (sums, squares))
-    pairs = list(zip(totals, powers, strict=True))
+    both = np.stack([sums, squares]).reshape(2, -1, num_channels).sum(axis=1)
+    pairs = [(int(total), int(square)) for total, square in both.T]  # exact below 2**53
     return Moments(
         counts=(num_rows,) * num_channels,
         means=tuple(total / num_rows for total, _ in pairs),
@@ -149,11 +219,6 @@ def _of_bytes(rows: NDArray[np.uint8]) -> Moments:
         minimum=float(flat.min()),
         maximum=float(flat.max()),
     )
-
-
-def _by_channel(sums: NDArray[np.float64], num_channels: int) -> list[int]:
-    """Sums of whole numbers over the lanes of each channel; exact below 2**53."""
-    return [int(total) for total in sums.reshape(-1, num_channels).sum(axis=0)]
 
 
 def _of_finite(wide: NDArray[np.float64], finite: NDArray[np.bool_]) -> Moments | None:
@@ -187,3 +252,18 @@ def _pair(a: Moments, b: Moments) -> Moments:
         minimum=min(a.minimum, b.minimum),
         maximum=max(a.maximum, b.maximum),
     )
+
+
+def _drawn(sample_id: int, num_windows: int) -> int:
+    """Number of the window of a block that counts."""
+    return xxhash.xxh3_64_intdigest(sample_id.to_bytes(8, "little")) % num_windows
+
+
+def _cut(items: Sequence[Buffer], start: int, stop: int) -> list[Buffer]:
+    """Bytes `start` to `stop` of items of equal length, one after the other."""
+    size = len(items[0])
+    first, last = start // size, -(-stop // size)
+    pieces: list[Buffer] = list(items[first:last])
+    pieces[-1] = pieces[-1][: stop - (last - 1) * size]
+    pieces[0] = pieces[0][start - first * size :]
+    return pieces

@@ -21,22 +21,17 @@ from headrace.packing.append import (
     new_samples,
     read_base,
 )
+from headrace.packing.convert import NUM_TRIED, field_rules
 from headrace.packing.division import Listing
 from headrace.packing.fields import FieldRule
-from headrace.packing.labels import Labels, labels_of
-from headrace.packing.listed import Listed
-from headrace.packing.merge import check_quarantine, merge
-from headrace.packing.pack_shard import pack_shard
-from headrace.packing.packed import PackedShard, ShardTask
+from headrace.packing.listed import Labels, Listed, labels_of
+from headrace.packing.pack_shard import PackTask, PackTasks, pack_shard
+from headrace.packing.packed import PackedShard, check_quarantine, merge
 from headrace.packing.plan import PackPlan, make_plan, pack_key, settings_key
-from headrace.packing.probe import NUM_TRIED, field_rules
-from headrace.packing.samples import Source
-from headrace.packing.sources.access import Access
+from headrace.packing.samples import Access, Source
 from headrace.packing.sources.function import reader_code
 from headrace.packing.sources.open import open_source, settled
-from headrace.packing.striping import set_stripes
-from headrace.packing.target import Target, packed_dataset
-from headrace.packing.tasks import ShardTasks
+from headrace.packing.target import PackTarget, packed_dataset, set_stripes
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
@@ -61,8 +56,8 @@ class Mapper(Protocol):
 
     def map(
         self,
-        function: Callable[[ShardTask], PackedShard],
-        items: Sequence[ShardTask],
+        function: Callable[[PackTask], PackedShard],
+        items: Sequence[PackTask],
         *,
         check: Callable[[], None],
         retries: int = 2,
@@ -115,31 +110,29 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
 
 
 def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
-    spec = context.recipe.dataset
+    spec, site = context.recipe.dataset, context.site
     if spec.path is not None:
-        location = open_store(spec.path, context.site.s3).url
-        return _outputs(location, packed_dataset(location, context.site.s3), reused=True)
+        location = open_store(spec.path, site.s3).url
+        return _outputs(location, packed_dataset(location, site.s3), reused=True)
     context.progress(0, None, _UNIT, "listing files")
     opened = _open(context)
-    key = opened.key
-    target = Target.of(context.site, context.recipe.pack.target, f"{spec.name}-{key[:12]}")
-    base, warnings = _base(context, opened, target)
-    target = base or target
-    manifest = target.reusable(key)
+    new = PackTarget.of(site, context.recipe.pack.target, f"{spec.name}-{opened.key[:12]}")
+    base, warnings = _base(context, opened, new)
+    target, work = (new, _pack) if base is None else (base, _append)
+    manifest = target.reusable(opened.key)
     reused = manifest is not None
     if manifest is None:
         target.lock_file.parent.mkdir(parents=True, exist_ok=True)
         context.progress(0, None, _UNIT, "waiting for another pack of this dataset")
         with exclusive_while(target.lock_file, context.check):
-            manifest = target.reusable(key)
+            manifest = target.reusable(opened.key)
             reused = manifest is not None
             if manifest is None:
-                work = _append if base is not None else _pack
                 manifest = work(context, open_fleet, opened, target)
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
-    told = {"passed_over": list(warnings)} if warnings else {}
-    return {**_outputs(target.location, manifest, reused=reused), **told}
+    outputs = _outputs(target.location, manifest, reused=reused)
+    return {**outputs, "passed_over": list(warnings)} if warnings else outputs
 
 
 def _open(context: StepContext) -> OpenedSource:
@@ -161,7 +154,7 @@ def _open(context: StepContext) -> OpenedSource:
 
 
 def _pack(
-    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: Target
+    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: PackTarget
 ) -> Manifest:
     recipe, listing = context.recipe, opened.listing
     rules = field_rules(listing.source, opened.source, listing.samples, recipe.pack)
@@ -171,8 +164,8 @@ def _pack(
 
 
 def _base(
-    context: StepContext, opened: OpenedSource, target: Target
-) -> tuple[Target | None, tuple[str, ...]]:
+    context: StepContext, opened: OpenedSource, target: PackTarget
+) -> tuple[PackTarget | None, tuple[str, ...]]:
     """The dataset that samples are to be added to, None to make a new one; and warnings."""
     if not context.recipe.pack.append:
         return None, ()
@@ -182,7 +175,7 @@ def _base(
 
 
 def _append(
-    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: Target
+    context: StepContext, open_fleet: OpenFleet, opened: OpenedSource, target: PackTarget
 ) -> Manifest:
     base = read_base(target)
     listing = new_samples(base, opened.listing)
@@ -206,35 +199,43 @@ def _append(
 def _packed_shards(
     context: StepContext,
     open_fleet: OpenFleet,
-    target: Target,
+    target: PackTarget,
     work: tuple[OpenedSource, tuple[FieldRule, ...], PackPlan],
 ) -> list[PackedShard]:
     opened, rules, plan = work
     _prepare(plan, target)
-    task = ShardTask(
+    pattern = PackTask(
         dataset=opened.dataset,
         access=opened.access,
         source_fields=tuple(opened.source.fields),
         rules=rules,
         fields=plan.fields,
-        target=str(target.folder.path),
-        url=target.url,
+        target=target,
         file="",
         pack_key=plan.pack_key,
     )
-    tasks = ShardTasks(task, target.folder, plan.shards)
+    packed: dict[int, PackedShard] = {}
+    done = num_quarantined = 0
     with open_fleet(context.lease_folder) as fleet:
-        return _run_tasks(context, fleet, tasks, plan.num_samples)
+        context.progress(done, plan.num_samples, _UNIT, "packing")
+        tasks = PackTasks(pattern, plan.shards)
+        for index, part in fleet.map(pack_shard, tasks, check=context.check):
+            packed[index] = part
+            done += part.num_planned
+            num_quarantined += len(part.quarantined)
+            context.progress(done, plan.num_samples, _UNIT, "packing")
+            context.report(num_quarantined=num_quarantined)
+    return [packed[index] for index in range(len(plan.shards))]
 
 
-def _published(context: StepContext, target: Target, manifest: Manifest) -> Manifest:
+def _published(context: StepContext, target: PackTarget, manifest: Manifest) -> Manifest:
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     target.publish(manifest)
     logger.info("Packed %d samples into %s", manifest.num_samples, target.location)
     return manifest
 
 
-def _prepare(plan: PackPlan, target: Target) -> None:
+def _prepare(plan: PackPlan, target: PackTarget) -> None:
     folder = target.folder
     for each in (folder.shards, folder.parts):
         each.mkdir(parents=True, exist_ok=True)
@@ -244,21 +245,6 @@ def _prepare(plan: PackPlan, target: Target) -> None:
     require_room(folder.path, sum(sizes) if target.url is None else max(sizes, default=0))
     if target.url is None:
         set_stripes(folder.shards, sizes)
-
-
-def _run_tasks(
-    context: StepContext, fleet: Mapper, tasks: Sequence[ShardTask], num_samples: int
-) -> list[PackedShard]:
-    packed: dict[int, PackedShard] = {}
-    done = num_quarantined = 0
-    context.progress(done, num_samples, _UNIT, "packing")
-    for index, part in fleet.map(pack_shard, tasks, check=context.check):
-        packed[index] = part
-        done += part.num_planned
-        num_quarantined += len(part.quarantined)
-        context.progress(done, num_samples, _UNIT, "packing")
-        context.report(num_quarantined=num_quarantined)
-    return [packed[index] for index in range(len(tasks))]
 
 
 def _provenance(context: StepContext, opened: OpenedSource) -> dict[str, Any]:

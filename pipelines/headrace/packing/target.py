@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,23 +12,60 @@ from pathlib import Path
 import xxhash
 
 from headrace.errors import DataError, ManifestError
-from headrace.packing.packed import DatasetFolder, has_size
 from headrace.recipe.site import Site, StoreOptions
 from headrace.storage.atomic import write_text
+from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.layout import SiteFolder
-from headrace.storage.manifest import Manifest, ShardInfo
-from headrace.storage.manifest_file import FILE_NAME, sealed_manifest, write_manifest
+from headrace.storage.manifest import (
+    FILE_NAME,
+    Manifest,
+    ShardInfo,
+    sealed_manifest,
+    write_manifest,
+)
+from headrace.storage.mounts import file_system_of
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.room import told_when_full
 from headrace.storage.store import below, is_remote, open_store
 
+logger = logging.getLogger(__name__)
+
 _URL_FILE = "url"
 """In the folder of a dataset that lies in S3: where."""
 
+_BYTES_A_STRIPE = 2**30  # a shard below that is on one target: many shards spread over all of them
+_MAX_STRIPES = 8
+_LUSTRE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class DatasetFolder:
+    """A dataset's folder while it is packed and after."""
+
+    path: Path
+
+    @property
+    def shards(self) -> Path:
+        """Folder of the shards."""
+        return self.path / "shards"
+
+    @property
+    def parts(self) -> Path:
+        """Folder of plans and records of single shards; readers of the dataset ignore it."""
+        return self.path / "parts"
+
+    def plan_file(self, shard_file: str) -> Path:
+        """Plan of a shard, by its path relative to the dataset."""
+        return self.parts / f"{Path(shard_file).stem}.plan.json"
+
+    def record_file(self, shard_file: str) -> Path:
+        """Record of a packed shard, by its path relative to the dataset."""
+        return self.parts / f"{Path(shard_file).stem}.json"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
-    """The place of one dataset."""
+class PackTarget:
+    """The place of one dataset; may be pickled."""
 
     folder: DatasetFolder
     """Plans, records and locks; with no `url` also shards and manifest."""
@@ -35,7 +75,7 @@ class Target:
     """How to reach S3."""
 
     @classmethod
-    def of(cls, site: Site, place: str | None, name: str) -> Target:
+    def of(cls, site: Site, place: str | None, name: str) -> PackTarget:
         """The target of a dataset.
 
         Args:
@@ -57,12 +97,13 @@ class Target:
         """Folder or URL of the dataset."""
         return self.url or str(self.folder.path)
 
-    def siblings(self, name: str) -> Iterator[Target]:
-        """All datasets of a name at the same place that were packed by this site.
+    @property
+    def lock_file(self) -> Path:
+        """Locked while the dataset is packed."""
+        return self.folder.path.parent / f".{self.folder.path.name.lstrip('.')}.lock"
 
-        Args:
-            name: Name of a dataset, without its key.
-        """
+    def siblings(self, name: str) -> Iterator[PackTarget]:
+        """All datasets of a name, without its key, that this site packed at the same place."""
         datasets = self.folder.path.parent
         if self.url is None:
             for folder in datasets.glob(f"{name}-*"):
@@ -74,26 +115,39 @@ class Target:
             if url.rpartition("/")[0] == place:
                 yield replace(self, folder=DatasetFolder(file.parent), url=url)
 
-    @property
-    def lock_file(self) -> Path:
-        """Locked while the dataset is packed."""
-        return self.folder.path.parent / f".{self.folder.path.name.lstrip('.')}.lock"
-
     def reusable(self, pack_key: str) -> Manifest | None:
-        """The manifest of the dataset when it is packed and whole; None when there is work to do.
+        """The manifest when a dataset of that key is there and whole; None when it is to be packed.
 
-        Args:
-            pack_key: The pack key it must have.
+        Raises:
+            StoreError: S3 kept failing.
         """
         try:
             manifest = read_manifest_at(self.location, self.s3)
         except ManifestError:
             return None
-        if manifest.pack_key != pack_key or _missing_shards(
-            self.location, self.s3, manifest.shards
-        ):
+        if manifest.pack_key != pack_key:
             return None
-        return manifest
+        missing = _missing_shards(self.location, self.s3, manifest.shards)
+        return None if missing else manifest
+
+    def has(self, shard: ShardInfo) -> bool:
+        """Whether a shard is there and whole; uploads to S3 are, when they are of its size."""
+        if self.url is None:
+            path = self.folder.path / shard.file
+            return _has_size(path, shard) and file_xxh3_128(path) == shard.xxh3_128
+        found = open_store(self.url, self.s3).stat(shard.file)
+        return found is not None and found.num_bytes == shard.num_bytes
+
+    def send(self, file: str) -> None:
+        """Move a whole shard to S3, when the dataset lies there.
+
+        Raises:
+            StoreError: S3 kept failing; the shard stays.
+        """
+        if self.url is not None:
+            path = self.folder.path / file
+            open_store(self.url, self.s3).upload(path, file)
+            path.unlink()
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest: from now on the dataset is there.
@@ -103,13 +157,12 @@ class Target:
             StoreError: S3 kept failing.
         """
         text = sealed_manifest(manifest)
-        if self.url is not None:
-            with told_when_full(self.folder.path, len(self.url)):
-                write_text(self.folder.path / _URL_FILE, self.url)
-            open_store(self.url, self.s3).write(FILE_NAME, text)
-            return
         with told_when_full(self.folder.path, len(text)):
-            write_manifest(self.folder.path, manifest)
+            if self.url is None:
+                write_manifest(self.folder.path, manifest)
+                return
+            write_text(self.folder.path / _URL_FILE, self.url)
+        open_store(self.url, self.s3).write(FILE_NAME, text)
 
     def keep(self, manifest: Manifest) -> None:
         """Write a manifest that the next version is about to replace, beside it.
@@ -119,8 +172,8 @@ class Target:
             StoreError: S3 kept failing.
         """
         text = sealed_manifest(manifest)
-        name = f"manifest-{manifest.version}.json"
         with told_when_full(self.folder.path, len(text)):
+            name = f"manifest-{manifest.version}.json"
             open_store(self.location, self.s3).write(name, text)
 
 
@@ -145,27 +198,51 @@ def packed_dataset(location: str, options: StoreOptions) -> Manifest:
     return manifest
 
 
-def send_shard(folder: DatasetFolder, url: str, options: StoreOptions | None, file: str) -> None:
-    """Move a whole shard from the folder to S3.
+def set_stripes(folder: Path, shard_sizes: Sequence[int]) -> None:
+    """On Lustre, set over how many storage targets each new file of a folder is spread.
 
-    Raises:
-        StoreError: S3 kept failing; the shard stays.
+    That Lustre refuses is no reason not to pack: it is logged, and its own default holds.
+
+    Args:
+        folder: Folder of the shards; must exist.
+        shard_sizes: Bytes of each shard that is to be written.
     """
-    path = folder.path / file
-    open_store(url, options).upload(path, file)
-    path.unlink()
+    tool = shutil.which("lfs")
+    if tool is None or not shard_sizes or file_system_of(folder) != "lustre":
+        return
+    command = stripe_command(folder, max(shard_sizes))
+    try:
+        done = subprocess.run(
+            [tool, *command[1:]],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LUSTRE_TIMEOUT_S,
+        )
+        problem = done.stderr.strip() if done.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
+        logger.warning("%s failed, shards are striped as the folder is: %s", command, problem)
 
 
-def is_sent(url: str, options: StoreOptions | None, shard: ShardInfo) -> bool:
-    """Whether S3 has a shard; uploads are whole or not there, so that the size tells."""
-    found = open_store(url, options).stat(shard.file)
-    return found is not None and found.num_bytes == shard.num_bytes
+def stripe_command(folder: Path, shard_bytes: int) -> list[str]:
+    """The command of Lustre that spreads new files of a folder by the size of the largest shard."""
+    count = min(max(1, -(-shard_bytes // _BYTES_A_STRIPE)), _MAX_STRIPES)
+    return ["lfs", "setstripe", "--stripe-count", str(count), str(folder)]
 
 
 def _missing_shards(
     location: str, options: StoreOptions, shards: Sequence[ShardInfo]
 ) -> list[ShardInfo]:
     if not is_remote(location):
-        return [shard for shard in shards if not has_size(Path(location), shard)]
+        return [shard for shard in shards if not _has_size(Path(location, shard.file), shard)]
     found = {file.path: file.num_bytes for file in open_store(location, options).list_files()}
     return [shard for shard in shards if found.get(shard.file) != shard.num_bytes]
+
+
+def _has_size(path: Path, shard: ShardInfo) -> bool:
+    try:
+        return path.stat().st_size == shard.num_bytes
+    except FileNotFoundError:
+        return False

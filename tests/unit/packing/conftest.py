@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.packing.packed import PackedShard, ShardTask
+from headrace.packing.pack_shard import PackTask
+from headrace.packing.packed import PackedShard
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -30,8 +31,8 @@ class InProcess:
 
     def map(
         self,
-        function: Callable[[ShardTask], PackedShard],
-        items: Sequence[ShardTask],
+        function: Callable[[PackTask], PackedShard],
+        items: Sequence[PackTask],
         *,
         check: Callable[[], None],
         retries: int = 2,

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError
-from headrace.packing.packed import PackedShard, ShardTask
-from headrace.packing.slots import Slots
+from headrace.packing.pack_shard import PackTask
+from headrace.packing.packed import PackedShard
 from headrace.packing.step import pack
+from headrace.packing.uniform_npy import FileSlots
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
@@ -80,24 +81,24 @@ def test_files_read_many_at_once_give_the_same_shards(
         return {path.name: path.read_bytes() for path in shards}
 
     filled: list[bool] = []
-    read = Slots.read
+    read = FileSlots.read
 
     def watched(*arguments: Any) -> bool:
         filled.append(read(*arguments))
         return filled[-1]
 
-    monkeypatch.setattr(Slots, "read", watched)
+    monkeypatch.setattr(FileSlots, "read", watched)
     at_once = packed("at once")
     assert filled
     assert all(filled)
-    monkeypatch.setattr(Slots, "read", lambda *_: False)
+    monkeypatch.setattr(FileSlots, "read", lambda *_: False)
     assert packed("one by one") == at_once
 
 
 def test_a_large_file_that_changes_while_it_is_packed_ends_the_step(
     large_source: Path, make_context: MakeContext
 ) -> None:
-    def change(task: ShardTask) -> None:
+    def change(task: PackTask) -> None:
         np.save(large_source / "c0/20.npy", array(20))
 
     with pytest.raises(DataError, match=r"20\.npy was written to since"):
@@ -109,21 +110,21 @@ def test_plans_are_written_while_workers_pack(
 ) -> None:
     counts: list[int] = []
 
-    def count(task: ShardTask) -> None:
-        counts.append(len(list((Path(task.target) / "parts").glob("*.plan.json"))))
+    def count(task: PackTask) -> None:
+        counts.append(len(list((task.target.folder.parts).glob("*.plan.json"))))
 
     pack(make_context(large_source), watching(count))
     assert counts == list(range(1, len(counts) + 1))
 
 
-def watching(before: Callable[[ShardTask], None]) -> Callable[[object], Any]:
+def watching(before: Callable[[PackTask], None]) -> Callable[[object], Any]:
     """A fleet of this process, which calls a function before each shard."""
 
     class Watching:
         def map(
             self,
-            function: Callable[[ShardTask], PackedShard],
-            items: Sequence[ShardTask],
+            function: Callable[[PackTask], PackedShard],
+            items: Sequence[PackTask],
             *,
             check: Callable[[], None],
             retries: int = 2,

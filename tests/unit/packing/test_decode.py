@@ -10,12 +10,12 @@ from PIL import Image
 
 from headrace.packing import decode
 from headrace.packing.decode import (
-    UnreadableError,
-    check_image,
     decode_array,
     decode_arrays,
     decode_image,
+    image_encoding,
 )
+from headrace.packing.samples import UnreadableError
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 
@@ -69,7 +69,7 @@ def test_pixels_are_kept() -> None:
     ],
 )
 def test_encodings(kind: str, name: str) -> None:
-    assert check_image(encoded(Image.fromarray(NOISE), kind)) == name
+    assert image_encoding(encoded(Image.fromarray(NOISE), kind), check=True) == name
 
 
 def two_pages() -> bytes:

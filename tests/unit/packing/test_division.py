@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.packing.division import Listing, cut, shards_of, split_samples
-from headrace.packing.labels import Labels
-from headrace.packing.listed import Listed
+from headrace.packing.listed import Labels, Listed
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec

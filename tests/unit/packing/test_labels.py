@@ -1,6 +1,6 @@
 """Class names become numbers."""
 
-from headrace.packing.labels import labels_of
+from headrace.packing.listed import labels_of
 
 
 def test_classes_are_ordered_by_alphabet_or_by_number() -> None:

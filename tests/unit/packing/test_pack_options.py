@@ -15,7 +15,7 @@ from PIL import Image
 
 from headrace.data.dataset import SampleReader
 from headrace.errors import DataError, RecipeError
-from headrace.packing.resample import resampled
+from headrace.packing.convert import resampled
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
@@ -243,7 +243,7 @@ def test_statistics_over_all_some_or_none(
     array_source: Path, make_context: MakeContext, in_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 120 elements at most 40 are wanted: one in three, whoever packs."""
-    monkeypatch.setattr("headrace.packing.looked.MAX_ELEMENTS", 40)
+    monkeypatch.setattr("headrace.packing.statistics.MAX_ELEMENTS", 40)
     counts = {}
     for statistics in ("all", "sample", "none"):
         spec = {"statistics": statistics, "shard_samples": 5}

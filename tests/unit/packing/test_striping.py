@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.packing.striping import set_stripes, stripe_command
+from headrace.packing.target import set_stripes, stripe_command
 
 
 @pytest.mark.parametrize(

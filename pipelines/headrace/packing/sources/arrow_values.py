@@ -10,18 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import RecipeError
-from headrace.packing.decode import UnreadableError
-from headrace.packing.samples import SourceField, Unreadable, Value
-from headrace.packing.sources.kinds import kind_of_bytes
+from headrace.packing.decode import kind_of_bytes
+from headrace.packing.samples import SourceField, Unreadable, UnreadableError, Value
 
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _GONE = Unreadable("", "it has no value")
-
-
-def is_stored_file(kind: Any) -> bool:
-    """Whether a column holds files as Hugging Face writes them: `bytes` and `path`."""
-    import pyarrow as pa
-
-    return bool(pa.types.is_struct(kind)) and {field.name for field in kind} == {"bytes", "path"}
 
 
 def arrow_field(name: str, column: str, kind: Any, first: Any) -> SourceField:
@@ -39,12 +32,14 @@ def arrow_field(name: str, column: str, kind: Any, first: Any) -> SourceField:
     import pyarrow as pa
 
     types = pa.types
-    if is_stored_file(kind) or types.is_binary(kind) or types.is_large_binary(kind):
-        return SourceField(name, kind_of_bytes(_file_bytes(first())))
+    is_file = types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}
+    if is_file or types.is_binary(kind) or types.is_large_binary(kind):
+        content = _bytes(first())
+        return SourceField(name, kind_of_bytes(content) if isinstance(content, bytes) else "bytes")
     if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
         return SourceField(name, "text")
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
-        return SourceField(name, "value", dtype=_dtype(kind))
+        return SourceField(name, "value", dtype=_DTYPES.get(str(kind), str(kind)))
     if _is_numbers(kind):
         return SourceField(name, "array")
     if types.is_nested(kind):
@@ -69,7 +64,7 @@ def arrow_values(field: SourceField, column: Any) -> list[Value | Unreadable]:
     return [_GONE if cell is None else cell for cell in cells]
 
 
-def huggingface_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     """Class names by column, from the features that Hugging Face writes beside a schema."""
     text = (metadata or {}).get(b"huggingface")
     features = json.loads(text).get("info", {}).get("features", {}) if text else {}
@@ -80,12 +75,6 @@ def huggingface_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[
         and feature.get("_type") == "ClassLabel"
         and feature.get("names")
     }
-
-
-def _dtype(kind: Any) -> str:
-    return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(
-        str(kind), str(kind)
-    )
 
 
 def _is_list(kind: Any) -> bool:
@@ -107,11 +96,6 @@ def _is_numbers(kind: Any) -> bool:
     return bool(
         pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
     )
-
-
-def _file_bytes(cell: object) -> bytes:
-    content = cell.get("bytes") if isinstance(cell, dict) else cell
-    return content if isinstance(content, bytes) else b""
 
 
 def _bytes(cell: object) -> Value | Unreadable:

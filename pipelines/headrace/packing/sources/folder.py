@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.decode import decode_arrays
-from headrace.packing.labels import by_folders, folder_labels
-from headrace.packing.listed import Listed
+from headrace.packing.listed import Listed, folder_labels
 from headrace.packing.samples import (
-    FileBlock,
+    Access,
+    Content,
+    Fields,
     SampleRef,
     SourceField,
     Unreadable,
     Values,
 )
-from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import check_unique, no_second_label
-from headrace.packing.sources.contents import made_of, values_of
-from headrace.packing.sources.globs import matcher
+from headrace.packing.sources.files import (
+    ARCHIVE,
+    check_unique,
+    field_of,
+    kind_of,
+    matcher,
+    no_second_label,
+    plural,
+    suffix_of,
+)
 from headrace.packing.sources.index import Index, index_of
-from headrace.packing.sources.kinds import ARCHIVE, field_of, kind_of, plural, suffix_of
-from headrace.packing.sources.parts import Patterns, grouped, parts_of, patterns_of, values_of_parts
-from headrace.packing.sources.place import Place
+from headrace.packing.sources.parts import grouped, made_of, parts_of, patterns_of, values_of
+from headrace.packing.sources.place import Check, SourcePlace
 from headrace.packing.sources.tars import TarPlace
 from headrace.recipe.dataset import DatasetSpec
 
 
 def tar_source(
-    spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+    spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
 ) -> FolderSource:
     """Files in tar files, as if these were folders."""
     source = FolderSource(spec, TarPlace(place), fields, access)
@@ -37,86 +46,80 @@ def tar_source(
 
 
 class FolderSource:
-    """Files below a folder or prefix.
-
-    Args:
-        spec: Which files, and how they are labelled.
-        place: Where they lie.
-        fields: What the listing found, when the source is opened to read.
-        access: Unused.
-    """
+    """Files below a folder or prefix."""
 
     classes: tuple[str, ...] = ()
     sequential = False
 
     def __init__(
-        self, spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
     ) -> None:
         self.fields = fields
         self._place = place
         self._include = spec.include
         self._index = index_of(spec, place)
-        self._by_folders = by_folders(spec)
+        self._by_folders = _by_folders(spec)
         self._patterns = patterns_of(spec.fields)
 
-    def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+    @property
+    def folder(self) -> Path | None:
+        """The local folder in which the samples are files; None when they are not."""
+        return self._place.folder
+
+    def list_samples(self, check: Check | None = None) -> Listed:
         """All samples, sorted by path, from one pass over the names."""
-        listed = self._several(check) if self._patterns else self._single(check)
+        if self._patterns:
+            listed = grouped(self._patterns, self._place, check)
+            patterns = self._patterns.items()
+            self.fields = tuple(field_of(name, part.path_of("x")) for name, part in patterns)
+        else:
+            listed = included(self._place, self._include, self._index, check)
+            self.fields = self._fields_of(listed)
         check_unique(listed.paths)
         if self._by_folders:
-            name, inside = self._place.name, self._place.inside
-            listed = listed.having(label=folder_labels(name, map(inside, listed.paths)))
+            inside = map(self._place.inside, listed.paths)
+            listed = replace(listed, labels=folder_labels(self._place.name, inside))
         elif self._index is not None:
-            listed = Listed.of(self._index.matched(listed))
+            listed = self._index.matched(listed)
             self.fields = with_columns(self.fields, self._index)
         no_second_label(self.fields, listed)
         return listed
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of a batch of samples, in order."""
-        index, fields = self._index, self.fields
         num_own = self._num_own(refs)
-        own = self._read_own(refs, fields[:num_own])
-        if index is None or len(fields) == num_own:
+        own = self._read_own(refs, self.fields[:num_own])
+        if self._index is None or len(self.fields) == num_own:
             return own
-        return joined(own, index.values(fields[num_own:], refs))
+        return joined(own, self._index.values(self.fields[num_own:], refs))
 
-    def blocks(self, refs: Sequence[SampleRef]) -> Iterator[FileBlock] | None:
-        """Whole files, when these are the samples, in blocks."""
-        alone = len(self.fields) == 1 and not self._patterns
-        if not alone or (refs and suffix_of(refs[0].path) == ARCHIVE):
-            return None
-        return self._place.blocks(Listed.of(refs))
+    def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
+        """Whether samples are whole `.npy` files."""
+        kinds = [field.kind for field in self.fields]
+        return kinds == ["array"] and not self._patterns and not _are_archives(refs)
 
     def _num_own(self, refs: Sequence[SampleRef]) -> int:
+        """How many of the fields are files, not columns of the index."""
         if self._patterns:
             return len(self._patterns)
-        if refs and suffix_of(refs[0].path) == ARCHIVE:
+        if _are_archives(refs):
             return sum(field.kind == "array" for field in self.fields)
         return 1
 
-    def _read_own(
-        self, refs: Sequence[SampleRef], fields: tuple[SourceField, ...]
-    ) -> Iterator[Values | Unreadable]:
+    def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
         if self._patterns:
-            return values_of_parts(refs, self._place.read(parts_of(self._patterns, refs)), fields)
+            return values_of(refs, self._place.read(parts_of(self._patterns, refs)), fields)
         contents = self._place.read(Listed.of(refs).files())
-        if refs and suffix_of(refs[0].path) == ARCHIVE:
+        if _are_archives(refs):
             return _archives(refs, contents, tuple(field.name for field in fields))
-        return values_of(refs, contents, fields[0])
+        return values_of(refs, contents, fields)
 
-    def _single(self, check: Callable[[], None] | None) -> Listed:
-        listed = included(self._place, self._include, self._index, check)
-        if not listed:
-            raise nothing_found(self._place, self._include)
-        self.fields = self._fields_of(listed)
-        return listed
-
-    def _fields_of(self, listed: Listed) -> tuple[SourceField, ...]:
-        example = one_kind(listed.paths)
+    def _fields_of(self, listed: Listed) -> Fields:
+        example = _one_kind(listed.paths)
         if suffix_of(example) != ARCHIVE:
             return (field_of(kind_of(example), example),)
-        (content,) = self._place.read([listed[listed.paths.index(example)][:3]])
+        at = listed.paths.index(example)
+        (content,) = self._place.read(listed[at : at + 1].files())
         values = made_of(example, content, decode_arrays)
         if isinstance(values, Unreadable):
             raise DataError(
@@ -126,64 +129,33 @@ class FolderSource:
             )
         return tuple(SourceField(name, "array") for name in values)
 
-    def _several(self, check: Callable[[], None] | None) -> Listed:
-        found = sorted(grouped(self._patterns, self._place, check))
-        self.fields = pattern_fields(self._patterns)
-        return Listed.of(found)
-
 
 def included(
-    place: Place, include: Sequence[str], index: Index | None, check: Callable[[], None] | None
+    place: SourcePlace, include: Sequence[str], index: Index | None, check: Check | None
 ) -> Listed:
-    """The files that match, sorted by path."""
-    matches = matcher(include)
-    if index is None:
-        return place.listed(matches, check)
-    skipped = index.path
-    return place.listed(lambda path: path != skipped and matches(path), check)
-
-
-def one_kind(paths: Sequence[str]) -> str:
-    """The first of the names, when all are of one kind.
+    """The files that match, sorted by path.
 
     Raises:
-        RecipeError: They are of several kinds.
+        RecipeError: There is none.
     """
-    endings = {path[path.rfind(".") :]: path for path in reversed(paths)}
-    firsts = {suffix_of(path): path for path in sorted(endings.values())[::-1]}
-    first, *others = (firsts[suffix] for suffix in sorted(firsts))
-    kind = kind_of(first)
-    for other in others:
-        if kind_of(other) != kind or ARCHIVE in (suffix_of(first), suffix_of(other)):
-            raise RecipeError(
-                f"The source holds both {plural(kind)} ('{first}') and "
-                f"{plural(kind_of(other))} ('{other}')",
-                "Narrow dataset.include to one kind, or name the files of each field in "
-                "dataset.fields.",
-            )
-    return first
-
-
-def nothing_found(place: Place, include: Sequence[str]) -> RecipeError:
-    """The error for a source without a sample."""
+    matches = matcher(include)
+    skipped = index.path if index is not None else ""
+    found = place.listed(lambda path: path != skipped and matches(path), check)
+    if found:
+        return found
     patterns = ", ".join(include)
     num_others = sum(1 for _ in place.names())
     if num_others == 0:
-        return RecipeError(
+        raise RecipeError(
             f"The source folder {place.name} is empty", f"Expected files: {patterns}."
         )
-    return RecipeError(
+    raise RecipeError(
         f"None of the {num_others:,} files in {place.name} matches dataset.include: {patterns}",
         "Set dataset.include to patterns that match your samples.",
     )
 
 
-def pattern_fields(patterns: Patterns) -> tuple[SourceField, ...]:
-    """Fields of file patterns, in the recipe's order."""
-    return tuple(field_of(name, pattern.path_of("x")) for name, pattern in patterns.items())
-
-
-def with_columns(fields: tuple[SourceField, ...], index: Index) -> tuple[SourceField, ...]:
+def with_columns(fields: Fields, index: Index) -> Fields:
     """Fields of the files, and then those of the index.
 
     Raises:
@@ -207,8 +179,41 @@ def joined(
         yield values if isinstance(values, Unreadable) else {**values, **row}
 
 
+def _by_folders(spec: DatasetSpec) -> bool:
+    """Whether the name of a sample's first folder is its label."""
+    if spec.labels == "auto":
+        return spec.index is None and spec.label_field is None
+    return spec.labels == "folders"
+
+
+def _are_archives(refs: Sequence[SampleRef]) -> bool:
+    return bool(refs) and suffix_of(refs[0].path) == ARCHIVE
+
+
+def _one_kind(paths: Sequence[str]) -> str:
+    """The first of the names, when all are of one kind.
+
+    Raises:
+        RecipeError: They are of several kinds.
+    """
+    endings = {path[path.rfind(".") :]: path for path in reversed(paths)}
+    firsts = {suffix_of(path): path for path in sorted(endings.values())[::-1]}
+    first, *others = (firsts[suffix] for suffix in sorted(firsts))
+    kind = kind_of(first)
+    for other in others:
+        if kind_of(other) != kind or ARCHIVE in (suffix_of(first), suffix_of(other)):
+            raise RecipeError(
+                f"The source holds both {plural(kind)} ('{first}') and "
+                f"{plural(kind_of(other))} ('{other}')",
+                "Narrow dataset.include to one kind, or name the files of each field in "
+                "dataset.fields.",
+            )
+    return first
+
+
 def _archives(
-    refs: Sequence[SampleRef], contents: Iterator[bytes | Unreadable], names: tuple[str, ...]
+    refs: Sequence[SampleRef], contents: Iterator[Content], names: Sequence[str]
 ) -> Iterator[Values | Unreadable]:
+    decode = partial(decode_arrays, names=names)
     for ref, content in zip(refs, contents, strict=True):
-        yield made_of(ref.path, content, lambda archive: decode_arrays(archive, names))
+        yield made_of(ref.path, content, decode)

@@ -6,6 +6,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,19 +16,24 @@ import numpy as np
 import xxhash
 
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
-from headrace.packing.labels import folder_labels
-from headrace.packing.listed import Listed
-from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
-from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import check_unique, no_second_label
-from headrace.packing.sources.folder import included, joined, nothing_found, with_columns
+from headrace.packing.decode import kind_of_bytes
+from headrace.packing.listed import Listed, folder_labels
+from headrace.packing.samples import (
+    Access,
+    Fields,
+    SampleRef,
+    SourceField,
+    Unreadable,
+    Value,
+    Values,
+)
+from headrace.packing.sources.files import check_unique, no_second_label
+from headrace.packing.sources.folder import included, joined, with_columns
 from headrace.packing.sources.index import index_of
-from headrace.packing.sources.kinds import kind_of_bytes
-from headrace.packing.sources.place import Place, changed
+from headrace.packing.sources.place import Check, SourcePlace, changed
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import is_of_numbers
 from headrace.storage.room import told_when_full
-from headrace.storage.store import StoredFile
 
 Types = tuple[type, ...]
 
@@ -41,19 +47,13 @@ class FunctionSource:
     """Files, each read by `dataset.reader`, which takes a local path.
 
     Those of S3 lie in a temporary folder while the function reads them, one at a time.
-
-    Args:
-        spec: Which files, the function, and how samples are labelled.
-        place: Where they lie.
-        fields: What the listing found, when the source is opened to read.
-        access: What the site allows.
     """
 
     classes: tuple[str, ...] = ()
     sequential = False
 
     def __init__(
-        self, spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
     ) -> None:
         if spec.fields:
             raise RecipeError(
@@ -66,17 +66,16 @@ class FunctionSource:
         self._access = access
         self._index = index_of(spec, place, every=False)
 
-    def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+    def list_samples(self, check: Check | None = None) -> Listed:
         """All samples, sorted by path; the first file is read to know the fields."""
         listed = included(self._place, self._spec.include, self._index, check)
-        if not listed:
-            raise nothing_found(self._place, self._spec.include)
         check_unique(listed.paths)
         self.fields = self._fields_of(listed[0])
         if self._spec.labels == "folders":
-            listed = listed.having(label=folder_labels(self._place.name, listed.paths))
+            labels = folder_labels(self._place.name, listed.paths)
+            listed = replace(listed, labels=labels)
         elif self._index is not None:
-            listed = Listed.of(self._index.matched(listed))
+            listed = self._index.matched(listed)
             self.fields = with_columns(self.fields, self._index)
         no_second_label(self.fields, listed)
         return listed
@@ -113,7 +112,7 @@ class FunctionSource:
                 self._check(ref)
                 yield self._place.folder / ref.path
             return
-        files = [StoredFile(ref.path, ref.num_bytes, ref.version) for ref in refs]
+        files = Listed.of(refs).files()
         with TemporaryDirectory(prefix="headrace-") as folder:
             for file, content in zip(files, self._place.read(files), strict=True):
                 if isinstance(content, Unreadable):
@@ -133,7 +132,7 @@ class FunctionSource:
         if (found.num_bytes, found.version) != (ref.num_bytes, ref.version):
             raise changed(f"{self._place.name}/{ref.path}", "was written to")
 
-    def _fields_of(self, ref: SampleRef) -> tuple[SourceField, ...]:
+    def _fields_of(self, ref: SampleRef) -> Fields:
         name = f"{self._place.name}/{ref.path}"
         with closing(self._local([ref])) as paths:
             try:

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.samples import SourceField, Unreadable, Value
-from headrace.packing.sources.kinds import kind_of_bytes
-from headrace.packing.sources.rows import RowSource
+from headrace.packing.decode import kind_of_bytes
+from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.sources.rows import Cell, RowContainer, RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
 
@@ -22,36 +22,23 @@ class Hdf5Source(RowSource):
     suffixes = (".h5", ".hdf5")
 
     @contextmanager
-    def open_rows(self, path: str, version: str) -> Iterator[Hdf5Rows]:
+    def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
         """Open an HDF5 file."""
         name = f"{self._place.name}/{path}"
         with self._place.open(path, version) as stream:
             folder = self._place.folder
             with ForeignFile(folder / path if folder else stream, name) as file:
-                yield Hdf5Rows(file, name, list(self.told))
+                yield _Hdf5Rows(file, name, list(self.told))
 
 
-class Hdf5Rows:
-    """Rows of one HDF5 file.
-
-    Args:
-        file: The file.
-        name: Its name, for messages.
-        told: Datasets that the recipe names; empty for all.
-    """
-
+class _Hdf5Rows(RowContainer):
     def __init__(self, file: ForeignFile, name: str, told: Sequence[str]) -> None:
         self._file = file
         self._name = name
-        self._told = told
+        self._told = told  # datasets that the recipe names; empty for all
 
     @property
     def parts(self) -> Mapping[int, int]:
-        """All rows in one part.
-
-        Raises:
-            DataError: The datasets that count are of different lengths.
-        """
         wanted = [name for name in self._told if name in self._columns] or list(self._columns)
         sizes = {name: self._columns[name].num_rows for name in wanted}
         if len(set(sizes.values())) > 1:
@@ -64,18 +51,15 @@ class Hdf5Rows:
 
     @property
     def types(self) -> Mapping[str, str]:
-        """Kind, dtype and axes of every dataset."""
         return {
             name: f"{column.kind} of {column.dtype} with {column.ndim} axes a sample"
             for name, column in self._columns.items()
         }
 
     def num_bytes(self, columns: Iterable[str]) -> int:
-        """Bytes of all rows of some datasets."""
         return sum(self._file.num_bytes(column) for column in columns)
 
     def field(self, name: str, column: str) -> SourceField:
-        """What a dataset holds."""
         found = self._columns[column]
         if found.kind == "unknown":
             raise RecipeError(
@@ -89,24 +73,16 @@ class Hdf5Rows:
         return SourceField(name, found.kind, dtype=found.dtype if found.kind == "value" else "")
 
     def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
-        """All rows of some datasets."""
         return {
             column: self._file.rows(column, range(self._columns[column].num_rows))
             for column in columns
         }
 
-    def values(
-        self, field: SourceField, column: str, part: int, rows: Sequence[int]
-    ) -> list[Value | Unreadable]:
-        """Values of some rows."""
+    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         cells = self._file.rows(column, rows)
         if field.kind in ("value", "array", "text"):
             return list(cells)
         return [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
-
-    def class_names(self, column: str) -> Sequence[str]:
-        """None: HDF5 files tell no classes."""
-        return ()
 
     @cached_property
     def _columns(self) -> Mapping[str, ForeignColumn]:

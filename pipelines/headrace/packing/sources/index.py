@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.labels import shown
-from headrace.packing.samples import SampleRef, SourceField, Value
-from headrace.packing.sources.columns import Columns, as_value
-from headrace.packing.sources.index_rows import SUFFIXES, IndexFile, open_index
-from headrace.packing.sources.place import Place
+from headrace.packing.listed import Listed, shown
+from headrace.packing.samples import Fields, SampleRef, SourceField, Value
+from headrace.packing.sources.files import suffix_of
+from headrace.packing.sources.index_rows import (
+    SUFFIXES,
+    IndexColumns,
+    IndexFile,
+    Row,
+    Where,
+    as_value,
+    open_index,
+)
+from headrace.packing.sources.place import SourcePlace
 from headrace.recipe.dataset import DatasetSpec
 
 _LABEL = "label"
 
 
-class _Row(NamedTuple):
+class _IndexRow(NamedTuple):
     line: int
-    label: str | None
-    group: str | None
-    split: str | None
-    where: tuple[int, ...]
+    where: Where
+    label: str | None = None
+    group: str | None = None
+    split: str | None = None
 
 
 class Index:
@@ -34,32 +43,33 @@ class Index:
         every: Whether columns that have no other meaning are fields.
     """
 
-    def __init__(self, spec: DatasetSpec, place: Place, *, every: bool = True) -> None:
+    def __init__(self, spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> None:
         self._file = _find(spec.index or "", place)
-        as_class = spec.labels != "none" and spec.label_kind == "class"
         label = spec.label_field or _LABEL
-        self._roles = {"group": spec.group_field or "group", "split": spec.split_field or "split"}
-        if as_class:
-            self._roles["label"] = label
-        self._needed = {"path"} | {
-            name for name in (spec.label_field, spec.group_field, spec.split_field) if name
-        }
+        named = {name: column for name, column in spec.fields.items() if "*" not in column}
+        every = every and not named
+        needed = {"path", spec.label_field, spec.group_field, spec.split_field}
         if spec.labels in ("index", "field"):
-            self._needed.add(label)
-        columns = {name: column for name, column in spec.fields.items() if "*" not in column}
-        if spec.label_kind == "value" and spec.labels != "none":
-            columns[_LABEL] = label
-            self._needed.add(label)
-        self._columns = Columns(columns, numbers=(_LABEL,), every=every and not columns_named(spec))
-        self._left_out = {"path", label, *self._roles.values()} - set(columns.values())
-        self._rows: dict[str, _Row] = {}
+            needed.add(label)
+        roles = {"group": spec.group_field or "group", "split": spec.split_field or "split"}
+        if spec.labels != "none" and spec.label_kind == "class":
+            roles["label"] = label
+        elif spec.labels != "none":
+            named[_LABEL] = label
+            needed.add(label)
+        self._roles = roles
+        self._needed = {name for name in needed if name}
+        self._in_each_row = {"path"} | (self._needed & {roles.get("label")})
+        self._columns = IndexColumns(named, numbers=(_LABEL,), every=every)
+        self._left_out = {"path", label, *roles.values()} - set(named.values())
+        self._rows: dict[str, _IndexRow] = {}
 
     @property
     def path(self) -> str:
         """The file, below the source."""
         return self._file.path
 
-    def matched(self, refs: Sequence[SampleRef]) -> list[SampleRef]:
+    def matched(self, listed: Listed) -> Listed:
         """The samples with what their rows say.
 
         Raises:
@@ -67,12 +77,20 @@ class Index:
             DataError: Rows and samples do not match one to one, or a row cannot be used.
         """
         self._read()
-        self._check_match({ref.path for ref in refs})
-        rows = self._rows
-        return [_with(ref, rows[ref.path]) for ref in refs]
+        self._check_match(set(listed.paths))
+        rows = [self._rows[path] for path in listed.paths]
+        places = listed.places or [()] * len(rows)
+        return replace(
+            listed,
+            versions=tuple(listed.versions),  # as texts, of which the pack key is made
+            labels=_known(row.label for row in rows),
+            groups=_known(row.group for row in rows),
+            splits=_known(row.split for row in rows),
+            places=[place + row.where for place, row in zip(places, rows, strict=True)],
+        )
 
     @property
-    def fields(self) -> tuple[SourceField, ...]:
+    def fields(self) -> Fields:
         """Fields that the rows hold; known after `matched`."""
         return self._columns.fields(self._file.name)
 
@@ -89,7 +107,8 @@ class Index:
             return [{} for _ in refs]
         num = self._file.num_where
         rows = self._file.again([ref.where[-num:] for ref in refs])
-        names = [(field, self._columns.column_of(field.name)) for field in fields]
+        named = self._columns.named
+        names = [(field, named.get(field.name, field.name)) for field in fields]
         return [
             {field.name: as_value(field, row[column]) for field, column in names} for row in rows
         ]
@@ -101,22 +120,28 @@ class Index:
             if first:
                 self._start(row)
                 first = False
+            elif not self._in_each_row <= row.keys():
+                self._check_columns(row)
             path = self._path(line, row)
             self._columns.add(line, row)
-            before = self._rows.get(path)
-            found = self._row(path, line, row, where)
-            if before is not None:
-                raise self._twice(path, before, found)
+            texts = {
+                role: self._text(path, line, role, row[column])
+                for role, column in self._roles.items()
+                if column in row
+            }
+            found = _IndexRow(line=line, where=where, **texts)
+            if path in self._rows:
+                raise self._twice(path, self._rows[path], found)
             self._rows[path] = found
         if first:
             self._start(dict.fromkeys(self._file.columns()))
 
-    def _start(self, row: Mapping[str, object]) -> None:
+    def _start(self, row: Row) -> None:
         self._check_columns(row)
         self._columns.start([name for name in row if name not in self._left_out])
 
-    def _check_columns(self, row: Mapping[str, object]) -> None:
-        needed = [*sorted(self._needed), *self._columns.wanted]
+    def _check_columns(self, row: Row) -> None:
+        needed = [*sorted(self._needed), *self._columns.named.values()]
         missing = [name for name in dict.fromkeys(needed) if name not in row]
         if missing:
             order = ["path", *(name for name in needed if name != "path")]
@@ -127,9 +152,7 @@ class Index:
                 f"{', '.join(dict.fromkeys(order))}.",
             )
 
-    def _path(self, line: int, row: Mapping[str, object]) -> str:
-        if "path" not in row:
-            self._check_columns(row)
+    def _path(self, line: int, row: Row) -> str:
         text = str(row["path"]).strip()
         path = PurePosixPath(text)
         if not text or path.is_absolute() or ".." in path.parts:
@@ -138,16 +161,6 @@ class Index:
                 "Write paths relative to dataset.source, as in images/0001.png.",
             )
         return str(path)
-
-    def _row(self, path: str, line: int, row: Mapping[str, object], where: tuple[int, ...]) -> _Row:
-        told = {
-            role: self._text(path, line, role, row[column])
-            for role, column in self._roles.items()
-            if column in row
-        }
-        if "label" not in told and self._roles.get("label") in self._needed:
-            self._check_columns(row)
-        return _Row(line, told.get("label"), told.get("group"), told.get("split"), where)
 
     def _text(self, path: str, line: int, role: str, value: object) -> str:
         if isinstance(value, str) and value.strip():
@@ -164,15 +177,15 @@ class Index:
             "Numbers to predict need dataset.label_kind 'value'." if role == "label" else "",
         )
 
-    def _twice(self, path: str, before: _Row, found: _Row) -> DataError:
+    def _twice(self, path: str, before: _IndexRow, found: _IndexRow) -> DataError:
         if found.label is None:
-            lines = f"lines {before.line} and {found.line}"
-            return DataError(f"{self._file.name} names '{path}' twice, in {lines}", _KEEP_ONE)
-        return DataError(
-            f"{self._file.name} labels '{path}' twice: '{before.label}' in line {before.line}, "
-            f"'{found.label}' in line {found.line}",
-            _KEEP_ONE,
-        )
+            what = f"names '{path}' twice, in lines {before.line} and {found.line}"
+        else:
+            what = (
+                f"labels '{path}' twice: '{before.label}' in line {before.line}, "
+                f"'{found.label}' in line {found.line}"
+            )
+        return DataError(f"{self._file.name} {what}", "Keep one of the lines.")
 
     def _check_match(self, paths: set[str]) -> None:
         noun = "label" if any(row.label is not None for row in self._rows.values()) else "row"
@@ -193,10 +206,13 @@ class Index:
             )
 
 
-_KEEP_ONE = "Keep one of the lines."
+def _known(values: Iterable[str | None]) -> Sequence[str | None]:
+    """A column; empty when no value is known."""
+    column = tuple(values)
+    return column if any(value is not None for value in column) else ()
 
 
-def index_of(spec: DatasetSpec, place: Place, *, every: bool = True) -> Index | None:
+def index_of(spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> Index | None:
     """The index file that a recipe names, or None.
 
     Raises:
@@ -217,17 +233,7 @@ def index_of(spec: DatasetSpec, place: Place, *, every: bool = True) -> Index | 
     return None
 
 
-def columns_named(spec: DatasetSpec) -> bool:
-    """Whether `dataset.fields` names columns, not only file patterns."""
-    return any("*" not in column for column in spec.fields.values())
-
-
-def _with(ref: SampleRef, row: _Row) -> SampleRef:
-    where = ref.where + row.where
-    return ref._replace(label=row.label, group=row.group, split=row.split, where=where)
-
-
-def _find(name: str, place: Place) -> IndexFile:
+def _find(name: str, place: SourcePlace) -> IndexFile:
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -239,10 +245,12 @@ def _find(name: str, place: Place) -> IndexFile:
         )
     found = place.stat(str(path))
     if found is None:
-        there = ", ".join(sorted(_beside(place, path))) or "none"
+        near = (PurePosixPath(other) for other in place.names())
+        beside = [str(other) for other in near if other.parent == path.parent]
+        there = ", ".join(sorted(other for other in beside if suffix_of(other) in SUFFIXES))
         raise RecipeError(
             f"The index file {place.name}/{name} does not exist",
-            f"Index files in {place.name}: {there}.",
+            f"Index files in {place.name}: {there or 'none'}.",
         )
     for other in (path.with_suffix(suffix) for suffix in SUFFIXES):
         if other != path and place.stat(str(other)) is not None:
@@ -252,10 +260,3 @@ def _find(name: str, place: Place) -> IndexFile:
                 "Remove or rename one, so that it is clear which labels count.",
             )
     return open_index(place, found)
-
-
-def _beside(place: Place, path: PurePosixPath) -> Iterator[str]:
-    for name in place.names():
-        other = PurePosixPath(name)
-        if other.parent == path.parent and other.suffix.lower() in SUFFIXES:
-            yield name

@@ -1,101 +1,90 @@
-"""Rows of CSV, JSONL and Parquet index files, and how to find single rows again."""
+"""Rows of CSV, JSONL and Parquet index files: how single rows are found again, and what cells hold.
+
+CSV and JSON are read by the standard library, as pyarrow's readers tell neither the line of a row
+nor its bytes, and would take the class `007` for a number.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.sources.columns import Cell
-from headrace.packing.sources.place import Piece, Place
+from headrace.packing.samples import Fields, SourceField, Value
+from headrace.packing.sources.files import check_field_name, number_type, suffix_of, to_number
+from headrace.packing.sources.place import ByteRange, SourcePlace
 from headrace.storage.store import StoredFile
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 """Endings of index files."""
 
 Row = Mapping[str, object]
-_GAP_BYTES = 64 * 2**10
-_SPAN_BYTES = 16 * 2**20
+Where = tuple[int, ...]
+
+_DTYPES = {bool: "bool", int: "int64", float: "float64"}
 
 
-class IndexFile(Protocol):
-    """Rows of an index file."""
+class IndexFile(ABC):
+    """Rows of an index file.
 
-    path: str
-    """The file, below the source."""
-    name: str
-    """Where it lies, for messages."""
-    num_where: int
+    Args:
+        place: Where it lies.
+        file: The file.
+    """
+
+    num_where = 2
     """Numbers that find a row again."""
 
-    def columns(self) -> list[str]:
-        """Names of the columns of a file without rows."""
-        ...
-
-    def rows(self) -> Iterator[tuple[int, Row, tuple[int, ...]]]:
-        """Line, cells by column and place of every row.
-
-        Raises:
-            DataError: A row cannot be used.
-        """
-        ...
-
-    def again(self, places: Sequence[tuple[int, ...]]) -> list[Row]:
-        """The rows at places."""
-        ...
-
-
-def open_index(place: Place, file: StoredFile) -> IndexFile:
-    """The rows of an index file, by the ending of its name."""
-    suffix = PurePosixPath(file.path).suffix.lower()
-    if suffix == ".parquet":
-        return ParquetIndex(place, file)
-    return CsvIndex(place, file) if suffix == ".csv" else JsonlIndex(place, file)
-
-
-class _File:
-    def __init__(self, place: Place, file: StoredFile) -> None:
+    def __init__(self, place: SourcePlace, file: StoredFile) -> None:
         self.path = file.path
         self.name = f"{place.name}/{file.path}"
         self._place = place
         self._version = file.version
 
+    @abstractmethod
+    def columns(self) -> list[str]:
+        """Names of the columns of a file without rows."""
 
-class _Lines(_File):
-    """A text file whose rows are found again by where they begin and their bytes."""
+    @abstractmethod
+    def rows(self) -> Iterator[tuple[int, Row, Where]]:
+        """Line, cells by column and place of every row.
 
-    num_where = 2
+        Raises:
+            DataError: A row cannot be used.
+        """
 
-    def _texts(self, places: Sequence[tuple[int, ...]]) -> list[bytes]:
-        """Bytes at (start, size), read in the file's order; neighbours at once."""
-        found: dict[tuple[int, ...], bytes] = {}
-        spans = list(_spans(sorted(set(places))))
-        pieces = [Piece(self.path, self._version, start, size) for start, size, _ in spans]
-        for (start, _, members), content in zip(
-            spans, self._place.read_pieces(pieces), strict=True
-        ):
-            for at, size in members:
-                found[at, size] = content[at - start : at - start + size]
+    @abstractmethod
+    def again(self, places: Sequence[Where]) -> list[Row]:
+        """The rows at places."""
+
+    def _texts(self, places: Sequence[Where]) -> list[bytes]:
+        """Bytes of a text file at (start, size), read in the file's order."""
+        order = sorted(set(places))
+        ranges = [ByteRange(self.path, self._version, start, size) for start, size in order]
+        found = dict(zip(order, self._place.read_ranges(ranges), strict=True))
         return [found[place] for place in places]
 
 
-class CsvIndex(_Lines):
-    """Rows of a CSV file; cells that look like numbers may be some."""
+def open_index(place: SourcePlace, file: StoredFile) -> IndexFile:
+    """The rows of an index file, by the ending of its name."""
+    kinds: dict[str, Callable[[SourcePlace, StoredFile], IndexFile]]
+    kinds = {".csv": _CsvIndex, ".jsonl": _JsonlIndex, ".parquet": _ParquetIndex}
+    return kinds[suffix_of(file.path)](place, file)
 
+
+class _CsvIndex(IndexFile):
     def columns(self) -> list[str]:
-        """Names of the columns."""
         with self._place.open(self.path, self._version) as file:
-            return self._header(csv.reader(_decoded(file), strict=True))
+            return self._header(csv.reader(_CountedLines(file), strict=True))
 
-    def rows(self) -> Iterator[tuple[int, Row, tuple[int, ...]]]:
-        """Line, cells by column and place of every row."""
+    def rows(self) -> Iterator[tuple[int, Row, Where]]:
         try:
             with self._place.open(self.path, self._version) as file:
-                lines = _Counted(file)
+                lines = _CountedLines(file)
                 reader = csv.reader(lines, strict=True)
                 header = self._header(reader)
                 start = lines.num_bytes
@@ -106,13 +95,10 @@ class CsvIndex(_Lines):
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{self.name} is no CSV file in UTF-8: {error}") from error
 
-    def again(self, places: Sequence[tuple[int, ...]]) -> list[Row]:
-        """The rows at places."""
+    def again(self, places: Sequence[Where]) -> list[Row]:
         header = self.columns()
-        texts = (text.decode() for text in self._texts(places))
-        return [
-            self._row(header, next(csv.reader(text.splitlines(keepends=True))), 0) for text in texts
-        ]
+        lines = (text.decode().splitlines(keepends=True) for text in self._texts(places))
+        return [self._row(header, next(csv.reader(some)), 0) for some in lines]
 
     def _header(self, reader: Iterator[list[str]]) -> list[str]:
         header = [column.strip() for column in next(reader, [])]
@@ -124,18 +110,33 @@ class CsvIndex(_Lines):
     def _row(self, header: list[str], cells: list[str], line: int) -> Row:
         if len(cells) < len(header):
             raise DataError(f"{self.name}, line {line}: too few columns: {cells}")
-        return dict(zip(header, map(Cell, cells), strict=False))
+        return dict(zip(header, map(_CsvCell, cells), strict=False))
 
 
-class JsonlIndex(_Lines):
-    """Rows of a file with one JSON object a line."""
+class _CountedLines:
+    """Lines of a file as text, and how many bytes they took."""
 
+    def __init__(self, file: Iterable[bytes]) -> None:
+        self._file = iter(file)
+        self._encoding = "utf-8-sig"
+        self.num_bytes = 0
+
+    def __iter__(self) -> _CountedLines:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._file)
+        self.num_bytes += len(line)
+        text = line.decode(self._encoding)
+        self._encoding = "utf-8"
+        return text
+
+
+class _JsonlIndex(IndexFile):
     def columns(self) -> list[str]:
-        """None: only rows tell columns."""
-        return []
+        return []  # only rows tell columns
 
-    def rows(self) -> Iterator[tuple[int, Row, tuple[int, ...]]]:
-        """Line, cells by column and place of every row."""
+    def rows(self) -> Iterator[tuple[int, Row, Where]]:
         start = 0
         with self._place.open(self.path, self._version) as file:
             for line, text in enumerate(file, start=1):
@@ -143,8 +144,7 @@ class JsonlIndex(_Lines):
                     yield line, self._row(text, line), (start, len(text))
                 start += len(text)
 
-    def again(self, places: Sequence[tuple[int, ...]]) -> list[Row]:
-        """The rows at places."""
+    def again(self, places: Sequence[Where]) -> list[Row]:
         return [self._row(text, 0) for text in self._texts(places)]
 
     def _row(self, text: bytes, line: int) -> Row:
@@ -157,25 +157,20 @@ class JsonlIndex(_Lines):
         return row
 
 
-class ParquetIndex(_File):
-    """Rows of a Parquet file."""
-
+class _ParquetIndex(IndexFile):
     num_where = 1
 
     def columns(self) -> list[str]:
-        """Names of the columns."""
         return [str(name) for name in self._table.schema.names]
 
-    def rows(self) -> Iterator[tuple[int, Row, tuple[int, ...]]]:
-        """Row number from 1, cells by column and place of every row."""
+    def rows(self) -> Iterator[tuple[int, Row, Where]]:
         number = 0
         for batch in self._table.to_batches():
             for row in batch.to_pylist():
                 number += 1
                 yield number, row, (number - 1,)
 
-    def again(self, places: Sequence[tuple[int, ...]]) -> list[Row]:
-        """The rows at places."""
+    def again(self, places: Sequence[Where]) -> list[Row]:
         return list(self._table.take([place[0] for place in places]).to_pylist())
 
     @cached_property
@@ -197,44 +192,102 @@ class ParquetIndex(_File):
         return table
 
 
-class _Counted:
-    """Lines of a file as text, and how many bytes they took."""
+class _CsvCell(str):
+    """Text of a CSV file, which may mean a number."""
 
-    def __init__(self, file: Iterable[bytes]) -> None:
-        self._file = iter(file)
-        self._encoding = "utf-8-sig"
-        self.num_bytes = 0
-
-    def __iter__(self) -> _Counted:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._file)
-        self.num_bytes += len(line)
-        text = line.decode(self._encoding)
-        self._encoding = "utf-8"
-        return text
+    __slots__ = ()
 
 
-def _decoded(file: Iterable[bytes]) -> Iterator[str]:
-    return iter(_Counted(file))
+class IndexColumns:
+    """What the columns of an index hold, found out row by row.
+
+    Args:
+        named: Column by field, as the recipe says.
+        numbers: Fields that must be numbers.
+        every: Whether columns that are not named are fields as well.
+    """
+
+    def __init__(self, named: Mapping[str, str], numbers: Sequence[str], *, every: bool) -> None:
+        self.named = dict(named)
+        self._numbers = numbers
+        self._every = every
+        self._kinds: dict[str, str] = {}
+        self._first_gap: dict[str, int] = {}
+
+    def start(self, columns: Sequence[str]) -> None:
+        """Begin with the columns that may be fields."""
+        if self._every:
+            taken = set(self.named.values())
+            self.named |= {name: name for name in columns if name not in taken}
+
+    def add(self, line: int, row: Row) -> None:
+        """Count a row.
+
+        Raises:
+            DataError: It lacks a column.
+        """
+        for field, column in self.named.items():
+            if column not in row:
+                raise DataError(f"Line {line} of the index has no '{column}', but others have")
+            kind = _kind(row[column])
+            self._kinds[field] = _both(self._kinds.get(field, kind), kind)
+            if kind == "null":
+                self._first_gap.setdefault(field, line)
+
+    def fields(self, index: str) -> Fields:
+        """The fields, numbers last; `index` is the name of the file for messages.
+
+        Raises:
+            RecipeError: A column's name cannot be that of a field.
+            DataError: A column of numbers has a gap, or is not of numbers where it must be.
+        """
+        fields = [self._field(index, name, kind) for name, kind in self._kinds.items()]
+        return tuple(sorted(fields, key=lambda field: field.kind == "value"))
+
+    def _field(self, index: str, name: str, kind: str) -> SourceField:
+        column, is_number = self.named.get(name, name), kind in _DTYPES.values()
+        check_field_name(name, f"'{name}' of {index}")
+        if name in self._numbers and not is_number:
+            raise DataError(
+                f"Column '{column}' of {index} holds values that are no numbers",
+                "Correct them, or set dataset.label_kind to 'class'.",
+            )
+        if is_number and name in self._first_gap:
+            raise DataError(
+                f"{index}, line {self._first_gap[name]}: '{column}' has no value",
+                "Write a number (or nan) in every row, or leave the column out of dataset.fields.",
+            )
+        if is_number:
+            return SourceField(name, "value", dtype=kind)
+        return SourceField(name, "text", encoding="json" if kind == "json" else "")
 
 
-Span = tuple[int, int, list[tuple[int, ...]]]
+def as_value(field: SourceField, raw: object) -> Value:
+    """A cell as the value of its field."""
+    if field.kind == "value":
+        return to_number(field.dtype, raw)
+    if field.encoding == "json":
+        return json.dumps(raw, ensure_ascii=False)
+    return "" if raw is None else str(raw)
 
 
-def _spans(places: Sequence[tuple[int, ...]]) -> Iterator[Span]:
-    """Start, size and members of reads that cover sorted places; neighbours share one."""
-    members: list[tuple[int, ...]] = []
-    begin = end = 0
-    for start, size in places:
-        far = start - end > _GAP_BYTES or start + size - begin > _SPAN_BYTES
-        if members and far:
-            yield begin, end - begin, members
-            members = []
-        if not members:
-            begin = start
-        members.append((start, size))
-        end = start + size
-    if members:
-        yield begin, end - begin, members
+def _kind(raw: object) -> str:
+    if isinstance(raw, _CsvCell):
+        return number_type(raw) or "cell" if raw else "null"
+    if isinstance(raw, str):
+        return "text"
+    if raw is None:
+        return "null"
+    if isinstance(raw, int) and not isinstance(raw, bool) and not -(2**63) <= raw < 2**63:
+        return "json"
+    return _DTYPES.get(type(raw), "json")
+
+
+def _both(one: str, other: str) -> str:
+    if one == other or other == "null":
+        return one
+    if one == "null":
+        return other
+    if {one, other} == {"int64", "float64"}:
+        return "float64"
+    return "cell" if "cell" in (one, other) else "json"

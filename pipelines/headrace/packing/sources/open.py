@@ -7,24 +7,34 @@ from pathlib import Path
 from typing import cast
 
 from headrace.errors import RecipeError
-from headrace.packing.samples import Source, SourceField
-from headrace.packing.sources.access import NOTHING, Access
-from headrace.packing.sources.detect import CONTAINERS, form_of
-from headrace.packing.sources.kinds import suffix_of
-from headrace.packing.sources.place import LocalPlace, Place
+from headrace.packing.samples import NOTHING, Access, Fields, Source
+from headrace.packing.sources.files import any_of, suffix_of
+from headrace.packing.sources.parts import patterns_of
+from headrace.packing.sources.place import LocalPlace, SourcePlace
 from headrace.packing.sources.remote import RemotePlace
-from headrace.recipe.dataset import DatasetSpec
+from headrace.packing.sources.webdataset import is_webdataset
+from headrace.recipe.dataset import DatasetSpec, SourceFormat
 from headrace.storage.store import is_remote, open_store
 
+# what makes a source: of the dataset, where its files lie, fields known from a listing, and access
 _FORMS = {
     "files": "folder.FolderSource",
     "tar": "folder.tar_source",
     "webdataset": "webdataset.WebDatasetSource",
-    "parquet": "parquet.ParquetSource",
+    "parquet": "arrow.ParquetSource",
     "hdf5": "hdf5.Hdf5Source",
     "function": "function.FunctionSource",
-    "huggingface": "huggingface.HuggingFaceSource",
+    "huggingface": "arrow.HuggingFaceSource",
 }
+
+_CONTAINERS: dict[str, SourceFormat] = {
+    ".tar": "tar",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".parquet": "parquet",
+    ".arrow": "huggingface",
+}
+"""Form by the ending of files that hold many samples."""
 
 _INDEXES = (".csv", ".jsonl")
 """Endings of index files that are no container."""
@@ -33,9 +43,7 @@ _EXAMPLES = ("digits",)
 """What `headrace example` writes."""
 
 
-def open_source(
-    spec: DatasetSpec, access: Access = NOTHING, fields: tuple[SourceField, ...] = ()
-) -> Source:
+def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()) -> Source:
     """The source of a recipe; cheap, so that workers may open it for every shard.
 
     Args:
@@ -46,7 +54,7 @@ def open_source(
     Raises:
         RecipeError: There is no such source, or its form is not clear.
     """
-    place = open_place(spec.source or "", access)
+    place = _open_place(spec.source or "", access)
     form = form_of(spec, place)
     if form not in _FORMS:
         raise RecipeError(f"dataset.format '{form}' is not supported")
@@ -61,32 +69,66 @@ def settled(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
     Raises:
         RecipeError: There is no such source, or its form is not clear.
     """
-    place = open_place(spec.source or "", access)
+    place = _open_place(spec.source or "", access)
     source = spec.source or ""
     if place.folder is not None:
         source = str(Path(source).expanduser().absolute())
     return spec.model_copy(update={"format": form_of(spec, place), "source": source})
 
 
-def open_place(source: str, access: Access = NOTHING) -> Place:
-    """Where the files of a source lie.
+def form_of(spec: DatasetSpec, place: SourcePlace) -> SourceFormat:
+    """The form that the recipe names, or else that of the files.
 
-    Args:
-        source: Folder or URL, or a container file in one.
-        access: What the site allows.
+    Files that `dataset.include` or `dataset.fields` match are samples; only where there is none,
+    containers are looked for.
 
     Raises:
-        RecipeError: There is no such folder.
+        RecipeError: There are containers of several forms.
     """
+    if spec.format != "auto":
+        return spec.format
+    if spec.reader is not None:
+        return "function"
+    found = _containers_of(spec, place)
+    if len(found) > 1:
+        first, second, *_ = sorted(found.values())
+        raise RecipeError(
+            f"{place.name} holds '{first}' and '{second}', files of different forms",
+            f"Set dataset.format to one of {', '.join(sorted(found))}.",
+        )
+    form: SourceFormat = next(iter(found), "files")
+    if form == "tar" and spec.index is None and is_webdataset(spec, place, found["tar"]):
+        return "webdataset"
+    return form
+
+
+def _containers_of(spec: DatasetSpec, place: SourcePlace) -> dict[SourceFormat, str]:
+    """The first container of every form; empty as soon as a file is a sample."""
+    patterns = patterns_of(spec.fields)
+    matches = any_of(spec.include).fullmatch
+    found: dict[SourceFormat, str] = {}
+    for path in place.names():
+        form = _CONTAINERS.get(suffix_of(path))
+        if path == spec.index:
+            continue
+        if form is not None:
+            found[form] = min(path, found.get(form, path))
+        elif any(pattern.stem_of(path) for pattern in patterns.values()) or matches(path):
+            return {}
+    return found
+
+
+def _open_place(source: str, access: Access) -> SourcePlace:
+    """Where the files of a folder or URL lie, or a container file in one."""
     if is_remote(source):
         prefix, _, only = source.rstrip("/").rpartition("/")
-        if suffix_of(only) in CONTAINERS:
+        if suffix_of(only) in _CONTAINERS:
             return RemotePlace(open_store(prefix, access.s3), only)
         return RemotePlace(open_store(source, access.s3))
     path = Path(source.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
         return LocalPlace(path)
-    if path.is_file() and suffix_of(path.name) in CONTAINERS:
+    if path.is_file() and suffix_of(path.name) in _CONTAINERS:
         return LocalPlace(path.parent, path.name)
     problem = "is a file, not a folder" if path.exists() else "does not exist"
     hint = "Set dataset.source to the folder of the raw samples."

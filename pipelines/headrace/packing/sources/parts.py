@@ -1,17 +1,27 @@
-"""Files of one stem that are one sample of several fields."""
+"""Files to values; files of one stem are one sample of several fields."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.labels import shown
-from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
-from headrace.packing.sources.contents import as_is, made_of
-from headrace.packing.sources.kinds import converter
-from headrace.packing.sources.place import Place
+from headrace.packing.listed import Listed, shown
+from headrace.packing.samples import (
+    Content,
+    SampleRef,
+    SourceField,
+    Unreadable,
+    UnreadableError,
+    Value,
+    Values,
+)
+from headrace.packing.sources.files import converter
+from headrace.packing.sources.place import Check, SourcePlace
 from headrace.storage.store import StoredFile
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +68,6 @@ class FilePattern:
         folder, slash, name = stem.rpartition("/")
         return f"{self.folder}{folder}{slash}{self.prefix}{name}{self.suffix}"
 
-    @property
-    def num_fixed(self) -> int:
-        """Characters that the pattern fixes; of several that match, the one with most counts."""
-        return len(self.folder) + len(self.prefix) + len(self.suffix)
-
 
 Patterns = Mapping[str, FilePattern]
 """Pattern by field; that of the first names the sample."""
@@ -77,18 +82,22 @@ def patterns_of(fields: Mapping[str, str]) -> Patterns:
     return {name: FilePattern.of(name, glob) for name, glob in fields.items() if "*" in glob}
 
 
-def grouped(
-    patterns: Patterns, place: Place, check: Callable[[], None] | None = None
-) -> list[SampleRef]:
+def grouped(patterns: Patterns, place: SourcePlace, check: Check | None = None) -> Listed:
     """Samples of the files below a place; each is named by the file of its first field.
 
     Raises:
         RecipeError: No file matches.
         DataError: A sample lacks the file of a field.
     """
-    order = sorted(patterns.items(), key=lambda item: -item[1].num_fixed)
+
+    def num_fixed(item: tuple[str, FilePattern]) -> int:
+        return len(item[1].folder) + len(item[1].prefix) + len(item[1].suffix)
+
+    # of several patterns that match a file, the one that fixes most characters counts
+    order = sorted(patterns.items(), key=num_fixed, reverse=True)
     found: dict[str, dict[str, StoredFile]] = {}
-    for file in place.walk(lambda path: any(part.stem_of(path) for _, part in order), check):
+    matched = place.listed(lambda path: any(part.stem_of(path) for _, part in order), check)
+    for file in matched.files():
         name, stem = next((name, stem) for name, part in order if (stem := part.stem_of(file.path)))
         found.setdefault(stem, {})[name] = file
     if not found:
@@ -97,7 +106,8 @@ def grouped(
             f"Patterns match names as they are written: {', '.join(map(str, patterns))}.",
         )
     _check_whole(patterns, place, found)
-    return [_sample([parts[name] for name in patterns]) for parts in found.values()]
+    samples = (_sample([parts[name] for name in patterns]) for parts in found.values())
+    return Listed.of(sorted(samples))
 
 
 def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
@@ -106,37 +116,51 @@ def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
     files: list[StoredFile] = []
     for ref in refs:
         stem = first.stem_of(ref.path) or ""
-        versions = ref.version.split("+")
-        for pattern, size, version in zip(
-            patterns.values(), ref.where[: len(patterns)], versions, strict=True
-        ):
-            files.append(StoredFile(pattern.path_of(stem), size, version))
+        paths = (pattern.path_of(stem) for pattern in patterns.values())
+        sizes, versions = ref.where[: len(patterns)], ref.version.split("+")
+        files += map(StoredFile, paths, sizes, versions)
     return files
 
 
-def values_of_parts(
-    refs: Sequence[SampleRef],
-    contents: Iterator[bytes | Unreadable],
-    fields: Sequence[SourceField],
+def values_of(
+    refs: Sequence[SampleRef], contents: Iterator[Content], fields: Sequence[SourceField]
 ) -> Iterator[Values | Unreadable]:
-    """Values of samples of several parts each.
+    """Values of samples of one file for each field.
 
     Args:
         refs: The samples.
-        contents: Their parts, sample after sample, in the order of the fields.
-        fields: What each part is.
+        contents: Their files, sample after sample, in the order of the fields.
+        fields: What each file is.
     """
-    converters = {field.name: converter(field.kind) or as_is for field in fields}
+    converters = [(field.name, converter(field.kind)) for field in fields]
     for ref in refs:
         values: dict[str, Value] = {}
         bad: Unreadable | None = None
-        for name, convert in converters.items():
+        for name, convert in converters:
             made = made_of(ref.path, next(contents), convert)
-            if isinstance(made, Unreadable):
-                bad = bad or Unreadable(ref.path, f"{name}: {made.reason}")
-            else:
+            if not isinstance(made, Unreadable):
                 values[name] = made
+            elif bad is None:
+                bad = made if len(fields) == 1 else Unreadable(ref.path, f"{name}: {made.reason}")
         yield bad or values
+
+
+def made_of(path: str, content: Content, convert: Callable[[bytes], T]) -> T | Unreadable:
+    """What `convert` makes of a file's bytes, or why it cannot.
+
+    Args:
+        path: Name of the sample.
+        content: Bytes, or why there are none.
+        convert: Raises `UnreadableError` for bytes that are damaged.
+    """
+    if isinstance(content, Unreadable):
+        return content
+    if not content:
+        return Unreadable(path, "the file is empty")
+    try:
+        return convert(content)
+    except UnreadableError as error:
+        return Unreadable(path, str(error))
 
 
 def _sample(parts: Sequence[StoredFile]) -> SampleRef:
@@ -146,12 +170,11 @@ def _sample(parts: Sequence[StoredFile]) -> SampleRef:
 
 
 def _check_whole(
-    patterns: Patterns, place: Place, found: Mapping[str, Mapping[str, StoredFile]]
+    patterns: Patterns, place: SourcePlace, found: Mapping[str, Mapping[str, StoredFile]]
 ) -> None:
     missing = [
         pattern.path_of(stem)
         for stem, parts in found.items()
-        if len(parts) < len(patterns)
         for name, pattern in patterns.items()
         if name not in parts
     ]

@@ -1,112 +1,81 @@
-"""Where the files of a source lie: a local folder here, an S3 prefix in `remote`."""
+"""Where the files of a source lie: the protocol, and local folders (stores are in `remote`)."""
 
 from __future__ import annotations
 
 import os
+import resource
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from headrace.errors import DataError
-from headrace.packing.listed import Listed
-from headrace.packing.samples import FileBlock, Unreadable
-from headrace.packing.slots import FLAGS
-from headrace.packing.sources.file_blocks import FolderBlock, cuts
-from headrace.packing.sources.tree import Tree, Wanted
+from headrace.errors import DataError, RecipeError
+from headrace.packing.listed import Listed, Times, by_path, numbers
+from headrace.packing.samples import Content, Unreadable
 from headrace.storage.store import StoredFile
 
+Wanted = Callable[[str], object]
+"""Tells by its path whether a file counts."""
+Check = Callable[[], None]
+"""Called often; may raise to stop."""
+
 _MAX_OPEN = 64
+_PART_FILES = 256  # files that are listed and statted together
+_NUM_THREADS = 8
+_MAX_WAITING = 128  # parts that wait for their stats
+_WAITS = 0.25  # share of stats that had to wait, from which on threads pay
 
 
-FileRow = tuple[str, int, str]
-"""Path, bytes and version of a file, as in `StoredFile`."""
-
-
-class Piece(NamedTuple):
-    """Consecutive bytes of a file."""
+class ByteRange(NamedTuple):
+    """Consecutive bytes of a file that must still have its version."""
 
     path: str
-    """The file."""
     version: str
-    """Version it must still have."""
     start: int
-    """First byte."""
     num_bytes: int
-    """How many."""
 
 
-class Place(Protocol):
-    """Files below one folder or prefix, or only one of them."""
+class SourcePlace(Protocol):
+    """Files below one folder or prefix, or only one of them.
+
+    Whatever reads raises `DataError` for a file that vanished or changed since it was listed.
+    """
 
     @property
     def name(self) -> str:
         """Folder or URL, for messages."""
-        ...
 
     @property
     def folder(self) -> Path | None:
         """The local folder; None for a URL."""
-        ...
 
     def inside(self, path: str) -> str:
         """The path of a file without the container that holds it."""
-        ...
 
-    def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
-        """Paths of all files whose names begin with no dot, in any order.
+    def names(self, check: Check | None = None) -> Iterator[str]:
+        """Paths of all files whose names begin with no dot, in any order."""
 
-        Raises:
-            RecipeError: A folder is a link, or a name is not UTF-8.
-        """
-        ...
-
-    def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        """The files of `names` that are wanted.
+    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
+        """The files of `names` that are wanted, by path.
 
         Raises:
-            RecipeError: As `names`, or a link leaves the folder.
+            RecipeError: A folder is a link, a name is not UTF-8, or a link leaves the folder.
         """
-        ...
-
-    def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
-        """The files of `walk` as samples of one file each, by path."""
-        ...
 
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""
-        ...
 
-    def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
-        """Bytes of whole files, in order.
+    def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
+        """Bytes of whole files, in order."""
 
-        Args:
-            files: Path, bytes and version of each.
-
-        Raises:
-            DataError: A file vanished or changed since it was listed.
-        """
-        ...
-
-    def blocks(self, files: Listed) -> Iterator[FileBlock]:
-        """The same files, in blocks."""
-        ...
-
-    def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
-        """Bytes of parts of files, in order.
-
-        Raises:
-            DataError: A file vanished or changed since it was listed.
-        """
-        ...
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
+        """Bytes of parts of files, in order."""
 
     def open(self, path: str, version: str) -> BinaryIO:
-        """A file to read and seek in.
-
-        Raises:
-            DataError: The file vanished or changed since it was listed.
-        """
-        ...
+        """A file to read and seek in."""
 
 
 class LocalPlace:
@@ -119,45 +88,55 @@ class LocalPlace:
 
     def __init__(self, folder: Path, only: str = "") -> None:
         self.folder = folder
-        self._tree = Tree(folder, only)
-        self._prefix = f"{folder}/"
-
-    @property
-    def name(self) -> str:
-        """The folder."""
-        return str(self.folder)
+        self.name = str(folder)
+        self._only = only
 
     def inside(self, path: str) -> str:
         """The path itself."""
         return path
 
-    def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
-        """Paths of all files whose names begin with no dot, in any order."""
-        return self._tree.names(check)
+    def names(self, check: Check | None = None) -> Iterator[str]:
+        """Paths of all files, as they are found."""
+        with self._told():
+            for some in self._scanned(check):
+                yield from (path for path, _ in some)
 
-    def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        """The files of `names` that are wanted."""
-        for paths, sizes, times_ns in self._tree.parts(wanted, check):
-            yield from map(StoredFile, paths, sizes, map(str, times_ns))
+    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
+        """The files that are wanted; those of a server are statted by threads."""
+        paths: list[str] = []
+        sizes, times_ns = numbers(()), numbers(())
 
-    def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
-        """The files of `walk` as samples of one file each, by path."""
-        return self._tree.files(wanted, check)
+        def found() -> Iterator[list[os.DirEntry[str]]]:
+            for some in self._scanned(check):
+                chosen = [(path, entry) for path, entry in some if wanted(path)]
+                for path, entry in chosen:
+                    check_name(self.name, path)
+                    if entry.is_symlink():
+                        self._check_link(path)
+                paths.extend(path for path, _ in chosen)
+                yield [entry for _, entry in chosen]
+
+        with self._told():
+            for status in _statted(found()):
+                sizes.append(status.st_size)
+                times_ns.append(status.st_mtime_ns)
+        return by_path(paths, sizes, Times(times_ns))
 
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""
         target = self.folder / path
         if not target.is_file():
             return None
-        self._tree.check_link(path)
-        return _stored(path, target.stat())
+        self._check_link(path)
+        status = target.stat()
+        return StoredFile(path, status.st_size, str(status.st_mtime_ns))
 
-    def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
+    def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
         """Bytes of whole files, in order; one open, fstat, read and close a file."""
-        prefix, fstat, read = self._prefix, os.fstat, os.read
+        prefix, fstat, read = f"{self.folder}/", os.fstat, os.read
         for path, num_bytes, version in files:
             try:
-                handle = os.open(prefix + path, FLAGS)
+                handle = os.open(prefix + path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
                 yield self._not_opened(path, error)
                 continue
@@ -167,35 +146,29 @@ class LocalPlace:
                     raise changed(prefix + path, "was written to")
                 content = read(handle, num_bytes)
                 if (done := len(content)) != num_bytes:
-                    rest = Piece(path, version, done, num_bytes - done)
-                    content += self._piece(handle, rest)
+                    rest = ByteRange(path, version, done, num_bytes - done)
+                    content += self._range(handle, rest)
             finally:
                 os.close(handle)
             yield content
 
-    def blocks(self, files: Listed) -> Iterator[FileBlock]:
-        """The same files, in blocks."""
-        for start, stop in cuts(files.sizes):
-            part = files[start:stop]
-            yield FolderBlock(part, partial(self.read, part.files()), self.folder)
-
-    def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
         """Bytes of parts of files, in order; at most 64 files are open at once."""
         opened: dict[str, BinaryIO] = {}
         try:
-            for piece in pieces:
-                if piece.path not in opened:
+            for each in ranges:
+                if each.path not in opened:
                     if len(opened) == _MAX_OPEN:
                         opened.pop(next(iter(opened))).close()
-                    opened[piece.path] = self.open(piece.path, piece.version)
-                yield self._piece(opened[piece.path].fileno(), piece)
+                    opened[each.path] = self.open(each.path, each.version)
+                yield self._range(opened[each.path].fileno(), each)
         finally:
             for file in opened.values():
                 file.close()
 
     def open(self, path: str, version: str) -> BinaryIO:
         """A file to read and seek in."""
-        name = self._prefix + path
+        name = f"{self.folder}/{path}"
         try:
             file = open(name, "rb")  # noqa: SIM115 the caller closes it
         except FileNotFoundError:
@@ -207,21 +180,115 @@ class LocalPlace:
             raise changed(name, "was written to")
         return file
 
+    def _scanned(self, check: Check | None) -> Iterator[list[tuple[str, os.DirEntry[str]]]]:
+        """All files, some of a folder at a time: path and entry of each."""
+        waiting = [""]
+        while waiting:
+            prefix = waiting.pop()
+            with os.scandir(f"{self.folder}/{prefix}") as entries:
+                while some := list(islice(entries, _PART_FILES)):
+                    if check is not None:
+                        check()
+                    seen = [(prefix + entry.name, entry) for entry in some if entry.name[0] != "."]
+                    yield [
+                        (path, entry)
+                        for path, entry in seen
+                        if not self._only or path == self._only
+                        if not self._is_folder(path, entry)
+                    ]
+                    if not self._only:
+                        folders = (each for each in seen if each[1].is_dir(follow_symlinks=False))
+                        waiting += [f"{path}/" for path, _ in folders]
+
+    def _is_folder(self, path: str, entry: os.DirEntry[str]) -> bool:
+        if entry.is_symlink() and entry.is_dir():
+            raise RecipeError(
+                f"{self.folder / path} is a link to the folder {(self.folder / path).resolve()}",
+                "Links to folders are not followed; set dataset.source to the real folder.",
+            )
+        return entry.is_dir()
+
+    def _check_link(self, path: str) -> None:
+        target = (self.folder / path).resolve()
+        if not target.is_file():
+            raise RecipeError(f"{self.folder / path} is a link to {target}, which is no file")
+        if not target.is_relative_to(self.folder.resolve()):
+            raise RecipeError(
+                f"{self.folder / path} is a link that leaves the source folder, to {target}",
+                "Copy the file into the source folder, or set dataset.source to the real folder.",
+            )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell in the user's words what cannot be listed."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(
+                f"{self.folder}: '{error.filename}' cannot be listed: {error.strerror}",
+                "See whether it may be read, and list again when nothing writes to the folder.",
+            ) from error
+
     def _not_opened(self, path: str, error: OSError) -> Unreadable:
         if isinstance(error, PermissionError):
             return Unreadable(path, f"it may not be read: {error.strerror}")
         if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise changed(self._prefix + path, "is gone") from None
+            raise changed(f"{self.folder}/{path}", "is gone") from None
         raise error
 
-    def _piece(self, handle: int, piece: Piece) -> bytes:
-        content = os.pread(handle, piece.num_bytes, piece.start)
-        while len(content) < piece.num_bytes:
-            more = os.pread(handle, piece.num_bytes - len(content), piece.start + len(content))
+    def _range(self, handle: int, wanted: ByteRange) -> bytes:
+        content = b""
+        while (missing := wanted.num_bytes - len(content)) > 0:
+            more = os.pread(handle, missing, wanted.start + len(content))
             if not more:
-                raise changed(self._prefix + piece.path, "was cut")
+                raise changed(f"{self.folder}/{wanted.path}", "was cut")
             content += more
         return content
+
+
+def _statted(found: Iterator[list[os.DirEntry[str]]]) -> Iterator[os.stat_result]:
+    """Stats of files, in order; taken by threads where each waits for a server."""
+    pool: ThreadPoolExecutor | None = None
+    waiting: deque[Future[list[os.stat_result]]] = deque()
+    try:
+        for entries in found:
+            if pool is not None:
+                waiting.append(pool.submit(_stat, entries))
+                if len(waiting) > _MAX_WAITING:
+                    yield from waiting.popleft().result()
+                continue
+            before = _num_waits()
+            yield from _stat(entries)
+            if _num_waits() - before > _WAITS * len(entries):
+                pool = ThreadPoolExecutor(_NUM_THREADS)
+        while waiting:
+            yield from waiting.popleft().result()
+    finally:
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+
+def _stat(entries: Sequence[os.DirEntry[str]]) -> list[os.stat_result]:
+    return [entry.stat() for entry in entries]
+
+
+def _num_waits() -> int:
+    """How often this thread has waited for a server, a disk or another thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def check_name(place: str, path: str) -> None:
+    """Refuse a name that is not UTF-8.
+
+    Raises:
+        RecipeError: It is not.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise RecipeError(
+            f"The name of {path!r} in {place} is not UTF-8", "Rename the file."
+        ) from None
 
 
 def changed(path: str, how: str) -> DataError:
@@ -230,7 +297,3 @@ def changed(path: str, how: str) -> DataError:
         f"{path} {how} since the source folder was listed",
         "Pack again when nothing writes to the source folder any more.",
     )
-
-
-def _stored(path: str, status: os.stat_result) -> StoredFile:
-    return StoredFile(path, status.st_size, str(status.st_mtime_ns))

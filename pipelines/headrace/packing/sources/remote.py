@@ -1,4 +1,4 @@
-"""Files of a source below an S3 prefix."""
+"""Files of a source below a prefix of an object store."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import BinaryIO, TypeVar, cast
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
 from headrace.packing.listed import Listed, columns_of
-from headrace.packing.samples import FileBlock, Unreadable
-from headrace.packing.sources.file_blocks import given_blocks
-from headrace.packing.sources.place import FileRow, Piece, changed
-from headrace.packing.sources.tree import Wanted, check_name
+from headrace.packing.samples import Content
+from headrace.packing.sources.place import ByteRange, Check, Wanted, changed, check_name
 from headrace.storage.store import Store, StoredFile
 
 _BATCH_FILES = 256
@@ -23,9 +21,15 @@ _GAP_BYTES = 64 * 2**10
 _READ_AHEAD_BYTES = 4 * 2**20
 _NUM_THREADS = 16
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+Joint = tuple[ByteRange, list[ByteRange]]
+"""A range that covers neighbours, and these."""
+
 
 class RemotePlace:
-    """Files below an S3 prefix; small ones are read many at once.
+    """Files below a prefix; small ones are read many at once.
 
     Args:
         store: The prefix.
@@ -35,91 +39,78 @@ class RemotePlace:
     folder: Path | None = None
 
     def __init__(self, store: Store, only: str = "") -> None:
-        self.store = store
+        self.name = store.url
+        self._store = store
         self._only = only
-
-    @property
-    def name(self) -> str:
-        """The URL."""
-        return self.store.url
 
     def inside(self, path: str) -> str:
         """The path itself."""
         return path
 
-    def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
-        """Paths of all files whose names begin with no dot, in any order."""
+    def names(self, check: Check | None = None) -> Iterator[str]:
+        """Paths of all files."""
         return (file.path for file in self._files(check))
 
-    def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        """The files of `names` that are wanted."""
-        for file in self._files(check):
-            if wanted(file.path):
-                check_name(self.name, file.path)
-                yield file
-
-    def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
-        """The files of `walk` as samples of one file each, by path."""
-        return columns_of(self.walk(wanted, check))
+    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
+        """The files that are wanted."""
+        files = [file for file in self._files(check) if wanted(file.path)]
+        for file in files:
+            check_name(self.name, file.path)
+        return columns_of(files)
 
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""
-        return self.store.stat(path)
+        return self._store.stat(path)
 
-    def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
+    def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
         """Bytes of whole files, in order.
 
         The next files are read while these are worked on; at most 64 MiB or two files are held.
         """
-        groups = list(batches(files))
-        for group, contents in zip(groups, _one_ahead(self._read_many, groups), strict=True):
-            for (path, _, _), content in zip(group, contents, strict=True):
+        for group, contents in _one_ahead(self._read_many, batches(files)):
+            for file, content in zip(group, contents, strict=True):
                 if isinstance(content, DataError):
-                    raise self._changed(path, content)
+                    raise self._changed(file.path, content)
                 yield content
 
-    def blocks(self, files: Listed) -> Iterator[FileBlock]:
-        """The same files, in blocks."""
-        return given_blocks(files, self.read(files.files()))
-
-    def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
         """Bytes of parts of files, in order; neighbours are read at once, memory as in `read`."""
-        for path, version in dict.fromkeys((piece.path, piece.version) for piece in pieces):
+        for path, version in dict.fromkeys((each.path, each.version) for each in ranges):
             self._check(path, version)
-        groups = list(_together(joints(pieces)))
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
 
             def read_group(group: Sequence[Joint]) -> list[bytes]:
-                return list(pool.map(self._piece, [joint for joint, _ in group]))
+                return list(pool.map(self._range, [joint for joint, _ in group]))
 
-            for group, contents in zip(groups, _one_ahead(read_group, groups), strict=True):
+            for group, contents in _one_ahead(read_group, _together(joints(ranges))):
                 for (joint, members), content in zip(group, contents, strict=True):
-                    for piece in members:
-                        start = piece.start - joint.start
-                        yield content[start : start + piece.num_bytes]
-
-    def _read_many(self, files: Sequence[FileRow]) -> list[bytes | DataError]:
-        return self.store.read_many([file[0] for file in files], [file[2] for file in files])
+                    for each in members:
+                        start = each.start - joint.start
+                        yield content[start : start + each.num_bytes]
 
     def open(self, path: str, version: str) -> BinaryIO:
         """A file to read and seek in; pieces of 4 MiB are read ahead."""
-        file = self._check(path, version)
-        return io.BufferedReader(cast("io.RawIOBase", _Remote(self.store, file)), _READ_AHEAD_BYTES)
+        stream = _StoreStream(self._store, self._check(path, version))
+        return io.BufferedReader(cast("io.RawIOBase", stream), _READ_AHEAD_BYTES)
 
-    def _files(self, check: Callable[[], None] | None) -> Iterator[StoredFile]:
+    def _files(self, check: Check | None) -> Iterator[StoredFile]:
         if not self._only:
-            yield from self.store.list_files(check)
-        elif file := self.store.stat(self._only):
+            yield from self._store.list_files(check)
+        elif file := self._store.stat(self._only):
             yield file
 
-    def _piece(self, piece: Piece) -> bytes:
-        end = piece.start + piece.num_bytes
+    def _read_many(self, files: Sequence[StoredFile]) -> list[bytes | DataError]:
+        paths, versions = [file.path for file in files], [file.version for file in files]
+        return self._store.read_many(paths, versions)
+
+    def _range(self, wanted: ByteRange) -> bytes:
+        end = wanted.start + wanted.num_bytes
         try:
-            content = self.store.read(piece.path, piece.start, end)
+            content = self._store.read(wanted.path, wanted.start, end)
         except StoreMissingError as error:
-            raise self._changed(piece.path, error) from error
-        if len(content) != piece.num_bytes:
-            raise changed(f"{self.name}/{piece.path}", "was cut")
+            raise self._changed(wanted.path, error) from error
+        if len(content) != wanted.num_bytes:
+            raise changed(f"{self.name}/{wanted.path}", "was cut")
         return content
 
     def _check(self, path: str, version: str) -> StoredFile:
@@ -135,7 +126,7 @@ class RemotePlace:
         return changed(f"{self.name}/{path}", how) if how else error
 
 
-class _Remote(io.RawIOBase):
+class _StoreStream(io.RawIOBase):
     """A file of a store as a stream with a position."""
 
     def __init__(self, store: Store, file: StoredFile) -> None:
@@ -167,46 +158,38 @@ class _Remote(io.RawIOBase):
         return len(content)
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-def _one_ahead(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Results of a function in order; the next one is made while one is worked on."""
+def _one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
+    """Items with results of a function; the next result is made while one is worked on."""
     with ThreadPoolExecutor(1) as pool:
-        waiting: Future[R] | None = None
+        waiting: tuple[T, Future[R]] | None = None
         for item in items:
-            following = pool.submit(function, item)
+            following = item, pool.submit(function, item)
             if waiting is not None:
-                yield waiting.result()
+                yield waiting[0], waiting[1].result()
             waiting = following
         if waiting is not None:
-            yield waiting.result()
+            yield waiting[0], waiting[1].result()
 
 
-Joint = tuple[Piece, list[Piece]]
-"""A piece that covers neighbours, and these."""
-
-
-def joints(pieces: Sequence[Piece]) -> Iterator[Joint]:
-    """Pieces that cover the given ones in their order; neighbours share one, up to 4 MiB."""
-    members: list[Piece] = []
+def joints(ranges: Sequence[ByteRange]) -> Iterator[Joint]:
+    """Ranges that cover the given ones in their order; neighbours share one, up to 4 MiB."""
+    members: list[ByteRange] = []
     start = end = 0
-    for piece in pieces:
-        same = bool(members) and members[0][:2] == piece[:2]
-        near = 0 <= piece.start - end <= _GAP_BYTES
-        if not (same and near and piece.start + piece.num_bytes - start <= _JOINT_BYTES):
+    for each in ranges:
+        same = bool(members) and members[0][:2] == each[:2]
+        near = 0 <= each.start - end <= _GAP_BYTES
+        if not (same and near and each.start + each.num_bytes - start <= _JOINT_BYTES):
             if members:
-                yield Piece(*members[0][:2], start, end - start), members
-            members, start = [], piece.start
-        members.append(piece)
-        end = piece.start + piece.num_bytes
+                yield ByteRange(*members[0][:2], start, end - start), members
+            members, start = [], each.start
+        members.append(each)
+        end = each.start + each.num_bytes
     if members:
-        yield Piece(*members[0][:2], start, end - start), members
+        yield ByteRange(*members[0][:2], start, end - start), members
 
 
 def _together(found: Iterable[Joint]) -> Iterator[list[Joint]]:
-    """Pieces to read at once: 16, or 32 MiB, or one that is larger."""
+    """Ranges to read at once: 16, or 32 MiB, or one that is larger."""
     group: list[Joint] = []
     num_bytes = 0
     for joint, members in found:
@@ -220,7 +203,7 @@ def _together(found: Iterable[Joint]) -> Iterator[list[Joint]]:
         yield group
 
 
-def batches(files: Sequence[FileRow]) -> Iterator[Sequence[FileRow]]:
+def batches(files: Sequence[StoredFile]) -> Iterator[Sequence[StoredFile]]:
     """Consecutive files that may be read at once."""
     start = num_bytes = 0
     for index, (_, size, _) in enumerate(files):

@@ -2,89 +2,95 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from itertools import accumulate, repeat, takewhile
+from typing import TypeAlias
 
 from headrace.errors import DataError, RecipeError, nearest
-from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
-from headrace.packing.sources.access import Access
-from headrace.packing.sources.containers import (
+from headrace.packing.samples import (
+    READ_BYTES,
+    Access,
+    Fields,
+    SampleRef,
+    SourceField,
+    Unreadable,
+    Value,
+    Values,
+)
+from headrace.packing.sources.files import (
+    check_field_name,
     chosen,
     containers,
     no_index,
     no_second_label,
     sorted_unique,
 )
-from headrace.packing.sources.place import Place
-from headrace.packing.sources.row_batches import read_in_batches
+from headrace.packing.sources.place import Check, SourcePlace
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
 from headrace.storage.store import StoredFile
 
 _LABEL = "label"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FIRST_ROWS = 256
+_MOST_ROWS = 2**15
 
 Cell: TypeAlias = "Value | Unreadable"
 """A value, or why it is none; the path of the sample is not known yet."""
 
 
-class Rows(Protocol):
+Types = Mapping[str, str]
+"""Type of every column, as the format writes it."""
+
+
+class RowContainer(ABC):
     """An opened container."""
 
     @property
+    @abstractmethod
     def parts(self) -> Mapping[int, int]:
         """Rows in each of the parts that are read at once, in order, by the part's number."""
-        ...
 
     @property
-    def types(self) -> Mapping[str, str]:
+    @abstractmethod
+    def types(self) -> Types:
         """Type of every column, as the format writes it."""
-        ...
 
+    @abstractmethod
     def num_bytes(self, columns: Iterable[str]) -> int:
-        """Bytes of all rows of some columns, not compressed, as far as the container tells."""
-        ...
+        """Bytes of all rows of some columns, not compressed; 0 when the container does not tell."""
 
+    @abstractmethod
     def field(self, name: str, column: str) -> SourceField:
-        """What a column holds; may look at its first value.
+        """What a column holds; may read its first value.
 
         Raises:
             RecipeError: Its type cannot be packed.
         """
-        ...
 
+    @abstractmethod
     def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
-        """All cells of some columns, as Python values; what holds several is read once."""
-        ...
+        """All cells of columns of label, group and split, as Python values."""
 
+    @abstractmethod
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         """Values of some rows of a part."""
-        ...
 
     def class_names(self, column: str) -> Sequence[str]:
         """Names of the classes that the whole numbers in a column stand for; empty for none."""
-        ...
+        return ()
 
 
 class RowSource(ABC):
-    """Rows of the containers below a place.
-
-    Args:
-        spec: Which columns are fields, label, group and split.
-        place: Where the containers lie.
-        fields: What the listing found, when the source is opened to read.
-        access: Unused.
-    """
+    """Rows of the containers below a place."""
 
     form: str
     suffixes: tuple[str, ...]
     sequential = True
 
     def __init__(
-        self, spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
     ) -> None:
         no_index(spec.index, self.form)
         if spec.labels == "folders":
@@ -103,13 +109,18 @@ class RowSource(ABC):
         self._as_value = spec.label_kind == "value"
         self._roles = {"group": spec.group_field, "split": spec.split_field}
         if self._as_value and spec.labels != "none":
-            self._columns[_LABEL] = label_column(spec)
+            if spec.label_field is None:
+                raise RecipeError(
+                    "dataset.label_kind is 'value', but dataset.label_field names no column",
+                    "Name the column that holds the numbers to predict.",
+                )
+            self._columns[_LABEL] = spec.label_field
 
     @abstractmethod
-    def open_rows(self, path: str, version: str) -> AbstractContextManager[Rows]:
+    def open_rows(self, path: str, version: str) -> AbstractContextManager[RowContainer]:
         """Open a container."""
 
-    def files(self, check: Callable[[], None] | None) -> Sequence[StoredFile]:
+    def files(self, check: Check | None) -> Sequence[StoredFile]:
         """The containers, sorted by path."""
         return containers(self._place, self.form, self.suffixes, check, self._include)
 
@@ -123,15 +134,15 @@ class RowSource(ABC):
         """Split that the place of a container tells."""
         return None
 
-    def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+    def list_samples(self, check: Check | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path."""
         refs: list[SampleRef] = []
-        types: dict[str, str] = {}
+        types: Types = {}
         for number, file in enumerate(self.files(check)):
             with self.open_rows(file.path, file.version) as rows:
                 if number == 0:
                     self._start(file, rows)
-                    types = dict(rows.types)
+                    types = rows.types
                 self._check_same(file, rows.types, types)
                 self._check_claim(file, rows)
                 refs.extend(self._refs(file, rows))
@@ -143,8 +154,20 @@ class RowSource(ABC):
         return sorted_unique(refs)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
-        """Values of samples, in order; parts of containers are read once for many of them."""
-        return read_in_batches(refs, self._read)
+        """Values of samples, in order; about `READ_BYTES` of them are in memory at once.
+
+        Samples of a shard come in random order, so each reading goes over all parts that it lies
+        in: as many rows as fit are read at once.
+        """
+        start, most, row_bytes = 0, _FIRST_ROWS, 0
+        while start < len(refs):
+            ends = accumulate(max(ref.num_bytes, row_bytes) for ref in refs[start : start + most])
+            stop = start + max(1, sum(1 for _ in takewhile(READ_BYTES.__ge__, ends)))
+            values = self._read(refs[start:stop])
+            row_bytes = sum(map(_num_bytes, values)) // len(values)
+            yield from values
+            del values  # before the next are read
+            start, most = stop, _MOST_ROWS
 
     def _read(self, refs: Sequence[SampleRef]) -> list[Values | Unreadable]:
         wanted: dict[tuple[str, str], dict[int, list[int]]] = {}
@@ -165,7 +188,7 @@ class RowSource(ABC):
                         found[index] = _sample(refs[index].path, columns, at)
         return found
 
-    def _start(self, file: StoredFile, rows: Rows) -> None:
+    def _start(self, file: StoredFile, rows: RowContainer) -> None:
         """Let the first container decide which columns count, and what they are."""
         name = f"{self._place.name}/{file.path}"
         if self._label is None and self._labels == "auto" and not self._as_value:
@@ -180,22 +203,23 @@ class RowSource(ABC):
             self._columns = every | self._columns
         self.classes = tuple(rows.class_names(self._label)) if self._label else ()
         self.fields = tuple(rows.field(name, column) for name, column in self._columns.items())
-        self._check_value()
-
-    def _check_value(self) -> None:
-        label = next((field for field in self.fields if field.name == _LABEL), None)
-        if self._as_value and label is not None and label.kind == "text":
+        if self._as_value and any(
+            each.name == _LABEL and each.kind == "text" for each in self.fields
+        ):
             raise RecipeError(
                 f"Column '{self._label}' holds text, but dataset.label_kind is 'value'",
                 "Set dataset.label_kind to 'class', or name a column of numbers.",
             )
 
-    def _column(self, field: str, types: Mapping[str, str]) -> str:
+    def role_columns(self) -> dict[str, str]:
+        """The columns of classes, groups and splits, by role; known once a container is open."""
+        roles = {"label": None if self._as_value else self._label, **self._roles}
+        return {role: column for role, column in roles.items() if column}
+
+    def _column(self, field: str, types: Types) -> str:
         return self._columns.get(field, field if field in types else field.replace(".", "/"))
 
-    def _check_same(
-        self, file: StoredFile, found: Mapping[str, str], types: Mapping[str, str]
-    ) -> None:
+    def _check_same(self, file: StoredFile, found: Types, types: Types) -> None:
         columns = [*self._columns.values(), self._label, *self._roles.values()]
         for column in filter(None, columns):
             if found.get(column) != types[column]:
@@ -205,20 +229,16 @@ class RowSource(ABC):
                     "Make the files equal, or name the columns that count in dataset.fields.",
                 )
 
-    def _check_claim(self, file: StoredFile, rows: Rows) -> None:
+    def _check_claim(self, file: StoredFile, rows: RowContainer) -> None:
         """Refuse more rows than the file can hold, before anything is made for each of them."""
         num_rows = sum(rows.parts.values())
         if num_rows > most_bytes(file.num_bytes):
             name, size = f"{self._place.name}/{file.path}", file.num_bytes
             raise DataError(f"{name} claims {num_rows:,} rows in {size:,} bytes", "Write it again.")
 
-    def _refs(self, file: StoredFile, rows: Rows) -> Iterator[SampleRef]:
+    def _refs(self, file: StoredFile, rows: RowContainer) -> Iterator[SampleRef]:
         name = f"{self._place.name}/{file.path}"
-        roles = {
-            role: column
-            for role, column in {"label": self._label, **self._roles}.items()
-            if column and not (role == "label" and self._as_value)
-        }
+        roles = self.role_columns()
         cells = rows.cells(set(roles.values()))
         told = {
             role: _texts(name, role, cells[column], rows.class_names(column))
@@ -229,46 +249,19 @@ class RowSource(ABC):
         columns = [self._columns[field.name] for field in self.fields]
         num_bytes = (rows.num_bytes(columns) or file.num_bytes) // max(num_rows, 1)
         width = len(str(max(num_rows - 1, 0)))
-        split = self.split_of(file.path)
-        labels, groups, splits = (told.get(role) for role in ("label", "group", "split"))
-        row = 0
-        for part, size in parts.items():
-            for at in range(size):
-                yield SampleRef(
-                    f"{file.path}#{row:0{width}d}",
-                    num_bytes,
-                    file.version,
-                    labels[row] if labels else None,
-                    groups[row] if groups else None,
-                    splits[row] if splits else split,
-                    (len(file.path), part, at),
-                )
-                row += 1
-
-
-def label_column(spec: DatasetSpec) -> str:
-    """The column of numbers to predict.
-
-    Raises:
-        RecipeError: The recipe names none.
-    """
-    if spec.label_field is None:
-        raise RecipeError(
-            "dataset.label_kind is 'value', but dataset.label_field names no column",
-            "Name the column that holds the numbers to predict.",
-        )
-    return spec.label_field
+        places = ((len(file.path), part, at) for part, size in parts.items() for at in range(size))
+        labels, groups = (told.get(role) or repeat(None) for role in ("label", "group"))
+        splits = told.get("split") or repeat(self.split_of(file.path))
+        told_of_each = zip(labels, groups, splits, places, strict=False)
+        for row, (label, group, split, place) in enumerate(told_of_each):
+            path = f"{file.path}#{row:0{width}d}"
+            yield SampleRef(path, num_bytes, file.version, label, group, split, place)
 
 
 def _field_name(column: str) -> str:
     """Name of the field of a column; datasets in groups of HDF5 files become `group.name`."""
     name = column.replace("/", ".")
-    if not _NAME.fullmatch(name):
-        raise RecipeError(
-            f"Column '{column}' cannot be a field: its name is not of letters, digits, dots, "
-            "hyphens and underscores",
-            "Name the columns that count in dataset.fields, as in {text: 'My column'}.",
-        )
+    check_field_name(name, f"'{column}'")
     return name
 
 
@@ -286,6 +279,15 @@ def _texts(name: str, role: str, cells: Sequence[object], names: Sequence[str]) 
                 "Correct it; numbers to predict need dataset.label_kind 'value'.",
             )
     return texts
+
+
+def _num_bytes(values: Values | Unreadable) -> int:
+    if isinstance(values, Unreadable):
+        return 0
+    return sum(
+        len(value) if isinstance(value, bytes | str) else getattr(value, "nbytes", 8)
+        for value in values.values()
+    )
 
 
 def _sample(path: str, columns: Mapping[str, list[Cell]], at: int) -> Values | Unreadable:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from headrace.errors import DataError
 from headrace.packing.listed import Listed, columns_of
-from headrace.packing.samples import FileBlock, Unreadable
-from headrace.packing.sources.containers import containers, damaged
-from headrace.packing.sources.file_blocks import given_blocks
-from headrace.packing.sources.place import (
-    FileRow,
-    Piece,
-    Place,
-)
-from headrace.packing.sources.tree import Wanted, check_name
+from headrace.packing.samples import Content
+from headrace.packing.sources.files import containers, damaged
+from headrace.packing.sources.place import ByteRange, Check, SourcePlace, Wanted, check_name
 from headrace.storage.store import StoredFile
 
 SUFFIXES = (".tar",)
@@ -37,7 +31,7 @@ class Member(NamedTuple):
     """How many they are."""
 
 
-def members(place: Place, file: StoredFile, stream: BinaryIO) -> Iterator[Member]:
+def members(place: SourcePlace, file: StoredFile, stream: BinaryIO) -> Iterator[Member]:
     """Files of a tar file in their order; folders and names that begin with a dot are left out.
 
     Args:
@@ -90,32 +84,35 @@ class TarPlace:
     The version of a member is that of the tar file and where its bytes begin.
 
     Args:
-        place: Where the tar files lie.
+        place: Where the tar files lie; files beside them are read, too.
     """
 
-    def __init__(self, place: Place) -> None:
+    folder: Path | None = None
+
+    def __init__(self, place: SourcePlace) -> None:
+        self.name = place.name
+        self.stat = place.stat
+        self.open = place.open
+        self.read_ranges = place.read_ranges
         self._place = place
-
-    @property
-    def name(self) -> str:
-        """Folder or URL, for messages."""
-        return self._place.name
-
-    @property
-    def folder(self) -> Path | None:
-        """The local folder; None for a URL."""
-        return self._place.folder
 
     def inside(self, path: str) -> str:
         """Path of a member in its tar file."""
         return path[path.lower().index(".tar/") + len(".tar/") :]
 
-    def names(self, check: Callable[[], None] | None = None) -> Iterator[str]:
+    def names(self, check: Check | None = None) -> Iterator[str]:
         """Paths of all members."""
-        return (file.path for file in self.walk(bool, check))
+        return (file.path for file in self._members(bool, check))
 
-    def walk(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
+    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
         """The members that are wanted."""
+        return columns_of(self._members(wanted, check))
+
+    def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
+        """Bytes of members, in order."""
+        return self._place.read_ranges([_range(file) for file in files])
+
+    def _members(self, wanted: Wanted, check: Check | None) -> Iterator[StoredFile]:
         for file in containers(self._place, "tar", SUFFIXES, check):
             with self._place.open(file.path, file.version) as stream:
                 for member in members(self._place, file, stream):
@@ -126,32 +123,7 @@ class TarPlace:
             if check is not None:
                 check()
 
-    def listed(self, wanted: Wanted, check: Callable[[], None] | None = None) -> Listed:
-        """The members of `walk` as samples of one file each, by path."""
-        return columns_of(self.walk(wanted, check))
 
-    def stat(self, path: str) -> StoredFile | None:
-        """A file beside the tar files."""
-        return self._place.stat(path)
-
-    def read(self, files: Sequence[FileRow]) -> Iterator[bytes | Unreadable]:
-        """Bytes of members, in order."""
-        return self._place.read_pieces([_piece(file) for file in files])
-
-    def blocks(self, files: Listed) -> Iterator[FileBlock]:
-        """The same files, in blocks."""
-        return given_blocks(files, self.read(files.files()))
-
-    def read_pieces(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
-        """Parts of files beside the tar files."""
-        return self._place.read_pieces(pieces)
-
-    def open(self, path: str, version: str) -> BinaryIO:
-        """A file beside the tar files."""
-        return self._place.open(path, version)
-
-
-def _piece(file: FileRow) -> Piece:
-    path, num_bytes, told = file
-    version, num_outer, start = told.rsplit("@", 2)
-    return Piece(path[: int(num_outer)], version, int(start), num_bytes)
+def _range(member: StoredFile) -> ByteRange:
+    version, num_outer, start = member.version.rsplit("@", 2)
+    return ByteRange(member.path[: int(num_outer)], version, int(start), member.num_bytes)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import BinaryIO
 
 from headrace.errors import DataError, RecipeError, nearest
-from headrace.packing.samples import SampleRef, SourceField, Unreadable, Value, Values
-from headrace.packing.sources.access import Access
-from headrace.packing.sources.columns import number_type, to_number
-from headrace.packing.sources.containers import (
+from headrace.packing.samples import (
+    Access,
+    Fields,
+    SampleRef,
+    SourceField,
+    Unreadable,
+    Value,
+    Values,
+)
+from headrace.packing.sources.files import (
     chosen,
     containers,
+    field_of,
+    kind_of,
     no_index,
     no_second_label,
+    number_type,
     sorted_unique,
+    to_number,
 )
-from headrace.packing.sources.kinds import field_of, kind_of
-from headrace.packing.sources.parts import values_of_parts
-from headrace.packing.sources.place import Piece, Place
+from headrace.packing.sources.parts import values_of
+from headrace.packing.sources.place import ByteRange, Check, SourcePlace
 from headrace.packing.sources.tars import SUFFIXES, Member, members
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import StoredFile
@@ -30,20 +39,13 @@ _NUM_LOOKED_AT = 64
 
 
 class WebDatasetSource:
-    """Samples of tar files as the library `webdataset` writes them.
-
-    Args:
-        spec: Which keys are fields, label, group and split; `jpg;png` stands for either.
-        place: Where the tar files lie.
-        fields: What the listing found, when the source is opened to read.
-        access: Unused.
-    """
+    """Samples of tar files as the library `webdataset` writes them."""
 
     classes: tuple[str, ...] = ()
     sequential = True
 
     def __init__(
-        self, spec: DatasetSpec, place: Place, fields: tuple[SourceField, ...], access: Access
+        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
     ) -> None:
         no_index(spec.index, "webdataset")
         if spec.labels == "folders":
@@ -60,7 +62,7 @@ class WebDatasetSource:
         self._labels = "none" if spec.labels == "none" else spec.label_kind
         self._roles = {"group": spec.group_field, "split": spec.split_field}
 
-    def list_samples(self, check: Callable[[], None] | None = None) -> Sequence[SampleRef]:
+    def list_samples(self, check: Check | None = None) -> Sequence[SampleRef]:
         """All samples, sorted by path; labels, groups and splits are read on the way."""
         refs: list[SampleRef] = []
         dtypes: set[str] = set()
@@ -81,7 +83,7 @@ class WebDatasetSource:
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of a batch of samples, in order."""
         parts = [
-            Piece(ref.path[: ref.where[0]], ref.version, start, num_bytes)
+            ByteRange(ref.path[: ref.where[0]], ref.version, start, num_bytes)
             for ref in refs
             for start, num_bytes in zip(ref.where[1::2], ref.where[2::2], strict=True)
         ]
@@ -90,7 +92,7 @@ class WebDatasetSource:
             for field in self.fields
         ]
         numbers = {field.name: field.dtype for field in self.fields if field.kind == "value"}
-        for values in values_of_parts(refs, self._place.read_pieces(parts), fields):
+        for values in values_of(refs, self._place.read_ranges(parts), fields):
             yield values if isinstance(values, Unreadable) else _with_numbers(values, numbers)
 
     def _start(self, file: StoredFile, key: str, parts: Mapping[str, Member]) -> None:
@@ -202,7 +204,7 @@ def _with_numbers(values: Values, numbers: Mapping[str, str]) -> Values:
     return made
 
 
-def is_webdataset(spec: DatasetSpec, place: Place, path: str) -> bool:
+def is_webdataset(spec: DatasetSpec, place: SourcePlace, path: str) -> bool:
     """Whether a tar file looks like a WebDataset shard: its first two samples have several parts.
 
     Raises:

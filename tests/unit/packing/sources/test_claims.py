@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from headrace.errors import DataError, ShardError
-from headrace.packing.sources.access import Access
+from headrace.packing.samples import Access
 from headrace.packing.sources.open import open_source
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.reader import read_layout
@@ -26,7 +26,7 @@ LIST = """
 import resource, sys
 import h5py, hdf5plugin, pyarrow.parquet
 from headrace.errors import DataError
-from headrace.packing.sources.access import Access
+from headrace.packing.samples import Access
 from headrace.packing.sources.open import open_source
 from headrace.recipe.dataset import DatasetSpec
 

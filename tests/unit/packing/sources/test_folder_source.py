@@ -12,9 +12,8 @@ import soundfile
 from PIL import Image
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.samples import SampleRef, Source, Unreadable
-from headrace.packing.sources import stat_scanner
-from headrace.packing.sources.access import NOTHING
+from headrace.packing.samples import NOTHING, SampleRef, Source, Unreadable
+from headrace.packing.sources import place
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.place import LocalPlace
@@ -127,7 +126,7 @@ def test_many_files_come_in_order(
 ) -> None:
     """On a server each stat waits: then threads do it (`waits` more are told at each question)."""
     told = itertools.count(step=waits)
-    monkeypatch.setattr(stat_scanner, "_num_waits", lambda: next(told))
+    monkeypatch.setattr(place, "_num_waits", lambda: next(told))
     names = [f"{a}{b}/{number:04d}.png" for a, b in ("a-", "a.", "ab") for number in range(700)]
     names += [f"a-/{number:05d}.png" for number in range(2000)]
     num_open = len(os.listdir("/proc/self/fd"))
@@ -142,8 +141,8 @@ def test_files_come_while_the_folder_is_still_read(tmp_path: Path) -> None:
     touch(tmp_path, *(f"{number:04d}.png" for number in range(2000)))
     checks: list[int] = []
     num_open = len(os.listdir("/proc/self/fd"))
-    files = LocalPlace(tmp_path).walk(bool, lambda: checks.append(1))
-    assert next(files).path.endswith(".png")
+    files = LocalPlace(tmp_path).names(lambda: checks.append(1))
+    assert next(files).endswith(".png")
     assert len(checks) == 1
     del files
     assert len(os.listdir("/proc/self/fd")) <= num_open

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError, RecipeError, TargetError, UserCodeError
-from headrace.packing.samples import Unreadable
-from headrace.packing.sources.access import Access
+from headrace.packing.samples import Access, Unreadable
 from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe

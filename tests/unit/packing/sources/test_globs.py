@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.packing.sources.globs import any_of, matcher
+from headrace.packing.sources.files import any_of, matcher
 
 PATHS = ("a.png", "b/c.PNG", "d.png/e", "d.png/e.jpg", "png", "x.pngs", "x.png.txt", "a/b.tar.gz")
 

@@ -1,6 +1,6 @@
 """What is read at once from S3."""
 
-from headrace.packing.sources.place import Piece
+from headrace.packing.sources.place import ByteRange
 from headrace.packing.sources.remote import batches, joints
 from headrace.storage.store import StoredFile
 
@@ -9,21 +9,21 @@ KIB = 2**10
 
 def test_neighbours_are_read_at_once() -> None:
     pieces = [
-        Piece("a", "1", 0, 10),
-        Piece("a", "1", 512, 10),
-        Piece("a", "1", 100 * KIB, 5),
-        Piece("a", "1", 0, 10),
-        Piece("b", "1", 600, 4096 * KIB),
-        Piece("b", "1", 4097 * KIB, 1),
+        ByteRange("a", "1", 0, 10),
+        ByteRange("a", "1", 512, 10),
+        ByteRange("a", "1", 100 * KIB, 5),
+        ByteRange("a", "1", 0, 10),
+        ByteRange("b", "1", 600, 4096 * KIB),
+        ByteRange("b", "1", 4097 * KIB, 1),
     ]
     found = list(joints(pieces))
     assert [member for _, members in found for member in members] == pieces
     assert [joint for joint, _ in found] == [
-        Piece("a", "1", 0, 522),
-        Piece("a", "1", 100 * KIB, 5),
-        Piece("a", "1", 0, 10),
-        Piece("b", "1", 600, 4096 * KIB),
-        Piece("b", "1", 4097 * KIB, 1),
+        ByteRange("a", "1", 0, 522),
+        ByteRange("a", "1", 100 * KIB, 5),
+        ByteRange("a", "1", 0, 10),
+        ByteRange("b", "1", 600, 4096 * KIB),
+        ByteRange("b", "1", 4097 * KIB, 1),
     ]
     assert list(joints([])) == []
 

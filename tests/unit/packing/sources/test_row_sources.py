@@ -16,13 +16,11 @@ from PIL import Image
 from pyarrow import parquet
 
 from headrace.errors import DataError, HeadraceError, RecipeError
-from headrace.packing.samples import Source, Unreadable
-from headrace.packing.sources.access import NOTHING
-from headrace.packing.sources.arrow_stream import ArrowStream
+from headrace.packing.samples import NOTHING, Source, Unreadable
+from headrace.packing.sources import remote
+from headrace.packing.sources.arrow import HuggingFaceSource, ParquetSource
 from headrace.packing.sources.hdf5 import Hdf5Source
-from headrace.packing.sources.huggingface import HuggingFaceSource
 from headrace.packing.sources.open import open_source, settled
-from headrace.packing.sources.parquet import ParquetSource
 from headrace.packing.sources.remote import RemotePlace
 from headrace.recipe.dataset import DatasetSpec
 from headrace.storage.store import open_store
@@ -146,18 +144,24 @@ def test_a_listing_reads_each_record_batch_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Label, group and split are columns of one batch."""
-    save_to_disk(tmp_path / "d", table())
-    read: Counter[tuple[int, int]] = Counter()
-    batch = ArrowStream.batch
+    save_to_disk(tmp_path / "d", table(), 1)
+    store = open_store(str(tmp_path / "d"))
+    num_bytes: list[int] = []
+    read = store.read
 
-    def counted(self: ArrowStream, start: int) -> Any:
-        read[id(self), start] += 1
-        return batch(self, start)
+    def counted(path: str, start: int = 0, end: int | None = None) -> bytes:
+        content = read(path, start, end)
+        num_bytes.append(len(content))
+        return content
 
-    monkeypatch.setattr(ArrowStream, "batch", counted)
+    monkeypatch.setattr(remote, "_READ_AHEAD_BYTES", 4096)
+    monkeypatch.setattr(store, "read", counted)
     spec = spec_of(tmp_path / "d", group_field="who", split_field="caption")
-    assert len(open_source(spec).list_samples()) == NUM
-    assert set(read.values()) == {1}
+    source = HuggingFaceSource(spec, RemotePlace(store), (), NOTHING)
+    assert len(source.list_samples()) == NUM
+    (file,) = (tmp_path / "d").glob("data-*.arrow")
+    batch_bytes = file.stat().st_size / 4
+    assert sum(num_bytes) < file.stat().st_size + batch_bytes + 2 * 4096  # and the first image
 
 
 def test_texts_of_an_arrow_dictionary(tmp_path: Path) -> None:
@@ -465,7 +469,7 @@ def test_a_large_row_group_is_read_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_are_large: bool
 ) -> None:
     """PyArrow writes a table of up to a million rows as one row group, if not told otherwise."""
-    monkeypatch.setattr("headrace.packing.sources.parquet.GROUP_BYTES", 2**22)
+    monkeypatch.setattr("headrace.packing.sources.arrow.GROUP_BYTES", 2**22)
     size, num_rows = (2**18, 96) if rows_are_large else (100, 200_000)
     cells = [b"%06d" % number + bytes(size) for number in range(num_rows)]
     images = [{"bytes": cell, "path": None} for cell in cells]

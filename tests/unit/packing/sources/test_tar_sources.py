@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError, HeadraceError, RecipeError
-from headrace.packing.samples import Source, Unreadable
-from headrace.packing.sources.access import NOTHING
+from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources.folder import tar_source
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.remote import RemotePlace

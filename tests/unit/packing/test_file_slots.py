@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.packing.slots import Slots
+from headrace.packing.uniform_npy import FileSlots
 
 HEADER = b"head"
 NAMES = [f"c/{number}" for number in range(3)]
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Iterator[int]:
 
 
 def test_bodies_lie_one_after_the_other(folder: int) -> None:
-    slots = Slots(HEADER, 5, 4)
+    slots = FileSlots(HEADER, 5, 4)
     assert slots.read(folder, NAMES, [0, 1, 2])
     assert slots.joined(3) == bytes([0] * 5 + [1] * 5 + [2] * 5)
     assert slots.bodies(3) == [bytes([number] * 5) for number in range(3)]
@@ -57,5 +57,5 @@ def test_one_file_that_is_not_as_it_was_listed(
 ) -> None:
     change(tmp_path / "c/1")
     num_open = len(os.listdir("/proc/self/fd"))
-    assert not Slots(HEADER, 5, 3).read(folder, NAMES, [0, 1, 2])
+    assert not FileSlots(HEADER, 5, 3).read(folder, NAMES, [0, 1, 2])
     assert len(os.listdir("/proc/self/fd")) == num_open

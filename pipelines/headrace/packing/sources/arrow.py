@@ -1,0 +1,286 @@
+"""Parquet files, and folders that `save_to_disk` of the library Hugging Face `datasets` wrote."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.sources.arrow_values import arrow_field, arrow_values, class_names
+from headrace.packing.sources.files import damaged, matching
+from headrace.packing.sources.place import Check, changed
+from headrace.packing.sources.rows import Cell, RowContainer, RowSource
+from headrace.shards.format import most_bytes
+from headrace.storage.store import StoredFile
+
+GROUP_BYTES = 2**27
+"""A column of a row group is kept in memory up to this size; a larger one is read anew, piece by
+piece, whenever rows of it are wanted."""
+
+_PIECE_BYTES = 2**22
+_MOST_PIECE_ROWS = 2**14
+_STATE = "state.json"
+_DICT = "dataset_dict.json"
+
+Kept = dict[str, Any]
+"""What is kept of the part that was read last, as neighbours are often read next."""
+KeptOf = Callable[[int], Kept]
+
+
+class _ArrowSource(RowSource):
+    """Rows of files that pyarrow reads."""
+
+    _what: str
+    _last: tuple[str, str, int] = ("", "", -1)
+    _kept: Kept
+
+    @abstractmethod
+    def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer: ...
+
+    @contextmanager
+    def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
+        """Open a file."""
+        import pyarrow as pa
+
+        def kept(part: int) -> Kept:
+            if self._last != (path, version, part):
+                self._last, self._kept = (path, version, part), {}
+            return self._kept
+
+        with self._place.open(path, version) as stream:
+            try:
+                yield self._opened(path, stream, kept)
+            except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+                raise damaged(f"{self._place.name}/{path}", self._what, error) from error
+
+
+class ParquetSource(_ArrowSource):
+    """Rows of Parquet files; columns of row groups are read whole, unless they are large."""
+
+    form = _what = "parquet"
+    suffixes = (".parquet",)
+
+    def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer:
+        from pyarrow import parquet
+
+        file = parquet.ParquetFile(stream, page_checksum_verification=True)
+        return _ParquetRows(file, stream, kept)
+
+
+class HuggingFaceSource(_ArrowSource):
+    """Rows of the Arrow files of a dataset, or of the datasets of a `DatasetDict` (its splits)."""
+
+    form = "huggingface"
+    suffixes = (".arrow",)
+    _what = "Arrow"
+    _is_dict = False
+
+    @property
+    def sequential(self) -> bool:  # type: ignore[override]
+        """Whether files are not mapped: then a record batch is read whole."""
+        return self._place.folder is None
+
+    def files(self, check: Check | None) -> Sequence[StoredFile]:
+        """The Arrow files that the states name; others are caches."""
+        states = self._place.listed(lambda path: PurePosixPath(path).name == _STATE, check)
+        self._is_dict = self._place.stat(_DICT) is not None
+        found = [file for state in states.files() for file in self._files_of(state)]
+        if not found:
+            raise RecipeError(
+                f"No {_STATE} below {self._place.name} names a file",
+                "Set dataset.source to a folder that save_to_disk wrote.",
+            )
+        return sorted(matching(found, self._place.name, self._include))
+
+    def split_of(self, path: str) -> str | None:
+        """The folder of a `DatasetDict` that a file lies in."""
+        return path.partition("/")[0] if self._is_dict else None
+
+    def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer:
+        import pyarrow as pa
+
+        folder = self._place.folder
+        if folder is not None:
+            return _ArrowRows(pa.memory_map(str(folder / path)), kept, self.role_columns)
+        return _ArrowRows(pa.PythonFile(stream, mode="r"), kept, self.role_columns)
+
+    def _files_of(self, state: StoredFile) -> Iterator[StoredFile]:
+        folder = PurePosixPath(state.path).parent
+        (content,) = self._place.read([state])
+        name = f"{self._place.name}/{state.path}"
+        try:
+            if isinstance(content, Unreadable):
+                raise DataError(f"{name} cannot be read: {content.reason}")
+            named = [str(entry["filename"]) for entry in json.loads(content)["_data_files"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise damaged(name, "state of a Hugging Face dataset", repr(error)) from error
+        for each in named:
+            if PurePosixPath(each).name != each:
+                raise DataError(f"{name} names '{each}', which is not a file beside it")
+            file = self._place.stat(str(folder / each))
+            if file is None:
+                raise changed(f"{self._place.name}/{folder / each}", "is gone")
+            yield file
+
+
+class _ArrowTable(RowContainer):
+    """What Parquet and Arrow files have in common: an Arrow schema."""
+
+    def __init__(self, schema: Any, kept: KeptOf) -> None:
+        self._schema = schema
+        self._kept = kept
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        return {field.name: str(field.type) for field in self._schema}
+
+    def field(self, name: str, column: str) -> SourceField:
+        kind = self._schema.field(column).type
+        return arrow_field(name, column, kind, lambda: self._first(column))
+
+    def class_names(self, column: str) -> Sequence[str]:
+        return class_names(self._schema.metadata).get(column, [])
+
+    @abstractmethod
+    def _first(self, column: str) -> object: ...
+
+
+class _ParquetRows(_ArrowTable):
+    def __init__(self, file: Any, stream: BinaryIO, kept: KeptOf) -> None:
+        super().__init__(file.schema_arrow, kept)
+        self._file = file
+        self._stream = stream
+
+    @property
+    def parts(self) -> Mapping[int, int]:
+        meta = self._file.metadata
+        return {index: meta.row_group(index).num_rows for index in range(meta.num_row_groups)}
+
+    def num_bytes(self, columns: Iterable[str]) -> int:
+        return sum(self._group_bytes(part, column) for column in columns for part in self.parts)
+
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
+        table = self._file.read(columns=list(columns))
+        return {column: table.column(column).to_pylist() for column in table.column_names}
+
+    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
+        if self._group_bytes(part, column) > GROUP_BYTES:
+            return arrow_values(field, self._picked(column, part, rows))
+        kept = self._kept(part)
+        if column not in kept:
+            kept[column] = self._file.read_row_group(part, columns=[column]).column(column)
+        return arrow_values(field, kept[column].take(rows).combine_chunks())
+
+    def _group_bytes(self, part: int, column: str) -> int:
+        """Bytes of a column of a row group, not compressed."""
+        group = self._file.metadata.row_group(part)
+        chunks = (group.column(number) for number in range(group.num_columns))
+        return sum(
+            chunk.total_uncompressed_size
+            for chunk in chunks
+            if chunk.path_in_schema == column or chunk.path_in_schema.startswith(f"{column}.")
+        )
+
+    def _picked(self, column: str, part: int, rows: Sequence[int]) -> Any:
+        """Some rows of a column of a row group, of which no more than a piece is in memory."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        wanted = np.unique(np.asarray(rows, dtype=np.int64))
+        row_bytes = max(self._group_bytes(part, column) // self.parts[part], 1)
+        batch_rows = max(min(_PIECE_BYTES // row_bytes, _MOST_PIECE_ROWS), 1)
+        file = parquet.ParquetFile(
+            self._stream,
+            metadata=self._file.metadata,
+            buffer_size=_PIECE_BYTES,
+            page_checksum_verification=True,
+        )
+        batches = file.iter_batches(
+            batch_rows, row_groups=[part], columns=[column], use_threads=False
+        )
+        pieces, start = [], 0
+        for batch in batches:
+            first, last = np.searchsorted(wanted, (start, start + batch.num_rows))
+            if last > first:
+                pieces.append(batch.column(0).take(pa.array(wanted[first:last] - start)))
+            start += batch.num_rows
+            if last == len(wanted):
+                break
+        return pa.concat_arrays(pieces).take(pa.array(np.searchsorted(wanted, rows)))
+
+    def _first(self, column: str) -> object:
+        for batch in self._file.iter_batches(batch_size=1, columns=[column]):
+            return batch.column(0)[0].as_py()
+        return None
+
+
+class _ArrowRows(_ArrowTable):
+    """Rows of a stream of record batches; a part is a batch, its number the byte it begins at."""
+
+    def __init__(
+        self, file: Any, kept: KeptOf, role_columns: Callable[[], Mapping[str, str]]
+    ) -> None:
+        import pyarrow as pa
+
+        super().__init__(pa.ipc.open_stream(file).schema, kept)
+        self._file = file
+        self._role_columns = role_columns
+
+    @property
+    def parts(self) -> Mapping[int, int]:
+        return self._listed[0]
+
+    def num_bytes(self, columns: Iterable[str]) -> int:
+        return 0  # not told: the file is not compressed
+
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
+        return {column: self._listed[1][column] for column in columns}
+
+    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
+        kept = self._kept(part)
+        if "batch" not in kept:
+            kept["batch"] = self._batch(part)
+        return arrow_values(field, kept["batch"].column(column).take(rows))
+
+    @cached_property
+    def _listed(self) -> tuple[dict[int, int], dict[str, list[object]]]:
+        """Rows by batch, and the cells of label, group and split, from one pass over the file."""
+        parts: dict[int, int] = {}
+        cells: dict[str, list[object]] = {column: [] for column in self._role_columns().values()}
+        for start, batch in self._batches():
+            parts[start] = batch.num_rows
+            batch.validate()
+            if batch.num_rows <= most_bytes(self._file.size()):  # more is a claim, and refused
+                for column, found in cells.items():
+                    found += batch.column(column).to_pylist()
+        return parts, cells
+
+    def _batches(self) -> Iterator[tuple[int, Any]]:
+        import pyarrow as pa
+
+        self._file.seek(0)
+        reader = pa.ipc.open_stream(self._file)
+        start = self._file.tell()
+        for batch in reader:
+            yield start, batch
+            start = self._file.tell()
+
+    def _batch(self, part: int) -> Any:
+        import pyarrow as pa
+
+        if any(pa.types.is_dictionary(field.type) for field in self._schema):
+            return next(batch for start, batch in self._batches() if start == part)
+        self._file.seek(part)
+        return pa.ipc.read_record_batch(pa.ipc.read_message(self._file), self._schema)
+
+    def _first(self, column: str) -> object:
+        batch = next((batch for _, batch in self._batches() if batch.num_rows), None)
+        return None if batch is None else batch.column(column)[0].as_py()

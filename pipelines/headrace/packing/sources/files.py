@@ -1,0 +1,272 @@
+"""What names of files say: which patterns they match, what they hold, which are containers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
+from operator import lt
+
+from headrace.errors import DataError, RecipeError
+from headrace.packing.decode import decode_array
+from headrace.packing.samples import FieldKind, SampleRef, SourceField, UnreadableError, Value
+from headrace.packing.sources.place import Check, SourcePlace
+from headrace.recipe.dataset import DatasetSpec
+from headrace.storage.store import StoredFile
+
+ARCHIVE = ".npz"
+"""Ending of a file of several arrays."""
+
+_FIELD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KINDS: dict[str, FieldKind] = {
+    **dict.fromkeys((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"), "image"),
+    **dict.fromkeys((".flac", ".wav"), "audio"),
+    ".npy": "array",
+    ".txt": "text",
+    ".json": "text",
+}
+_PLURALS = {"image": "images", "array": "arrays", "audio": "sounds", "text": "texts"}
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+_WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
+_NUMBER = re.compile(
+    r"\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*|\s*[+-]?(nan|inf)\s*",
+    re.IGNORECASE,
+)
+
+_PARTS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])")
+_ENDING = re.compile(r"\*\*/\*\.([a-z0-9]+)", re.IGNORECASE)
+_SPECIAL = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def suffix_of(path: str) -> str:
+    """Ending of a name, in lower case with its dot; empty for none."""
+    name = path.rpartition("/")[2]  # as pathlib, which takes ten times as long
+    dot = name.rfind(".")
+    return name[dot:].lower() if 0 < dot < len(name) - 1 else ""
+
+
+def kind_of(path: str) -> FieldKind:
+    """Kind of a file that holds one value; `bytes` when the ending says nothing."""
+    return _KINDS.get(suffix_of(path), "bytes")
+
+
+def field_of(name: str, path: str) -> SourceField:
+    """Field of files such as `path`."""
+    encoding = "json" if suffix_of(path) == ".json" else ""
+    return SourceField(name, kind_of(path), encoding=encoding)
+
+
+def plural(kind: FieldKind) -> str:
+    """Word for several values of a kind, for messages."""
+    return _PLURALS.get(kind, "other files")
+
+
+def converter(kind: FieldKind) -> Callable[[bytes], Value]:
+    """What makes a value of a file's bytes; raises `UnreadableError` for those that are damaged."""
+    makers: dict[FieldKind, Callable[[bytes], Value]] = {"array": decode_array, "text": _text}
+    return makers.get(kind, bytes)
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"not UTF-8: {error}") from None
+
+
+def matcher(globs: Sequence[str]) -> Callable[[str], object]:
+    """Tells whether a path matches a glob, as the pattern of `any_of` does, or faster.
+
+    Args:
+        globs: Patterns; those of the form `**/*.suffix` only are looked up.
+    """
+    endings = {f".{match[1].lower()}" for glob in globs if (match := _ENDING.fullmatch(glob))}
+    if len(endings) < len({glob.lower() for glob in globs}):
+        return any_of(globs).fullmatch
+    usual = tuple(endings)
+    return lambda path: path.endswith(usual) or path.lower().endswith(usual)
+
+
+def any_of(globs: Sequence[str]) -> re.Pattern[str]:
+    """Pattern whose `fullmatch` tells whether a path matches a glob; letter case is ignored.
+
+    Args:
+        globs: Patterns; `**/` stands for any depth.
+    """
+    regexes = ("".join(map(_regex, _PARTS.split(glob))) for glob in globs)
+    return re.compile("|".join(f"(?:{regex})" for regex in regexes), re.IGNORECASE)
+
+
+def _regex(part: str) -> str:
+    if part in _SPECIAL:
+        return _SPECIAL[part]
+    if part.startswith("[") and part.endswith("]"):
+        inner = part[1:-1].replace("\\", "\\\\")
+        return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+    return re.escape(part)
+
+
+def check_field_name(name: str, column: str) -> None:
+    """Refuse a name that fields cannot have.
+
+    Args:
+        name: The name.
+        column: The column that would be called so, for messages.
+
+    Raises:
+        RecipeError: It cannot be that of a field.
+    """
+    if not _FIELD_NAME.fullmatch(name):
+        raise RecipeError(
+            f"Column {column} cannot be a field: its name is not of letters, digits, dots, "
+            "hyphens and underscores",
+            "Name the columns that count in dataset.fields, as in {text: 'My column'}.",
+        )
+
+
+def number_type(text: str) -> str:
+    """`int64` or `float64` for text that is a number, else empty."""
+    if _WHOLE.fullmatch(text):
+        return "int64"
+    return "float64" if _NUMBER.fullmatch(text) else ""
+
+
+def to_number(dtype: str, raw: object) -> Value:
+    """A cell as a number of a dtype."""
+    if dtype == "bool":
+        return bool(raw)
+    return int(str(raw)) if dtype == "int64" else float(str(raw))
+
+
+def chosen(spec: DatasetSpec) -> tuple[str, ...]:
+    """Patterns of the containers that count; empty when the recipe names none."""
+    standard = DatasetSpec.model_fields["include"].default
+    return () if spec.include == standard else spec.include
+
+
+def containers(
+    place: SourcePlace,
+    form: str,
+    suffixes: Sequence[str],
+    check: Check | None = None,
+    include: Sequence[str] = (),
+) -> list[StoredFile]:
+    """The files of a form below a place, sorted by path.
+
+    Args:
+        place: Where to look.
+        form: What is looked for, for messages.
+        suffixes: Endings of the files in lower case.
+        check: Called often; may raise to stop.
+        include: Patterns, one of which each must match; none for all.
+
+    Raises:
+        RecipeError: There is none.
+        DataError: One is empty.
+    """
+    others: list[str] = []
+
+    def wanted(path: str) -> bool:
+        if suffix_of(path) in suffixes:
+            return True
+        others.append(path)
+        return False
+
+    files = place.listed(wanted, check).files()
+    if not files:
+        raise _no_container(place, form, suffixes, others)
+    files = matching(files, place.name, include)
+    for file in files:
+        if not file.num_bytes:
+            raise damaged(f"{place.name}/{file.path}", form, "it is empty")
+    return files
+
+
+def _no_container(
+    place: SourcePlace, form: str, suffixes: Sequence[str], others: Sequence[str]
+) -> RecipeError:
+    packed = sorted(path for path in others if path.lower().endswith(_COMPRESSED))
+    if form in ("tar", "webdataset") and packed:
+        return RecipeError(
+            f"{place.name}/{packed[0]} is a compressed tar file",
+            "Single files cannot be read out of it; decompress it first (gunzip).",
+        )
+    return RecipeError(
+        f"There is no {form} file ({', '.join(suffixes)}) among the {len(others):,} files in "
+        f"{place.name}",
+        "Set dataset.source to the folder that holds them, or correct dataset.format.",
+    )
+
+
+def matching(files: Sequence[StoredFile], place: str, include: Sequence[str]) -> list[StoredFile]:
+    """The containers whose paths match a pattern; all when there is no pattern.
+
+    Raises:
+        RecipeError: None matches.
+    """
+    if not include:
+        return list(files)
+    matches = matcher(include)
+    found = [file for file in files if matches(file.path)]
+    if not found:
+        raise RecipeError(
+            f"None of the {len(files):,} containers in {place}, as '{files[0].path}', matches "
+            f"dataset.include: {', '.join(include)}",
+            "Its patterns are for the containers, not for what they hold; remove it to take all.",
+        )
+    return found
+
+
+def damaged(name: str, form: str, why: object) -> DataError:
+    """The error for a container that cannot be read."""
+    return DataError(f"{name} cannot be read as a {form} file: {why}", "Write or copy it again.")
+
+
+def sorted_unique(refs: list[SampleRef]) -> list[SampleRef]:
+    """Samples by path.
+
+    Raises:
+        DataError: Two have the same path.
+    """
+    refs.sort(key=lambda ref: ref.path)
+    check_unique([ref.path for ref in refs])
+    return refs
+
+
+def check_unique(paths: Sequence[str]) -> None:
+    """Refuse a path that is twice among sorted paths.
+
+    Raises:
+        DataError: There is one.
+    """
+    if all(map(lt, paths, islice(paths, 1, None))):
+        return
+    double = next(one for one, other in pairwise(paths) if one == other)
+    raise DataError(f"There are two samples '{double}'", "Rename or remove one of them.")
+
+
+def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) -> None:
+    """Refuse a field that is called as the number of the class is.
+
+    Raises:
+        RecipeError: There is one.
+    """
+    if refs and refs[0].label is not None and any(field.name == "label" for field in fields):
+        raise RecipeError(
+            "The samples have a field 'label', and class labels from elsewhere",
+            "Name the fields that count in dataset.fields, with another name for that one.",
+        )
+
+
+def no_index(index: str | None, form: str) -> None:
+    """Refuse an index file where samples are no files.
+
+    Raises:
+        RecipeError: There is one.
+    """
+    if index is not None:
+        raise RecipeError(
+            f"dataset.index is '{index}', but samples of format '{form}' are not told by paths",
+            "Name their own columns in dataset.label_field, group_field and split_field.",
+        )

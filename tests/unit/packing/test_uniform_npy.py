@@ -1,0 +1,110 @@
+"""Arrays that differ in their values only are read many at once, with the same result."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.packing.convert import Converter, FieldColumn
+from headrace.packing.decode import decode_array
+from headrace.packing.fields import FieldRule
+from headrace.packing.listed import Listed
+from headrace.packing.sources.place import LocalPlace
+from headrace.packing.uniform_npy import UniformNpyReader
+from headrace.recipe.dataset import PackField
+from headrace.storage.manifest import FieldInfo
+
+
+def _npy(array: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def _rule(kept: str = "int32", **options: Any) -> FieldRule:
+    info = FieldInfo(name="array", dtype=kept, shape=(3, 2), layout="fixed")
+    return FieldRule(
+        info=info, kind="array", decode=True, example="a.npy", options=PackField(**options)
+    )
+
+
+def _one_by_one(rule: FieldRule, contents: Sequence[bytes]) -> list[bytes]:
+    column = FieldColumn()
+    for content in contents:
+        Converter(rule).add("a.npy", decode_array(content), column)
+    return [bytes(item) for item in column.items]
+
+
+def _written(folder: Path, contents: Sequence[bytes]) -> Listed:
+    folder.mkdir(exist_ok=True)
+    for number, content in enumerate(contents):
+        (folder / f"{number}.npy").write_bytes(content)
+    listed = LocalPlace(folder).listed(bool)
+    return listed[: len(contents)]
+
+
+ROWS = [np.arange(6, dtype="<i4").reshape(3, 2) + number for number in range(4)]
+
+
+def test_equal_headers_give_what_single_arrays_give(tmp_path: Path) -> None:
+    contents = [_npy(row) for row in ROWS]
+    reader = UniformNpyReader(tmp_path, Converter(_rule()))
+    column = reader.read(_written(tmp_path, contents))
+    assert column is not None
+    assert column.items == _one_by_one(_rule(), contents) == [row.tobytes() for row in ROWS]
+    assert column.joined == np.stack(ROWS).tobytes()
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        [_npy(np.zeros((3, 2), ">i4"))] * 2,  # zeros are the same in both orders, the next is not
+        [_npy(np.zeros((3, 2), "<i4", order="F")), _npy(np.asfortranarray(ROWS[0]))],
+        [_npy(ROWS[0]), _npy(ROWS[1])[:-1]],
+        [_npy(ROWS[0]), _npy(ROWS[1].T)],
+        [_npy(ROWS[0].T)] * 2,
+        [_npy(ROWS[0].astype("int16"))] * 2,
+        [_npy(ROWS[0]), _npy(ROWS[0].view("f4"))],
+        [_npy(ROWS[0]), b""],
+        [b"", _npy(ROWS[0])],
+    ],
+    ids=[
+        "big-endian",
+        "fortran",
+        "cut",
+        "shape",
+        "all of another shape",
+        "dtype",
+        "dtype of the same size",
+        "empty",
+        "empty first",
+    ],
+)
+def test_anything_else_is_read_one_by_one(tmp_path: Path, contents: list[Any]) -> None:
+    reader = UniformNpyReader(tmp_path, Converter(_rule()))
+    assert reader.read(_written(tmp_path, contents)) is None
+
+
+def test_values_that_are_converted_are_read_one_by_one(tmp_path: Path) -> None:
+    """`int8` and `uint8` have equal bytes, but -1 does not fit."""
+    rule = _rule("uint8", dtype="uint8")
+    contents = [_npy(np.zeros((3, 2), "int8")), _npy(np.full((3, 2), -1, "int8"))]
+    assert UniformNpyReader(tmp_path, Converter(rule)).read(_written(tmp_path, contents)) is None
+
+
+def test_what_was_learnt_of_one_block_holds_for_the_next_only_if_it_is_uniform(
+    tmp_path: Path,
+) -> None:
+    reader = UniformNpyReader(tmp_path, Converter(_rule()))
+
+    def read(*contents: bytes) -> list[bytes] | None:
+        column = reader.read(_written(tmp_path, contents))
+        return None if column is None else [bytes(item) for item in column.items]
+
+    assert [read(_npy(row)) for row in ROWS[:2]] == [[row.tobytes()] for row in ROWS[:2]]
+    assert read(_npy(ROWS[0])[:-1]) is None
+    assert read(_npy(np.asfortranarray(ROWS[0]))) is None
+    assert read(*map(_npy, ROWS)) == [row.tobytes() for row in ROWS]
