@@ -25,7 +25,7 @@ from headrace.packing.samples import (
     Values,
 )
 from headrace.recipe.dataset import PackSpec
-from headrace.shards.streams import Buffer
+from headrace.shards.placing import Buffer
 from headrace.storage.manifest import Quarantined
 
 NUM_TRIED = 100

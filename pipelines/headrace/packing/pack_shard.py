@@ -15,8 +15,8 @@ from headrace.packing.samples import Access, Fields
 from headrace.packing.sources.open import open_source
 from headrace.packing.target import PackTarget
 from headrace.recipe.dataset import DatasetSpec
-from headrace.shards.builder import ShardBuilder
 from headrace.shards.columns import Expected
+from headrace.shards.writer import ShardBuilder
 from headrace.storage.atomic import read_record, write_text
 from headrace.storage.manifest import FieldInfo, ShardInfo
 from headrace.storage.room import told_when_full

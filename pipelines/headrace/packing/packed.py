@@ -13,10 +13,9 @@ from headrace.packing import statistics
 from headrace.packing.plan import PackPlan
 from headrace.packing.statistics import Moments
 from headrace.packing.target import DatasetFolder
-from headrace.recipe.data import TRAIN
+from headrace.recipe.dataset import TRAIN
 from headrace.record import Record
 from headrace.storage.atomic import read_record
-from headrace.storage.fingerprint import content_fingerprint
 from headrace.storage.manifest import (
     FieldInfo,
     FieldStatistics,
@@ -25,6 +24,7 @@ from headrace.storage.manifest import (
     Quarantined,
     ShardInfo,
 )
+from headrace.storage.manifest_file import content_fingerprint
 
 logger = logging.getLogger(__name__)
 

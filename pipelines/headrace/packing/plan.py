@@ -15,8 +15,7 @@ from headrace.packing.fields import FieldRule
 from headrace.packing.listed import Listed, Times, numbers, taken
 from headrace.packing.splits import ranks
 from headrace.packing.statistics import every_of
-from headrace.recipe.data import TRAIN
-from headrace.recipe.dataset import DatasetSpec, PackSpec
+from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec
 from headrace.record import Record
 from headrace.shards.format import HEADER_BYTES, SHARD_FORMAT
 from headrace.storage.manifest import FieldInfo

@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.record import Record
-from headrace.shards.streams import Buffer
+from headrace.shards.placing import Buffer
 from headrace.storage.manifest import FieldInfo, FieldStatistics, LengthStatistics
 
 MAX_ELEMENTS = 2**23

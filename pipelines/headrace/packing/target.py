@@ -16,14 +16,9 @@ from headrace.recipe.site import Site, StoreOptions
 from headrace.storage.atomic import write_text
 from headrace.storage.checksums import file_xxh3_128
 from headrace.storage.layout import SiteFolder
-from headrace.storage.manifest import (
-    FILE_NAME,
-    Manifest,
-    ShardInfo,
-    sealed_manifest,
-    write_manifest,
-)
-from headrace.storage.mounts import file_system_of
+from headrace.storage.machine import file_system_of
+from headrace.storage.manifest import Manifest, ShardInfo
+from headrace.storage.manifest_file import FILE_NAME, sealed_manifest, write_manifest
 from headrace.storage.packed import read_manifest_at
 from headrace.storage.room import told_when_full
 from headrace.storage.store import below, is_remote, open_store
