@@ -13,12 +13,12 @@ from headrace.batch.commands import Commands
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.lsf import Lsf
 from headrace.batch.pbs import Pbs
-from headrace.batch.queue_snapshot import final_status, job_status
+from headrace.batch.queue_state import job_status, state_file
 from headrace.batch.scripts import INDEX
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands
-from headrace.batch.submitting import JobRecord, intent_of, submit_once
+from headrace.batch.submitting import JobRecord, final_status, intent_of, submit_once
 from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.recipe.batch import Batch
@@ -198,10 +198,10 @@ class BatchContract:
             START_S,
             "the job to run",
         )
-        board = lease.parent / ".queue" / "board.json"
-        before = board.read_bytes()
+        state = state_file(lease.parent, "")
+        before = state.read_bytes()
         wait_until(
-            lambda: job_status(silent, lease.parent, record, 0.1) and board.read_bytes() != before,
+            lambda: job_status(silent, lease.parent, record, 0.1) and state.read_bytes() != before,
             START_S,
             "a question that gets no answer",
         )

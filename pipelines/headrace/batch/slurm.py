@@ -15,8 +15,7 @@ from headrace.batch import slurm_queues
 from headrace.batch.commands import Answer
 from headrace.batch.findings import Finding, ok, warn
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
-from headrace.batch.limits import Limit
-from headrace.batch.system import BatchSystem, by_id, verdict
+from headrace.batch.system import BatchSystem, Limit, by_id, verdict
 from headrace.errors import BatchError
 from headrace.recipe.batch import Batch
 

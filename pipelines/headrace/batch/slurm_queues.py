@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from headrace.batch.findings import Finding, chosen, clock_s, fail, judge_time, ok, warn
 from headrace.batch.jobs import JobSpec
-from headrace.batch.limits import Limit
+from headrace.batch.system import Limit
 from headrace.errors import BatchError, nearest
 from headrace.record import Record
 

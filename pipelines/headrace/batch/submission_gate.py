@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
@@ -13,39 +13,30 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from headrace.batch import queue_snapshot
 from headrace.batch.jobs import JobSpec
-from headrace.batch.limits import Limit, first_reached, limits_of_site
-from headrace.batch.slots import (
-    Slots,
-    mark_of,
-    num_queued,
-    slots_file,
-    still_taken,
-    taken_now,
+from headrace.batch.queue_state import (
+    KnownLimits,
+    QueueState,
+    Slot,
+    change_state,
+    patience_after,
+    read_state,
+    renew,
+    state_file,
 )
-from headrace.batch.submit_rate import take
 from headrace.batch.submitting import JobRecord, submit_once
-from headrace.batch.system import BatchSystem
+from headrace.batch.system import BatchSystem, Limit
 from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
 from headrace.recipe.batch import Batch
-from headrace.record import Record
-from headrace.storage.atomic import read_record, write_record
+from headrace.storage.atomic import write_json
 
 logger = logging.getLogger(__name__)
 
-_MOST_PATIENCE = 6
-_TOLD_AGAIN_S = 3600.0
-_ASKED_AGAIN_S = 600.0
+BURST = 4
+"""Jobs that may be submitted at once after a pause."""
 
-
-class ToldLimits(Record):
-    """What the batch system told of its limits."""
-
-    asked_at: float
-    """When it was asked, seconds since the epoch."""
-    limits: tuple[Limit, ...] = ()
-    """What it told; empty also when it did not answer."""
+_ASK_LIMITS_EVERY_S = 3600.0
+_ASK_SILENT_AGAIN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -82,105 +73,144 @@ class SubmissionGate:
             tries = chain([first], repeat(self._wait_for_token))
             record = submit_once(self.system, spec, file, lambda: next(tries)())
         except SubmitLimitError as error:
-            self._note_refusal(spec.name, error.what)
+            self._change(partial(_refused, name=spec.name, why=error.what, poll_s=self.batch.poll))
             raise
         except JobRefusedError:
-            self._change(spec.name, leaves=True)
+            self._change(partial(_settled, name=spec.name, job_id=""))
             raise
-        self._change(spec.name, job_id=record.job_id)
+        self._change(partial(_settled, name=spec.name, job_id=record.job_id))
         return record
 
     def _enter(self, spec: JobSpec, file: Path) -> None:
-        limits = (
-            *limits_of_site(self.batch.max_jobs, self.batch.max_queued),
-            *self._told(spec),
-        )
+        limits = (*limits_of_site(self.batch), *self._limits_of_system(spec))
         why = self._try(spec.name, file, limits)
-        if why and queue_snapshot.renew(self.system, self.leases, self.batch.poll):
+        if why and renew(self.system, self.leases, self.batch.poll):
             why = self._try(spec.name, file, limits)
         if why:
             raise QueueFullError(why, "It is submitted as soon as earlier jobs have ended.")
 
     def _try(self, name: str, file: Path, limits: tuple[Limit, ...]) -> str:
         """Take a slot and a token, both or none; why not, in words for the user."""
-        with self._lock():
-            slots, jobs = self._read(), queue_snapshot.read(self.system, self.leases).jobs
-            taken = still_taken(slots, jobs, time.time())
+        why = ""
+
+        def take(state: QueueState) -> QueueState | None:
+            nonlocal why
+            now = time.time()
+            taken = state.still_taken(now)
             if name not in taken:
-                why = _why_not(slots, limits, len(taken), num_queued(taken, jobs))
-                if why:
-                    return why
-            if self._take():
-                return f"waiting: site limit of {self.batch.submits_per_minute} submits a minute"
-            self._write(slots.model_copy(update={"taken": {name: taken_now(file)} | taken}))
-        return ""
+                why = _why_not(state, limits, taken)
+            if not why and self._take_token():
+                why = f"waiting: site limit of {self.batch.submits_per_minute} submits a minute"
+            slot = Slot(file=str(file), taken_at=now)
+            return None if why else state.model_copy(update={"taken": {name: slot} | taken})
+
+        self._change(take)
+        return why
 
     def _wait_for_token(self) -> None:
-        while wait_s := self._take():
+        while wait_s := self._take_token():
             time.sleep(wait_s)
 
-    def _take(self) -> float:
-        return take(self.leases / ".queue" / "submits.json", self.batch.submits_per_minute)
+    def _take_token(self) -> float:
+        file = self.leases / ".queue" / "submits.json"
+        return take_token(file, self.batch.submits_per_minute)
 
-    def _note_refusal(self, name: str, why: str) -> None:
-        with self._lock():
-            slots = self._read()
-            patience = min(2**slots.num_refusals, _MOST_PATIENCE) * random.uniform(1, 1.25)
-            self._write(
-                Slots(
-                    taken={key: each for key, each in slots.taken.items() if key != name},
-                    refused=why,
-                    refused_until=time.time() + self.batch.poll * patience,
-                    num_refusals=slots.num_refusals + 1,
-                )
-            )
-
-    def _change(self, name: str, *, job_id: str = "", leaves: bool = False) -> None:
-        with self._lock():
-            taken = dict(self._read().taken)
-            slot = taken.pop(name, None)
-            if slot is not None and not leaves:
-                taken[name] = slot.model_copy(update={"job_id": job_id})
-            self._write(Slots(taken=taken))
-
-    def _told(self, spec: JobSpec) -> tuple[Limit, ...]:
+    def _limits_of_system(self, spec: JobSpec) -> tuple[Limit, ...]:
         """What the batch system tells of its limits, asked about once an hour."""
-        of = f"{self.system.queue}|{spec.account}|{spec.qos}"
-        file = self._file.with_name(f"limits{mark_of(of)}.json")
-        told = read_record(file, ToldLimits)
-        if told is not None and time.time() - told.asked_at < _TOLD_AGAIN_S:
-            return told.limits
-        with self._lock("limits"):
-            told = read_record(file, ToldLimits)
-            if told is None or time.time() - told.asked_at >= _TOLD_AGAIN_S:
-                told = self._ask_limits(spec)
-                write_record(file, told)
-        return told.limits
+        of = f"{spec.account}|{spec.qos}"
+        known = read_state(self._file).limits.get(of)
+        now = time.time()
+        if known is None or now - known.asked_at >= _ASK_LIMITS_EVERY_S:
+            try:
+                known = KnownLimits(asked_at=now, limits=self.system.limits(spec))
+            except BatchError as error:
+                logger.info("%s; only the site's own limits are kept", error.what)
+                known = KnownLimits(asked_at=now - _ASK_LIMITS_EVERY_S + _ASK_SILENT_AGAIN_S)
+            told = {of: known}
+            self._change(lambda state: state.model_copy(update={"limits": state.limits | told}))
+        return known.limits
 
-    def _ask_limits(self, spec: JobSpec) -> ToldLimits:
-        try:
-            return ToldLimits(asked_at=time.time(), limits=self.system.limits(spec))
-        except BatchError as error:
-            logger.info("%s; only the site's own limits are kept", error.what)
-            return ToldLimits(asked_at=time.time() - _TOLD_AGAIN_S + _ASKED_AGAIN_S)
+    def _change(self, change: Callable[[QueueState], QueueState | None]) -> None:
+        change_state(self._file, change)
 
     @property
     def _file(self) -> Path:
-        return slots_file(self.leases, self.system.queue)
-
-    def _lock(self, what: str = "slots") -> FileLock:
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return FileLock(self._file.with_name(f"{what}.lock"), mode=0o600)
-
-    def _read(self) -> Slots:
-        return read_record(self._file, Slots) or Slots()
-
-    def _write(self, slots: Slots) -> None:
-        write_record(self._file, slots)
+        return state_file(self.leases, self.system.queue)
 
 
-def _why_not(slots: Slots, limits: tuple[Limit, ...], num_jobs: int, waiting: int) -> str:
-    if slots.refused_until > time.time():
-        return slots.refused
-    reached = first_reached(limits, num_jobs, waiting)
+def limits_of_site(batch: Batch) -> tuple[Limit, ...]:
+    """The limits that a site sets."""
+    given = ((batch.max_jobs, False), (batch.max_queued, True))
+    return tuple(
+        Limit(most=most, queued_only=queued_only, whose="site")
+        for most, queued_only in given
+        if most is not None
+    )
+
+
+def first_reached(limits: Iterable[Limit], num_jobs: int, num_queued: int) -> Limit | None:
+    """The first limit that leaves no room for another job.
+
+    Args:
+        limits: The limits.
+        num_jobs: Jobs that wait or run.
+        num_queued: Jobs that wait.
+    """
+    for limit in limits:
+        if (num_queued if limit.queued_only else num_jobs) >= limit.most:
+            return limit
+    return None
+
+
+def _why_not(state: QueueState, limits: tuple[Limit, ...], taken: dict[str, Slot]) -> str:
+    if state.refused_until > time.time():
+        return state.refused
+    reached = first_reached(limits, len(taken), state.num_queued(taken.values()))
     return "" if reached is None else f"waiting: {reached}"
+
+
+def _settled(state: QueueState, name: str, job_id: str) -> QueueState:
+    """The slot has its job; without one it is given back."""
+    taken = dict(state.taken)
+    slot = taken.pop(name, None)
+    if slot is not None and job_id:
+        taken[name] = slot.model_copy(update={"job_id": job_id})
+    update = {"taken": taken, "refused": "", "refused_until": 0.0, "num_refusals": 0}
+    return state.model_copy(update=update)
+
+
+def _refused(state: QueueState, name: str, why: str, poll_s: float) -> QueueState:
+    """The batch system takes no further job: nobody tries for a while, each time a longer one."""
+    update = {
+        "taken": {key: each for key, each in state.taken.items() if key != name},
+        "refused": why,
+        "refused_until": time.time() + poll_s * patience_after(state.num_refusals),
+        "num_refusals": state.num_refusals + 1,
+    }
+    return state.model_copy(update=update)
+
+
+def take_token(file: Path, per_minute: int) -> float:
+    """Take a token from the bucket that all submits of a site share, if there is one.
+
+    Args:
+        file: The bucket; made when it is not there.
+        per_minute: Tokens that come in a minute.
+
+    Returns:
+        0 when a token was taken, else seconds until one comes.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(file.with_suffix(".lock"), mode=0o600):
+        now = time.time()
+        kept = json.loads(file.read_text()) if file.exists() else {"tokens": BURST, "at": now}
+        there = tokens_after(kept["tokens"], now - kept["at"], per_minute)
+        if there < 1.0:
+            return (1.0 - there) * 60.0 / per_minute
+        write_json(file, {"tokens": there - 1.0, "at": now})
+    return 0.0
+
+
+def tokens_after(tokens: float, passed_s: float, per_minute: int) -> float:
+    """Tokens in the bucket when some time has passed; pure."""
+    return min(float(BURST), tokens + max(passed_s, 0.0) * per_minute / 60.0)

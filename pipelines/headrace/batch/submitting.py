@@ -1,14 +1,15 @@
-"""Submitting a job exactly once, also when the answer is lost or the submitter dies."""
+"""A job, from the one submit of it to its end; answers may be lost, and submitters may die."""
 
 from __future__ import annotations
 
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from headrace.batch.jobs import JobSpec
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError, SubmitLimitError
 from headrace.record import Record
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _PAUSE_S = 2.0
+_FIRST_LOOK_S = 0.1
+_LONGEST_PAUSE_S = 5.0
 
 
 class JobRecord(Record):
@@ -62,7 +65,7 @@ def submit_once(
         return known
     intent = intent_of(file)
     for attempt in range(_ATTEMPTS):
-        record = _look_up(system, spec.name) if intent.exists() else None
+        record = _found(system, spec.name) if intent.exists() else None
         if record is not None:
             break
         wait_for_token()
@@ -76,7 +79,7 @@ def submit_once(
         except AmbiguousSubmitError as error:
             logger.warning("%s; looking for the job by its name", error.what)
             time.sleep(pause_s * 2**attempt * random.uniform(0.75, 1.25))
-    record = record or _look_up(system, spec.name)
+    record = record or _found(system, spec.name)
     if record is None:
         raise BatchError(f"{system.name} took no job {spec.name} in {_ATTEMPTS} attempts")
     write_record(file, record)
@@ -101,7 +104,7 @@ def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
     known = read_record(file, JobRecord)
     if known is not None or not intent_of(file).exists():
         return known
-    record = _look_up(system, name)
+    record = _found(system, name)
     if record is not None:
         write_record(file, record)
         intent_of(file).unlink()
@@ -113,7 +116,70 @@ def intent_of(file: Path) -> Path:
     return file.with_suffix(".submitting")
 
 
-def _look_up(system: BatchSystem, name: str) -> JobRecord | None:
+def look(system: BatchSystem, job: JobRecord) -> JobStatus:
+    """How a job stands, asked at once.
+
+    Raises:
+        BatchError: The batch system does not answer.
+    """
+    told, _ = look_up(system, [job.job_id])
+    unknown = JobStatus(job_id=job.job_id, state=JobState.UNKNOWN, reason="nothing is known")
+    return told.get(job.job_id, unknown)
+
+
+def final_status(
+    system: BatchSystem, job: JobRecord, timeout_s: float, *, or_never: bool = False
+) -> JobStatus | None:
+    """How a job ended, asked at once; waits for one that is just ending.
+
+    Args:
+        system: The batch system.
+        job: The job.
+        timeout_s: Longest wait.
+        or_never: A job that can never start counts as ended, although it is in the queue.
+
+    Returns:
+        None when it has not ended in time.
+
+    Raises:
+        BatchError: The batch system does not answer.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_LOOK_S
+    while True:
+        found = look(system, job)
+        if found.state.is_final or (or_never and found.never_starts):
+            return found
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+
+def look_up(
+    system: BatchSystem, job_ids: Sequence[str], not_in_books: Collection[str] = ()
+) -> tuple[dict[str, JobStatus], list[str]]:
+    """How jobs stand, asked at once.
+
+    Args:
+        system: The batch system.
+        job_ids: The jobs.
+        not_in_books: Those for which the books are not asked.
+
+    Returns:
+        Jobs by id, those of which something is known, and for which ones the books were asked.
+    """
+    told = system.poll(job_ids)
+    forgotten = [each for each in job_ids if each not in told and each not in not_in_books]
+    if forgotten:
+        with suppress(BatchError):  # there may be no books: then nothing is known
+            books = system.accounting(forgotten).items()
+            from_books = {"is_from_books": True}
+            told |= {job_id: each.model_copy(update=from_books) for job_id, each in books}
+    return told, forgotten
+
+
+def _found(system: BatchSystem, name: str) -> JobRecord | None:
     found = system.find(name)
     return _record(system, found[-1].job_id, name) if found else None
 

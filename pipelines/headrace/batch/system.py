@@ -11,7 +11,6 @@ from headrace.batch import scripts
 from headrace.batch.commands import Answer, Commands
 from headrace.batch.findings import Finding, Grade, fail, ok
 from headrace.batch.jobs import JobSpec, JobStatus
-from headrace.batch.limits import Limit
 from headrace.errors import (
     AmbiguousSubmitError,
     BatchError,
@@ -20,11 +19,26 @@ from headrace.errors import (
     SubmitLimitError,
 )
 from headrace.recipe.batch import Batch
+from headrace.record import Record
 
 _NO_ANSWER = (
     "Is it up? `batch.config` of the role, or the environment, must name the configuration of this "
     "cluster."
 )
+
+
+class Limit(Record):
+    """A limit on the jobs that are in a queue at once."""
+
+    most: int
+    """Most jobs."""
+    queued_only: bool = False
+    """Whether jobs that wait are counted, and running ones are not."""
+    whose: str
+    """Who sets it, for users, such as `site`."""
+
+    def __str__(self) -> str:
+        return f"{self.whose} limit of {self.most} {'queued ' if self.queued_only else ''}jobs"
 
 
 class BatchSystem(ABC):
@@ -94,11 +108,14 @@ class BatchSystem(ABC):
             SubmitLimitError: It refuses the job until others of the user have ended.
             AmbiguousSubmitError: There was no clear answer; the job may be there.
         """
-        answer = self.commands.run(self.submit_command, self.render(spec))
+        return self._submit(spec, self.submit_command, self.render(spec))
+
+    def _submit(self, spec: JobSpec, command: Sequence[str], text: str = "") -> str:
+        answer = self.commands.run(command, text)
         submitted = self.submitted.search(answer.output)
         if answer.code == 0 and submitted:
             return submitted["id"]
-        told, program = self._words(answer), self.submit_command[0]
+        told, program = self._words(answer), command[0]
         if answer.code in (0, None) or self.unclear.search(answer.error):
             raise AmbiguousSubmitError(f"{program} gave no clear answer for {spec.name}: {told}")
         if self.full.search(answer.error):

@@ -6,7 +6,9 @@ import os
 
 from headrace.batch.commands import Commands, LocalCommands
 from headrace.batch.hosts import SshHosts
+from headrace.batch.htcondor import HTCondor
 from headrace.batch.lsf import Lsf
+from headrace.batch.oar import Oar
 from headrace.batch.pbs import Pbs
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
@@ -15,11 +17,13 @@ from headrace.batch.system import BatchSystem
 from headrace.errors import SiteError, nearest
 from headrace.recipe.site import Role
 
-_SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf]] = {
+_SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf | HTCondor | Oar]] = {
     "slurm": Slurm,
     "pbs": Pbs,
     "sge": Sge,
     "lsf": Lsf,
+    "htcondor": HTCondor,
+    "oar": Oar,
 }
 
 # seconds since the epoch: the commands may run in another time zone than this process

@@ -10,7 +10,7 @@ from headrace.errors import SiteError, nearest
 from headrace.leases.records import LeaseSpec
 from headrace.storage.layout import LeaseFolder
 
-_BATCH = ("slurm", "pbs", "sge", "lsf", "ssh")
+_BATCH = ("slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh")
 _MODULES = {"local": "headrace.leases.local", **dict.fromkeys(_BATCH, "headrace.leases.queued")}
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.batch.jobs import view_of, waits_for
-from headrace.batch.queue_snapshot import job_statuses
+from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
 from headrace.leases.failure_tracker import FailureTracker

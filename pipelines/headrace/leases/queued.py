@@ -19,9 +19,9 @@ from headrace.batch.jobs import (
     view_of,
     with_log,
 )
-from headrace.batch.queue_snapshot import final_status, job_status, look
+from headrace.batch.queue_state import job_status
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.batch.submitting import JobRecord, recovered
+from headrace.batch.submitting import JobRecord, final_status, look, recovered
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
 from headrace.errors import BatchError, JobRefusedError

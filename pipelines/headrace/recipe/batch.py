@@ -97,7 +97,7 @@ class Batch(Record):
     """Network interface between the nodes; null for the one of the default route."""
     config: str | None = None
     """Which batch system, where there are several (`SLURM_CONF`, `PBS_CONF_FILE`, `SGE_ROOT`,
-    `LSF_ENVDIR`); null for the machine's own."""
+    `LSF_ENVDIR`, `CONDOR_CONFIG`, `OARCONFFILE`); null for the machine's own."""
     hosts: tuple[Annotated[Login, BeforeValidator(_as_login)], ...] = ()
     """Machines of backend `ssh`; a gang takes the first ones, and the very first holds its host."""
     login: Login | None = None
@@ -181,6 +181,16 @@ _REFUSED = {
         _PARTITION: "-q",
         _ACCOUNT: "-P",
     },
+    "oar": {
+        _NAMED: "-n, --name",
+        _ONE_JOB: "--array",
+        _NO_TERMINAL: "-I, --interactive",
+        _IN_FOLDER: "-d, --directory",
+        _LOG: "-O, --stdout, -E, --stderr",
+        "write `threads_per_node`, `batch.gpus_per_node`, `lifetime`": "-l, --resource",
+        _PARTITION: "-q, --queue",
+        _ACCOUNT: "--project",
+    },
     "srun": {
         _ONE_TASK: "-n, --ntasks, --ntasks-per-node, -c, --cpus-per-task",
         "it starts one task on each node of the job": "-N, --nodes",
@@ -227,6 +237,18 @@ _MISSING = {
         "exclusive": f"its name for it differs; {_OWN}, such as `-l exclusive=true`",
     },
     "lsf": {**_OF_SLURM, **_OF_SGE},
+    "htcondor": {
+        **dict.fromkeys(("gpu_type", "exclusive", "reservation"), _OWN),
+        **_OF_SLURM,
+        **_OF_SGE,
+        "partition": "it has no queues",
+    },
+    "oar": {
+        **dict.fromkeys(("gpu_type", "memory_per_node", "exclusive", "reservation"), _OWN),
+        **dict.fromkeys(("nodelist", "exclude"), _OWN),
+        **_OF_SLURM,
+        **_OF_SGE,
+    },
     "ssh": dict.fromkeys(
         (
             *("partition", "account", "qos", "gpu_type", "memory_per_node", "constraint"),
@@ -257,6 +279,9 @@ def check_options(backend: str, batch: Batch, host_options: Iterable[str]) -> No
         raise ValueError(f"backend '{backend}' has no `batch.{key}`: {missing[key]}")
     if backend == "slurm":
         _refuse_twice(batch.options, given)
+    for option in (*batch.options, *host_options):
+        if backend == "htcondor" and not option.startswith("-append "):
+            raise ValueError(f"'{option}' is no option; write it as '-append name = value'")
 
 
 def leaves_nodes_out(backend: str) -> bool:

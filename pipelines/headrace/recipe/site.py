@@ -15,8 +15,9 @@ from headrace.record import Record
 class Role(Record):
     """One kind of lease that this place gives out."""
 
-    backend: Literal["local", "slurm", "pbs", "sge", "lsf", "ssh"] = "local"
-    """What gives the machines: this one, Slurm, OpenPBS, Grid Engine, LSF, or `batch.hosts`."""
+    backend: Literal["local", "slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh"] = "local"
+    """What gives the machines: this one, Slurm, OpenPBS, Grid Engine, LSF, or `batch.hosts`; pools
+    also HTCondor and OAR."""
     batch: Batch = Batch()
     """What the batch system is asked for; the local backend has none."""
     kind: Literal["pool", "gang"] = "pool"
@@ -74,6 +75,8 @@ class Role(Record):
         names = {each.host for each in self.batch.hosts}
         if self.backend != "ssh" and names:
             raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{self.backend}'")
+        if self.backend in ("htcondor", "oar") and self.kind != "pool":
+            raise ValueError(f"backend '{self.backend}' gives pools only; write `kind: pool`")
         if self.backend == "ssh" and self.kind != "gang":
             raise ValueError("backend 'ssh' gives gangs only; write `kind: gang`")
         if self.backend == "ssh" and len(names) < self.nodes:

@@ -9,13 +9,19 @@ import pytest
 
 from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobSpec
-from headrace.batch.limits import first_reached, limits_of_site
-from headrace.batch.slots import Slots, slots_file
+from headrace.batch.queue_state import QueueState, read_state, state_file
 from headrace.batch.slurm import Slurm
-from headrace.batch.submission_gate import SubmissionGate
+from headrace.batch.submission_gate import (
+    BURST,
+    SubmissionGate,
+    first_reached,
+    limits_of_site,
+    take_token,
+    tokens_after,
+)
 from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
 from headrace.recipe.batch import Batch
-from headrace.storage.atomic import read_record, write_record
+from headrace.storage.atomic import write_record
 from support.scripted_commands import ScriptedCommands, SmallSlurm
 
 
@@ -87,19 +93,18 @@ def test_a_refusal_for_a_limit_is_waited_for_by_all(tmp_path: Path):
     with pytest.raises(QueueFullError, match="no further job: QOSMaxSubmitJobPerUserLimit"):
         site.submit("b")
     assert site.slurm.num_asked["sbatch"] == 1
-    file = slots_file(tmp_path, "")
-    slots = read_record(file, Slots)
-    assert slots is not None
+    file = state_file(tmp_path, "")
+    slots = read_state(file)
     assert slots.refused_until - time.time() <= 1.25 * 600
     write_record(file, slots.model_copy(update={"refused_until": 0.0, "num_refusals": 3}))
     with pytest.raises(SubmitLimitError):
         site.submit("b")
-    slots = read_record(file, Slots)
+    slots = read_state(file)
     assert slots.refused_until - time.time() > 3 * 600  # less and less often
     write_record(file, slots.model_copy(update={"refused_until": 0.0}))
     site.slurm.refuses = ""
     assert site.submit("b") == "1"
-    assert read_record(file, Slots).refused == ""
+    assert read_state(file).refused == ""
 
 
 def test_a_job_that_is_refused_for_good_keeps_no_place(tmp_path: Path):
@@ -115,14 +120,14 @@ def test_whoever_died_between_place_and_submit_keeps_it_for_a_minute(tmp_path: P
     site = Site(tmp_path, max_jobs=1)
     site.submit("a")
     (tmp_path / "a" / "job.json").unlink()
-    file = slots_file(tmp_path, "")
-    slots = read_record(file, Slots)
+    file = state_file(tmp_path, "")
+    slots = read_state(file)
     left = slots.taken["a"].model_copy(update={"job_id": ""})
-    write_record(file, Slots(taken={"a": left}))
+    write_record(file, QueueState(taken={"a": left}))
     with pytest.raises(QueueFullError):
         site.submit("b")
     old = left.model_copy(update={"taken_at": left.taken_at - 100.0})
-    write_record(file, Slots(taken={"a": old}))
+    write_record(file, QueueState(taken={"a": old}))
     assert site.submit("b") == "2"
 
 
@@ -141,7 +146,7 @@ def test_more_submits_than_the_pace_allows_wait(tmp_path: Path):
      (7, 5, "site limit of 5 queued jobs")],
 )  # fmt: skip
 def test_the_first_limit_that_is_reached(num_jobs: int, num_queued: int, reached: str | None):
-    found = first_reached(limits_of_site(20, 5), num_jobs, num_queued)
+    found = first_reached(limits_of_site(Batch(max_jobs=20, max_queued=5)), num_jobs, num_queued)
     assert (found and str(found)) == reached
 
 
@@ -181,3 +186,24 @@ def test_the_longest_job_is_the_least_of_partition_association_and_qos():
     assert Slurm(none).longest_job_s(Batch(partition="free")) is None
     with pytest.raises(BatchError):
         Slurm(ScriptedCommands(no_books)).longest_job_s(Batch())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "passed_s", "expected"),
+    [(0.0, 0.0, 0.0), (0.0, 30.0, 1.0), (0.5, 60.0, 2.5), (1.0, 1e6, BURST), (2.0, -5.0, 2.0)],
+)
+def test_tokens_come_evenly_and_are_kept_up_to_a_few(
+    tokens: float, passed_s: float, expected: float
+):
+    assert tokens_after(tokens, passed_s, per_minute=2) == expected
+
+
+def test_a_burst_is_free_and_then_tokens_are_waited_for(tmp_path: Path):
+    """pains 17: submits of all processes share one bucket."""
+    waits = [
+        take_token(tmp_path / "queue" / "submits.json", per_minute=1) for _ in range(BURST + 2)
+    ]
+    assert waits[:BURST] == [0.0] * BURST
+    # asking takes nothing
+    assert waits[BURST:] == [pytest.approx(60.0, abs=1.0)] * 2
+    assert (tmp_path / "queue").stat().st_mode & 0o077 == 0
