@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 
+from headrace.files.tiers import folder_of
 from headrace.leases.fleet import Fleet
 from headrace.record import Record
 from headrace.steps.context import StepContext
-from headrace.storage.tiers import folder_of
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")

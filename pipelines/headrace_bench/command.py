@@ -16,7 +16,7 @@ from headrace.cli.watching import telling
 from headrace.errors import UserError
 
 if TYPE_CHECKING:
-    from headrace.storage.manifest import Codec
+    from headrace.files.manifest import Codec
     from headrace_bench.peers.peer import Peer
     from headrace_bench.records import Table
 

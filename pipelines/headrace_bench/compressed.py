@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from headrace.data.order import TrainOrder
 from headrace.errors import UserError
+from headrace.files.manifest import Codec
 from headrace.shards import format as names
 from headrace.shards.chunks import ChunkTable, ChunkTables
-from headrace.storage.manifest import Codec
 from headrace_bench.contest import Tick, Variant, compete, for_each
 from headrace_bench.laps import Reader, read_lap
 from headrace_bench.peers.peer import Epoch, Pair

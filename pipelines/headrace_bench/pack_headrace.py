@@ -9,13 +9,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
+from headrace.files.layout import StepFolder
 from headrace.packing.step import pack
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 from headrace.steps.context import StepContext
 from headrace.steps.records import StepSpec
-from headrace.storage.layout import StepFolder
 from headrace_bench.samples import Shape
 
 Item = TypeVar("Item")

@@ -15,11 +15,11 @@ from typing import Literal, get_args
 from pydantic import ByteSize
 
 from headrace.errors import UnknownNameError
+from headrace.files.manifest import Manifest
+from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions, Tier
-from headrace.storage.manifest import Manifest
-from headrace.storage.staged import ensure_staged
-from headrace.storage.staged_copy import StagingOptions
-from headrace.storage.store import open_store
+from headrace.staging.staged import ensure_staged
+from headrace.staging.staged_copy import StagingOptions
 from headrace_bench.contest import Tick, Variant, compete, for_each
 from headrace_bench.copying import empty, tree_bytes
 from headrace_bench.pack import check_packed

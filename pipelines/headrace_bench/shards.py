@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.files.manifest import Codec, FieldInfo, Manifest, ShardInfo
+from headrace.files.manifest_file import content_fingerprint, write_manifest
 from headrace.packing.fields import chunk_samples
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import Codec, FieldInfo, Manifest, ShardInfo
-from headrace.storage.manifest_file import content_fingerprint, write_manifest
 
 SPLIT = "train"
 SAMPLE = "image"

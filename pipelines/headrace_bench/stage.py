@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import ByteSize
 
+from headrace.files.checksums import file_xxh3_128
+from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Tier
-from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest_file import read_manifest
-from headrace.storage.staged import ensure_staged
+from headrace.staging.staged import ensure_staged
 from headrace_bench.contest import Tick, Variant, compete
 from headrace_bench.copying import empty, sendfile_tree, tree_bytes
 from headrace_bench.records import Lap, Row, Table

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.files.manifest_file import read_manifest
 from headrace.leases.overview import leftovers, views
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
 from headrace.record import Record
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.storage.layout import LeaseFolder, SiteFolder
-from headrace.storage.manifest_file import read_manifest
 
 _KEPT = ("datasets", "tier", "runs")
 """Folders of a home in which a disturbed run leaves the same files as any other."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder, SiteFolder
 from headrace_chaos.trials import PHASES
 
 

@@ -36,8 +36,8 @@ from headrace.cli.airflow_server import (
     record_file,
 )
 from headrace.errors import HeadraceError
+from headrace.files.atomic import write_record, write_text
 from headrace.processes import ProcessIdentity, die_with_parent, end_processes
-from headrace.storage.atomic import write_record, write_text
 from headrace_airflow.service_component import Component
 from headrace_airflow.service_settings import (
     airflow_settings,

@@ -17,11 +17,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from headrace.control.overview import LeaseLook, look, look_lease
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import client
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus
-from headrace.storage.layout import LeaseFolder, StepFolder
 from headrace_airflow.airflow_api import show, task_states
 
 STOPPED = "A user stopped"

@@ -23,7 +23,7 @@ LIGHT = (
 SENT = (
     "headrace.probes",
     "headrace.packing.pack_shard",
-    "headrace.storage.staged",
+    "headrace.staging.staged",
     "headrace.staging.node",
     "headrace.training.node",
     "headrace.training.gang",

@@ -24,7 +24,7 @@ HOMES = {
     "h5py": {"shards"},
     "sqlalchemy": {"ledger"},
     "torch": {"data", "training", "evaluation", "examples"},
-    "boto3": {"leases", "storage"},
+    "boto3": {"leases", "objects"},
 }
 """The only modules of headrace that may import a package by themselves."""
 

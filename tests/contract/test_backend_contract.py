@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.leases.guard import marked
@@ -26,8 +28,6 @@ from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import fleet_functions
 from support.doors import Door, doors, key_of, knock, no_key, page_status
 from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_probe, wait_for_state
@@ -189,7 +189,7 @@ class BackendContract:
             "import sys; from pathlib import Path\n"
             "from headrace.leases import client\n"
             "from headrace.leases.records import LeaseSpec\n"
-            "from headrace.storage.layout import LeaseFolder\n"
+            "from headrace.files.layout import LeaseFolder\n"
             "spec = LeaseSpec.model_validate_json(Path(sys.argv[1]).read_bytes())\n"
             "client.start(LeaseFolder(Path(sys.argv[2])), spec)\n"
         )

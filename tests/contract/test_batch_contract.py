@@ -21,8 +21,8 @@ from headrace.batch.ssh import SshCommands
 from headrace.batch.submitting import JobRecord, final_status, intent_of, submit_once
 from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
+from headrace.files.atomic import write_text
 from headrace.recipe.batch import Batch
-from headrace.storage.atomic import write_text
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
 from support.scripted_commands import Answer, FlakySubmits, ScriptedCommands

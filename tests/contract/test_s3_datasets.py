@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from headrace.errors import StorageFullError, StoreError, UnknownNameError
+from headrace.files.manifest_file import read_manifest
+from headrace.objects import s3_errors
+from headrace.objects.protocol import Store
+from headrace.objects.store import open_store
 from headrace.shards import copies
 from headrace.shards.inspection import summarise, verify_dataset
-from headrace.storage import s3_errors
-from headrace.storage.manifest_file import read_manifest
-from headrace.storage.store import Store, open_store
 from support.command_line import Ended, headrace
 from support.s3_faults import Refuse, faulty
 from support.s3_servers import S3Server, new_bucket

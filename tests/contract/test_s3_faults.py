@@ -11,11 +11,12 @@ import pytest
 import xxhash
 
 from headrace.errors import StoreAccessError, StoreError, UserError
+from headrace.objects import s3_errors
+from headrace.objects.protocol import Store
+from headrace.objects.s3_quick import bucket_url
+from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions
 from headrace.states import FailureClass
-from headrace.storage import s3_errors
-from headrace.storage.s3_quick import bucket_url
-from headrace.storage.store import Store, open_store
 from support.ports import find_free_port
 from support.s3_faults import Cut, Faults, Refuse, faulty
 from support.s3_servers import SECRET, S3Server, client, new_bucket
@@ -86,7 +87,7 @@ def test_pauses_between_attempts_grow_up_to_a_bound(
         bounds.append(bound)
         return least
 
-    monkeypatch.setattr("headrace.storage.s3_errors.random.uniform", drawn)
+    monkeypatch.setattr("headrace.objects.s3_errors.random.uniform", drawn)
     monkeypatch.setattr(s3_errors, "FIRST_PAUSE_S", 0.5)
     monkeypatch.setattr(s3_errors, "LONGEST_PAUSE_S", 1.5)
     faults.always = Refuse(503, "SlowDown")
@@ -148,7 +149,7 @@ def test_an_upload_that_fails_is_taken_back(store: Store, faults: Faults, tmp_pa
 def test_an_upload_that_is_stopped_is_taken_back(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.storage.store_fsspec._LOOK_S", 0.001)
+    monkeypatch.setattr("headrace.objects.fsspec_store._LOOK_S", 0.001)
     (tmp_path / "source").write_bytes(CONTENT * 5)
 
     def stop(num_bytes: int) -> None:
@@ -354,7 +355,7 @@ def test_the_child_of_a_process_that_has_read_works(store: Store, tmp_path: Path
 def test_a_scheme_whose_package_is_missing_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch, url: str, extra: str
 ) -> None:
-    monkeypatch.setattr("headrace.storage.store.find_spec", lambda name: None)
+    monkeypatch.setattr("headrace.objects.store.find_spec", lambda name: None)
     with pytest.raises(UserError, match=rf"pip install 'headrace\[{extra}\]'") as caught:
         open_store(url)
     assert url in str(caught.value)

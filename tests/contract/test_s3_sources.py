@@ -12,10 +12,10 @@ import pytest
 from pyarrow import parquet
 
 from headrace.errors import DataError
+from headrace.objects.store import open_store
 from headrace.packing.samples import Access
 from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.store import open_store
 from support.s3_servers import S3Server, new_bucket
 
 NUM = 40

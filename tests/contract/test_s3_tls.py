@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from headrace.errors import StoreAccessError
-from headrace.storage.store import open_store
+from headrace.objects.store import open_store
 from support.s3_servers import S3Server, new_bucket, serving
 
 

@@ -14,7 +14,8 @@ import pytest
 import xxhash
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
-from headrace.storage.store import Store, StoredFile, open_store
+from headrace.objects.protocol import Store, StoredFile
+from headrace.objects.store import open_store
 
 LARGE_BYTES = 40 * 2**20 + 12_345
 """More than one part of an upload and several pieces of a download."""

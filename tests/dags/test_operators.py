@@ -22,11 +22,11 @@ from headrace.control.retrying import KEPT
 from headrace.control.runs import open_run
 from headrace.control.steps import Ticket
 from headrace.errors import CapacityError, JobRefusedError, LeaseError
+from headrace.files.atomic import read_record, write_record
 from headrace.leases.records import LeaseSpec, Walltime
 from headrace.ledger.ledger import open_ledger
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.records import Failure, StepResult, StepStatus
-from headrace.storage.atomic import read_record, write_record
 from headrace_airflow import airflow_api as owners
 from headrace_airflow import operators, run_operators
 from headrace_airflow.dag_parts import DATASETS, dataset_asset

@@ -9,6 +9,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from headrace.control import overview as watch
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
@@ -16,8 +18,6 @@ from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import DriverExit, Progress, StepResult, StepSpec, StepStatus
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder
 from headrace_airflow import triggers
 from headrace_airflow.triggers import (
     LeaseTrigger,

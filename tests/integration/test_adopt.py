@@ -10,14 +10,14 @@ from headrace.batch.submitting import intent_of
 from headrace.control import leases
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.control.steps import Ticket, collect, start_step
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.lease_jobs import job_name, job_spec
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, StepFolder
 from support.command_line import headrace
 from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
 from support.slurm_dev import DevSlurm

@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from headrace.errors import SiteError, UnknownNameError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client
 from headrace.leases.guard import marked
 from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 from support import command_line
 from support.leases import opened, submit_probe
 from support.waiting import wait_until

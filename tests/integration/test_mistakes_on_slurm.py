@@ -18,6 +18,7 @@ from headrace.control.overview import overview
 from headrace.control.provenance import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.errors import JobRefusedError
+from headrace.files.layout import SiteFolder
 from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.ledger.ledger import open_ledger
@@ -25,7 +26,6 @@ from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.storage.layout import SiteFolder
 from support.command_line import headrace
 from support.container_image import why_not
 from support.leases import lease_spec, opened, wait_for_state

@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.leases.guard import marked
@@ -17,8 +19,6 @@ from headrace.leases.overview import view
 from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 from support import fleet_functions
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state

@@ -19,10 +19,10 @@ from headrace.control.runs import Run, RunRequest, create_run
 from headrace.leases.lease_jobs import job_name
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
+from headrace.objects.store import read_manifest_at
 from headrace.recipe.site import StoreOptions
+from headrace.staging.peer_group import PeerGroup
 from headrace.states import StepState
-from headrace.storage.packed import read_manifest_at
-from headrace.storage.peer_group import PeerGroup
 from headrace.training.step import train
 from support.bad_input import Place
 from support.net_hosts import DATA, NetHosts

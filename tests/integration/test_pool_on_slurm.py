@@ -10,14 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.leases.overview import view
 from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import fleet_functions
 from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_probe, wait_for_state
 from support.paced_run import Waiting, until

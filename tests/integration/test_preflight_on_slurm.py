@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import client, preflight
 from headrace.leases.fleet import Fleet
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.recipe.site import Role, Tier
 from headrace.states import LeaseState
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import container_image
 from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
 from support.slurm_dev import DevSlurm

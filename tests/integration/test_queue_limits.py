@@ -12,11 +12,11 @@ import pytest
 from headrace.batch.jobs import JobSpec
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import QueueFullError, SubmitLimitError
+from headrace.files.layout import SiteFolder
 from headrace.leases import client
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.storage.layout import SiteFolder
 from support.leases import lease_spec
 from support.queue_burst import burst, flaky_sbatch
 from support.slurm_dev import DevSlurm

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.store import below, open_store
+from headrace.objects.store import below, open_store
 from support.bad_input import Place, status_of
 from support.s3_servers import SECRET, S3Server
 

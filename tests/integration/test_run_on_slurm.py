@@ -20,6 +20,7 @@ from headrace.control.provenance import process_owner
 from headrace.control.runs import Run, RunRequest, create_run
 from headrace.control.walltime import DEFAULT_S
 from headrace.errors import JobRefusedError
+from headrace.files.layout import SiteFolder
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.leases.overview import view
@@ -28,7 +29,6 @@ from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.storage.layout import SiteFolder
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.training import CODE

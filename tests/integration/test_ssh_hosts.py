@@ -15,6 +15,8 @@ import pytest
 from headrace.batch.hosts import JOB, SshHosts
 from headrace.batch.jobs import JobSpec, JobState
 from headrace.batch.ssh import SshCommands
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.leases.guard import marked
@@ -23,8 +25,6 @@ from headrace.leases.records import HostRecord
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 from support.leases import START_TIMEOUT_S, opened, wait_for_state
 from support.login_node import LoginNode
 from support.waiting import wait_until

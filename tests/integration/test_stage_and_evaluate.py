@@ -13,6 +13,9 @@ from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
 from headrace.evaluation.merge import read_predictions
 from headrace.examples.digits_model import DigitsClassifier
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
+from headrace.files.manifest_file import read_manifest
 from headrace.leases import client
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.base import Target
@@ -23,9 +26,6 @@ from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
 from headrace.steps.run import run_step
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
-from headrace.storage.manifest_file import read_manifest
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
 

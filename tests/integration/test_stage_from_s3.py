@@ -3,9 +3,9 @@
 import pytest
 
 from headrace.errors import ManifestError, ShardError
-from headrace.storage.staged import ensure_staged
-from headrace.storage.staged_copy import StagingOptions
-from headrace.storage.store import open_store
+from headrace.objects.store import open_store
+from headrace.staging.staged import ensure_staged
+from headrace.staging.staged_copy import StagingOptions
 from support.staged_datasets import make_dataset, same_bytes, tier
 
 

@@ -23,12 +23,12 @@ from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
 from headrace.control.overview import RunView, overview
 from headrace.control.reaper import end_run
 from headrace.control.runs import Run, open_run
+from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.recipe.load import BUILT_IN
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus
-from headrace.storage.layout import StepFolder
 from support.last_will import last_will
 from support.leftovers import describe, started_by
 from support.scheduling import shares_airflow

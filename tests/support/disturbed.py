@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import psutil
 
+from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
+from headrace.files.manifest_file import read_manifest
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus
-from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
-from headrace.storage.manifest_file import read_manifest
 from support.leftovers import describe
 from support.waiting import wait_until
 

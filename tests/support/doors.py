@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from headrace.files.layout import LeaseFolder
 from headrace.leases.tls import security
-from headrace.storage.layout import LeaseFolder
 
 _TIMEOUT_S = 30.0
 

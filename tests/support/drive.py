@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.files.atomic import write_record
+from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.load import load_recipe, load_site
 from headrace.steps.records import StepSpec
 from headrace.steps.run import main
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import RunFolder, StepFolder
 
 
 def drive(folder: Path, recipe: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from headrace.files.layout import StepFolder
 from headrace.states import StepState
-from headrace.storage.layout import StepFolder
 from support import job_processes
 from support.airflow_service import LONG_S, AirflowService
 from support.waiting import wait_until

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.records import LeaseSpec
 from headrace.processes import ProcessIdentity
@@ -12,8 +14,6 @@ from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
 from support.waiting import wait_until
 
 TESTS = Path(__file__).parent.parent

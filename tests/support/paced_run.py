@@ -15,12 +15,12 @@ from headrace.batch.submitting import JobRecord
 from headrace.control.execute import execute
 from headrace.control.provenance import process_owner
 from headrace.control.runs import RunRequest, create_run
+from headrace.files.atomic import read_record, write_text
+from headrace.files.layout import LeaseFolder
 from headrace.leases.guard import marked
 from headrace.leases.records import HostRecord
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
-from headrace.storage.atomic import read_record, write_text
-from headrace.storage.layout import LeaseFolder
 from support.disturbed import Records, kill
 from support.rank_processes import SERVER, is_rank, worker_of
 

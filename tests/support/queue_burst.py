@@ -16,10 +16,10 @@ from headrace.batch.jobs import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import QueueFullError
+from headrace.files.atomic import write_text
+from headrace.files.layout import LeaseFolder
 from headrace.leases.lease_jobs import job_name
 from headrace.recipe.batch import Batch
-from headrace.storage.atomic import write_text
-from headrace.storage.layout import LeaseFolder
 
 _NUM_PROCESSES = 4
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.files.checksums import file_xxh3_128
+from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.files.manifest_file import content_fingerprint, read_manifest, write_manifest
 from headrace.shards.writer import ShardWriter
-from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
-from headrace.storage.manifest_file import content_fingerprint, read_manifest, write_manifest
 
 
 def write_dataset(

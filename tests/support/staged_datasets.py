@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import xxhash
 
+from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.files.manifest_file import content_fingerprint, read_manifest, write_manifest
+from headrace.objects.local import LocalStore
 from headrace.recipe.site import Tier
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
-from headrace.storage.manifest_file import content_fingerprint, read_manifest, write_manifest
-from headrace.storage.store_local import LocalStore
 
 SHARD_BYTES = 300_000
 

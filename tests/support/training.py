@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from headrace.files.atomic import write_record
+from headrace.files.layout import RunFolder, SiteFolder
+from headrace.files.manifest import Manifest
+from headrace.files.manifest_file import read_manifest
 from headrace.leases.fleet import Node
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.context import StepContext
 from headrace.steps.records import StepSpec
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import RunFolder, SiteFolder
-from headrace.storage.manifest import Manifest
-from headrace.storage.manifest_file import read_manifest
 from headrace.training.step import train
 from support.shards import write_dataset
 

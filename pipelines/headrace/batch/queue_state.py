@@ -19,8 +19,8 @@ from headrace.batch.jobs import JobState, JobStatus
 from headrace.batch.submitting import JobRecord, intent_of, look_up
 from headrace.batch.system import BatchSystem, Limit
 from headrace.errors import BatchError
+from headrace.files.atomic import read_record, write_if_room, write_record
 from headrace.record import Record
-from headrace.storage.atomic import read_record, write_if_room, write_record
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from headrace.batch.queue_state import (
 from headrace.batch.submitting import JobRecord, submit_once
 from headrace.batch.system import BatchSystem, Limit
 from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
+from headrace.files.atomic import write_json
 from headrace.recipe.batch import Batch
-from headrace.storage.atomic import write_json
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError, SubmitLimitError
+from headrace.files.atomic import read_record, write_record, write_text
 from headrace.record import Record
-from headrace.storage.atomic import read_record, write_record, write_text
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ import psutil
 from filelock import FileLock
 
 from headrace.errors import HeadraceError, UserError
+from headrace.files.atomic import read_record, read_text, write_json
+from headrace.files.private import make_private
 from headrace.processes import ProcessIdentity, end_processes, spawn_detached
 from headrace.recipe.load import home
 from headrace.record import Record
-from headrace.storage.atomic import read_record, read_text, write_json
-from headrace.storage.private import make_private
 
 USER = "admin"
 

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from headrace.cli.console import JsonOption, SiteOption, duration, open_console
 from headrace.errors import UnknownNameError, UserError, nearest
+from headrace.files.tiers import TierRoom, folder_of, measure
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Tier
-from headrace.storage import cache
-from headrace.storage.cache import CachedCopy
-from headrace.storage.staged_folder import StagedFolder
-from headrace.storage.tiers import TierRoom, folder_of, measure
+from headrace.staging import cache
+from headrace.staging.cache import CachedCopy
+from headrace.staging.staged_folder import StagedFolder
 
 app = typer.Typer(help="Staged datasets on this machine's tiers.", no_args_is_help=True)
 

@@ -15,12 +15,11 @@ from rich.text import Text
 
 from headrace.cli.console import JsonOption, open_console
 from headrace.errors import UnknownNameError
+from headrace.files.manifest import FieldInfo, Manifest
+from headrace.files.manifest_file import is_sealed
+from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.load import load_site
 from headrace.recipe.site import StoreOptions
-from headrace.storage.manifest import FieldInfo, Manifest
-from headrace.storage.manifest_file import is_sealed
-from headrace.storage.packed import read_manifest_at
-from headrace.storage.store import is_remote
 
 if TYPE_CHECKING:
     from headrace.shards.inspection import DatasetSummary, Finding, ShardSummary

@@ -18,6 +18,8 @@ from rich.text import Text
 from headrace.cli.console import JsonOption, SiteOption, duration, keep_whole, open_console
 from headrace.control.adopt import adopt as adopt_leases
 from headrace.control.reaper import reap as reap_ledger
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.leases import client, overview
 from headrace.leases.overview import LeaseView
 from headrace.leases.overview import reap as reap_site
@@ -27,8 +29,6 @@ from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
 
 app = typer.Typer(help="Leases: the machines that runs hold.", no_args_is_help=True)
 

@@ -11,6 +11,8 @@ from headrace.control import leases
 from headrace.control.runs import open_run, recorded, run_of_folder
 from headrace.control.steps import record_outcome
 from headrace.errors import HeadraceError, StepError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.overview import folders
 from headrace.leases.records import LeaseSpec
@@ -19,8 +21,6 @@ from headrace.ledger.records import AttemptRecord
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
 
 _NO_LIMIT = 2**31
 """What runs already is entered, however many leases the site allows."""

@@ -91,7 +91,7 @@ def check_stores(recipe: Recipe, site: Site) -> None:
     Raises:
         UserError: A package is missing; names the extra that brings it.
     """
-    from headrace.storage.store import check_package
+    from headrace.objects.store import check_package
 
     if is_as_here(site.roles[recipe.pack_role]):
         for url in (recipe.dataset.source, recipe.dataset.path, recipe.pack.target):
@@ -117,7 +117,7 @@ def check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
         return
     # they bring numpy and xxhash, and Airflow parses this module
     from headrace.evaluation.plan import plan as plan_evaluation
-    from headrace.storage.manifest_file import FILE_NAME, read_manifest
+    from headrace.files.manifest_file import FILE_NAME, read_manifest
     from headrace.training.plan import plan_training
 
     folder = Path(dataset).expanduser()

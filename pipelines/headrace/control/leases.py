@@ -13,6 +13,8 @@ from headrace.control.settling import lost_nodes_of, settle, settle_ended, why_n
 from headrace.control.walltime import shown
 from headrace.control.walltime_history import for_run
 from headrace.errors import BatchError, CapacityError, JobRefusedError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.leases.records import LeaseSpec, Walltime
@@ -22,8 +24,6 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, LostNode
 from headrace.states import LeaseState
 from headrace.steps import mailbox
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

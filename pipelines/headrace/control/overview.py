@@ -15,6 +15,7 @@ from headrace.control.provenance import owner_is_gone, owner_process
 from headrace.control.runs import Run, open_run
 from headrace.control.settling import why_no_room
 from headrace.errors import StepError
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.second_look import sure_state
 from headrace.ledger.ledger import open_ledger
@@ -23,7 +24,6 @@ from headrace.record import Record
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepStatus
-from headrace.storage.layout import LeaseFolder, StepFolder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.control.flow import PlannedStep, check_dataset, check_stores, steps_of
 from headrace.control.walltime_history import for_plan
+from headrace.files.layout import SiteFolder
 from headrace.leases.backends import backend
 from headrace.leases.lifetime import leaving_s
 from headrace.leases.records import LeaseSpec, Walltime
@@ -15,7 +16,6 @@ from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.storage.layout import SiteFolder
 
 RUN_ID = "RUN"
 """Stands for the id that a real run gets."""

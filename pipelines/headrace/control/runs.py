@@ -15,6 +15,9 @@ from pydantic import JsonValue
 from headrace.control.flow import check_dataset, check_stores
 from headrace.control.provenance import owner_process, provenance
 from headrace.errors import SiteError, StepError
+from headrace.files.atomic import read_record, write_json, write_record
+from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
+from headrace.files.private import make_private
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.recipe.fit import absolute, check_packing, check_training, opened
@@ -23,9 +26,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.states import StepState
-from headrace.storage.atomic import read_record, write_json, write_record
-from headrace.storage.layout import LeaseFolder, RunFolder, SiteFolder
-from headrace.storage.private import make_private
 
 RunKind = Literal["train", "pack"]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from headrace.control.provenance import owner_is_gone, owner_process
 from headrace.control.runs import Run, open_run
 from headrace.errors import BatchError, HeadraceError, StepError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client
 from headrace.leases.records import PoolRecord
 from headrace.leases.second_look import sure_states
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, LostNode, RunRecord
 from headrace.states import LeaseState
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

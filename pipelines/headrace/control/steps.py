@@ -13,6 +13,8 @@ from headrace.control.retrying import KEPT, TOTAL, Decision, decide
 from headrace.control.runs import Run
 from headrace.control.walltime_history import can_grow
 from headrace.errors import LeaseEndsError, StepNotEndedError
+from headrace.files.atomic import look_afresh
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.second_look import sure_state
 from headrace.ledger.ledger import open_ledger
@@ -20,8 +22,6 @@ from headrace.ledger.records import AttemptRecord
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
-from headrace.storage.atomic import look_afresh
-from headrace.storage.layout import LeaseFolder, StepFolder
 from headrace.training import checkpoints
 
 _OVER = "its time is over"

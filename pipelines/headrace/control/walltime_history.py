@@ -13,14 +13,14 @@ from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run, open_run
 from headrace.control.walltime import MOST_S, Most, Past, Work, choose, expected, shown, slots
 from headrace.errors import BatchError, StepError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.states import FailureClass, StepState
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder, SiteFolder
 
 _NUM_RUNS = 10
 _NUM_ATTEMPTS = 200

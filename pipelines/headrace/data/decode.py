@@ -23,9 +23,9 @@ from torch.utils.data import get_worker_info
 from headrace.data.samples import varies
 from headrace.data.sampling import Indices
 from headrace.errors import DataError, ShardError, UserError
+from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.format import MEND
-from headrace.storage.manifest import FieldInfo
 
 Lend = Callable[[int], Tensor]
 """Gives memory of so many bytes, `(num_bytes,) uint8`."""

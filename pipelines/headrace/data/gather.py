@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
-from headrace.storage.manifest import FieldInfo
 
 _LARGE_BYTES = 32_768  # PyTorch's grain: elements that it gives a thread at least
 _MIN_PIECE_BYTES = 8192  # for smaller ones, the pieces' own cost shows

@@ -27,9 +27,9 @@ from headrace.data.sampling import (
     weight_field,
 )
 from headrace.errors import UserError
+from headrace.files.manifest import Manifest, ShardInfo
 from headrace.recipe.fit import check_global_batch
 from headrace.recipe.recipe import DataSpec
-from headrace.storage.manifest import Manifest, ShardInfo
 
 if TYPE_CHECKING:
     from headrace.shards.dataset import ShardedDataset  # h5py takes half a second

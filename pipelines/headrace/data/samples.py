@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.errors import DataError, HeadraceError, UserCodeError
-from headrace.storage.manifest import FieldInfo
+from headrace.files.manifest import FieldInfo
 
 Sample = dict[str, Any]
 """Fields of one sample by name: tensors, text as `str`; and `sample_id () int64`."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, UserError
-from headrace.storage.manifest import Manifest
+from headrace.files.manifest import Manifest
 
 Indices = NDArray[np.int64]
 

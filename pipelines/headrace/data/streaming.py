@@ -13,7 +13,7 @@ from headrace.data.order import Order
 from headrace.errors import UserError
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
-from headrace.storage.scratch import ShardScratch
+from headrace.shards.scratch import ShardScratch
 
 AT_ONCE = 4
 """Shards that each rank fetches at once, at most."""

@@ -20,16 +20,16 @@ from headrace.evaluation.plan import EvaluationPlan
 from headrace.evaluation.report import Column, Report, Table, render
 from headrace.evaluation.shortfalls import shortfalls
 from headrace.evaluation.split import sample_ids, split_on_node
+from headrace.files.atomic import read_record, write_json, write_text
+from headrace.files.layout import StepFolder
+from headrace.files.manifest import Manifest
+from headrace.objects.store import is_remote
 from headrace.recipe.dataset import packed_split
 from headrace.shards.dataset import ShardedDataset
+from headrace.staging.peer_group import PeerGroup
 from headrace.steps.context import StepContext
 from headrace.steps.run import open_context
 from headrace.steps.skipping import Skipped
-from headrace.storage.atomic import read_record, write_json, write_text
-from headrace.storage.layout import StepFolder
-from headrace.storage.manifest import Manifest
-from headrace.storage.peer_group import PeerGroup
-from headrace.storage.store import is_remote
 
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 

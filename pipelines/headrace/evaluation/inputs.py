@@ -7,9 +7,9 @@ from pathlib import Path
 
 from headrace.errors import RecipeError, StepError
 from headrace.evaluation.plan import EvaluationPlan, plan
+from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import EvaluateSpec
 from headrace.steps.context import StepContext
-from headrace.storage.packed import read_manifest_at
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from headrace.errors import WorkerLostError
 from headrace.evaluation.plan import ShardTask
 from headrace.leases.cancellable_call import node_name, wanted
 from headrace.processes import ProcessIdentity
+from headrace.staging.peer_group import PeerGroup
 from headrace.steps.children import Child
 from headrace.steps.kept_process import KeptProcess
 from headrace.steps.model_process import python_module, start_forked
-from headrace.storage.peer_group import PeerGroup
 
 logger = logging.getLogger(__name__)
 

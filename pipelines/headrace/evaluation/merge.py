@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import StepError
-from headrace.storage.atomic import write_bytes
+from headrace.files.atomic import write_bytes
 
 _EXAMPLES = 5
 

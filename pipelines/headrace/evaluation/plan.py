@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.errors import DataError, RecipeError, nearest
+from headrace.files.manifest import Manifest
 from headrace.recipe.recipe import EvaluateSpec
-from headrace.storage.manifest import Manifest
 
 HIGHER_IS_BETTER = {
     "multiclass": ("accuracy", "precision", "recall", "f1", "auroc"),

@@ -22,15 +22,15 @@ from headrace.evaluation.merge import Predictions, write_predictions
 from headrace.evaluation.plan import ShardTask
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.evaluation.split import split_on_node
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
 from headrace.processes import die_with_parent
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.staging.peer_group import PeerGroup
+from headrace.staging.soundness import Soundness
+from headrace.staging.staged_folder import StagedFolder
 from headrace.steps.kept_process import answer_calls
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import RunFolder
-from headrace.storage.peer_group import PeerGroup
-from headrace.storage.soundness import Soundness
-from headrace.storage.staged_folder import StagedFolder
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from headrace.leases.fleet import Fleet
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import StoreOptions, Tier
+from headrace.staging.peer_group import PeerGroup, groups_of
+from headrace.staging.staged import staged
+from headrace.staging.staged_copy import StagingOptions
 from headrace.steps.context import StepContext
-from headrace.storage.peer_group import PeerGroup, groups_of
-from headrace.storage.staged import staged
-from headrace.storage.staged_copy import StagingOptions
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards import format as names
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.places import DEFAULT_ROOM, ShardSource
-from headrace.storage.gang_store import Traffic
-from headrace.storage.peer_group import PeerGroup
-from headrace.storage.soundness import Soundness, all_threads
-from headrace.storage.staged import staged
-from headrace.storage.staged_copy import StagingOptions
-from headrace.storage.staged_folder import StagedFolder
+from headrace.shards.places import DEFAULT_ROOM
+from headrace.staging.gang_store import Traffic, node_source
+from headrace.staging.peer_group import PeerGroup
+from headrace.staging.soundness import Soundness, all_threads
+from headrace.staging.staged import staged
+from headrace.staging.staged_copy import StagingOptions
+from headrace.staging.staged_folder import StagedFolder
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def split_on_node(
     options = StagingOptions(partial=stage.partial, s3=site.s3, only=nothing_more)
     splits = (packed_split(split, fold),)
     with staged(dataset, site.tiers, splits, stage.verify, options=options) as copy:
-        source = ShardSource.of_node(dataset, site.s3, DEFAULT_ROOM, group, Traffic())
+        source = node_source(dataset, site.s3, DEFAULT_ROOM, group, Traffic())
         held = ShardedDataset(copy.folder, split, source, fold)
         sound = Soundness(copy.folder, held.shards if stage.verify else ())
         try:

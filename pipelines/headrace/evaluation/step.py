@@ -18,9 +18,9 @@ from headrace.evaluation.plan import EvaluationPlan
 from headrace.evaluation.serving import serving
 from headrace.evaluation.shortfalls import require
 from headrace.leases.fleet import Fleet
+from headrace.staging.peer_group import PeerGroup
 from headrace.steps.context import StepContext
 from headrace.steps.model_process import model_environment
-from headrace.storage.peer_group import PeerGroup
 
 
 def run(context: StepContext) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from headrace.storage.atomic import write_json
+from headrace.files.atomic import write_json
 
 MARKER = ".headrace-digits.json"
 """Written last; tells a second export that everything is there."""

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from headrace.batch.jobs import JobView
 from headrace.errors import SiteError, nearest
+from headrace.files.layout import LeaseFolder
 from headrace.leases.records import LeaseSpec
-from headrace.storage.layout import LeaseFolder
 
 _BATCH = ("slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh")
 _MODULES = {"local": "headrace.leases.local", **dict.fromkeys(_BATCH, "headrace.leases.queued")}

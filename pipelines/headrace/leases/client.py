@@ -10,6 +10,9 @@ from filelock import FileLock
 
 from headrace.batch.jobs import JobView
 from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
+from headrace.files.atomic import leave_word, read_record, write_if_room, write_record
+from headrace.files.layout import LeaseFolder
+from headrace.files.private import make_private
 from headrace.leases.backends import backend
 from headrace.leases.lease_status import decide, host_alive, lease_status
 from headrace.leases.lifetime import BY_SIGNAL
@@ -23,9 +26,6 @@ from headrace.leases.records import (
     Waiting,
 )
 from headrace.states import LeaseState
-from headrace.storage.atomic import leave_word, read_record, write_if_room, write_record
-from headrace.storage.layout import LeaseFolder
-from headrace.storage.private import make_private
 
 GAVE_UP = "the gang did not come together"
 """Asks members to end; the host itself tells why, when it has closed what there was."""

@@ -15,6 +15,8 @@ from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
 from headrace.errors import LeaseError
+from headrace.files.atomic import write_json
+from headrace.files.layout import LeaseFolder
 from headrace.leases.records import LeaseSpec
 from headrace.leases.scheduler import (
     LOOPBACK,
@@ -26,8 +28,6 @@ from headrace.leases.scheduler import (
 )
 from headrace.leases.tls import make_keys
 from headrace.recipe.site import Role
-from headrace.storage.atomic import write_json
-from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import psutil
 
+from headrace.files.atomic import write_json
+from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.room import is_full
 from headrace.processes import end_processes
-from headrace.storage.atomic import write_json
-from headrace.storage.layout import LeaseFolder, StepFolder
-from headrace.storage.room import is_full
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from distributed import Client, Future
 
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
+from headrace.files.layout import LeaseFolder
 from headrace.leases import cancellable_call
 from headrace.leases import client as lease_client
 from headrace.leases.nodes import Node, arrived, first_done, loss, present, results_of
@@ -19,7 +20,6 @@ from headrace.leases.scheduler import DEMAND, NODE, SLOT
 from headrace.leases.timeouts import TIMED_OUT
 from headrace.leases.tls import security
 from headrace.recipe.site import Role
-from headrace.storage.layout import LeaseFolder
 
 __all__ = ["Fleet", "Node"]
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from headrace.batch.systems import system_of
 from headrace.errors import LeaseError
+from headrace.files.atomic import write_json, write_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import preflight
 from headrace.leases.client import GAVE_UP, request_close
 from headrace.leases.records import BadNodes, LeaseSpec
@@ -17,8 +19,6 @@ from headrace.leases.timeouts import TIMED_OUT
 from headrace.leases.tls import make_keys
 from headrace.leases.worker import GangNode, name_of, open_node
 from headrace.recipe.site import Role
-from headrace.storage.atomic import write_json, write_record
-from headrace.storage.layout import LeaseFolder
 
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 15.0

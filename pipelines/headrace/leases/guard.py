@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases.backends import backend
 from headrace.leases.records import LeaseSpec
 from headrace.processes import end_processes
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

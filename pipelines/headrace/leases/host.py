@@ -18,6 +18,8 @@ from filelock import FileLock, Timeout
 
 from headrace.batch.jobs import JOB_STARTED
 from headrace.errors import HeadraceError
+from headrace.files.atomic import read_record, read_text, write_if_room, write_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client
 from headrace.leases.backends import LeaseBackend, OpenCluster, backend
 from headrace.leases.drivers import Drivers
@@ -28,8 +30,6 @@ from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.leases.timeouts import TIMED_OUT
 from headrace.processes import ProcessIdentity, tell_children
 from headrace.states import LeaseState
-from headrace.storage.atomic import read_record, read_text, write_if_room, write_record
-from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord, intent_of
 from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError
+from headrace.files.atomic import read_record, write_if_room, write_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases.guard import mark
 from headrace.leases.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.recipe.site import Role
-from headrace.storage.atomic import read_record, write_if_room, write_record
-from headrace.storage.layout import LeaseFolder
 
 _CANCEL_TIMEOUT_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0

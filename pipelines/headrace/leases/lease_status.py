@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from headrace.batch.jobs import JobView
 from headrace.errors import StepError
+from headrace.files.atomic import read_record, read_text, write_text
+from headrace.files.layout import LeaseFolder
 from headrace.leases.backends import backend
 from headrace.leases.records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.states import FailureClass, LeaseState
-from headrace.storage.atomic import read_record, read_text, write_text
-from headrace.storage.layout import LeaseFolder
 
 _WELL_S = 5.0
 _WAITING_S = 300.0

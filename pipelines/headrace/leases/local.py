@@ -10,10 +10,10 @@ import time
 
 from headrace.batch.jobs import JOB_STARTED, JobView
 from headrace.errors import LeaseError
+from headrace.files.layout import LeaseFolder
 from headrace.leases.backends import LeaseBackend, OpenCluster
 from headrace.leases.guard import end_marked, mark
 from headrace.leases.records import LeaseSpec
-from headrace.storage.layout import LeaseFolder
 
 _LAUNCH_TIMEOUT_S = 60.0
 _HOST_TIMEOUT_S = 30.0

@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 from headrace.batch.systems import system_of
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client, host, preflight
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.processes import die_with_parent
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder
 
 _POLL_S = 0.2
 _INSIDE = "--inside="

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.errors import StepError, UnknownNameError, nearest
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.guard import marked
 from headrace.leases.lease_status import lease_status
@@ -23,8 +25,6 @@ from headrace.leases.records import (
 from headrace.leases.second_look import sure_states
 from headrace.record import Record
 from headrace.states import LeaseState
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder, SiteFolder, StepFolder
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ from distributed.deploy.spec import ProcessInterface
 
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, view_of
 from headrace.batch.submitting import JobRecord
+from headrace.files.atomic import write_json
+from headrace.files.layout import LeaseFolder
 from headrace.leases.failure_tracker import is_nodes_fault
 from headrace.leases.lease_jobs import NodeRequest, Queue
 from headrace.leases.lifetime import leaving_s
@@ -27,8 +29,6 @@ from headrace.leases.scaling import PoolNode, Stage
 from headrace.leases.scheduler import LeaseScheduler, address, configure
 from headrace.leases.tls import make_keys
 from headrace.recipe.site import Role
-from headrace.storage.atomic import write_json
-from headrace.storage.layout import LeaseFolder
 
 _ON_SIGINT = signal.getsignal(signal.SIGINT)
 from dask_jobqueue.core import Job, JobQueueCluster  # noqa: E402 - takes SIGINT over

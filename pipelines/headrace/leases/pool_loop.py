@@ -15,13 +15,13 @@ from headrace.batch.jobs import view_of, waits_for
 from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
+from headrace.files.layout import LeaseFolder
 from headrace.leases.failure_tracker import FailureTracker
 from headrace.leases.lease_jobs import NodeRequest, last_words, record_file, write_pool
 from headrace.leases.records import LeaseSpec, PoolRecord
 from headrace.leases.scaling import ScalingInput, ScalingPlan, Stage, plan, staying_nodes
 from headrace.leases.scheduler import WAITS, demand
 from headrace.leases.timeouts import TIMED_OUT
-from headrace.storage.layout import LeaseFolder
 
 if TYPE_CHECKING:
     from headrace.leases.pool import NodePool, PoolJob

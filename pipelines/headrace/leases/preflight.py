@@ -15,14 +15,14 @@ from pathlib import Path
 from pydantic import Field
 
 from headrace.errors import LeaseError
+from headrace.files import tiers
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import LeaseFolder
+from headrace.files.locks import locked_at_once
 from headrace.leases.containers import python_of, wrap
 from headrace.leases.gpus import missing_gpus
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.record import Record
-from headrace.storage import tiers
-from headrace.storage.atomic import read_record, write_record, write_text
-from headrace.storage.layout import LeaseFolder
-from headrace.storage.locks import locked_at_once
 
 logger = logging.getLogger(__name__)
 

@@ -25,6 +25,8 @@ from headrace.batch.submitting import JobRecord, final_status, look, recovered
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
 from headrace.errors import BatchError, JobRefusedError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases.backends import OpenCluster
 from headrace.leases.guard import end_marked, mark
 from headrace.leases.lease_jobs import (
@@ -40,8 +42,6 @@ from headrace.leases.lease_jobs import (
 from headrace.leases.local import start_host
 from headrace.leases.records import LeaseSpec, PoolRecord
 from headrace.leases.symptoms import symptom_of
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ import os
 import time
 from collections.abc import Mapping
 
+from headrace.files.atomic import look_afresh, read_record, read_text
+from headrace.files.layout import LeaseFolder
+from headrace.files.locks import locked_at_once
 from headrace.leases.lease_status import decide, lease_status
 from headrace.leases.records import LeaseSpec
 from headrace.states import LeaseState
-from headrace.storage.atomic import look_afresh, read_record, read_text
-from headrace.storage.layout import LeaseFolder
-from headrace.storage.locks import locked_at_once
 
 _BEATS = 3
 _USUAL_BEAT_S = 2.0

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from headrace.batch.jobs import end_of
+from headrace.files.layout import LeaseFolder
 from headrace.leases import preflight
 from headrace.record import Record
-from headrace.storage.layout import LeaseFolder
 
 _LOG_BYTES = 65_536
 _OF_ANY_NODE = ("container", "tiers")

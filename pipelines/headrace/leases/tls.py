@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from distributed.security import Security
 
-from headrace.storage.atomic import write_bytes
-from headrace.storage.layout import LeaseFolder
+from headrace.files.atomic import write_bytes
+from headrace.files.layout import LeaseFolder
 
 _KEY = "key.pem"
 _CERTIFICATE = "certificate.pem"

@@ -19,12 +19,12 @@ from typing import Any
 from distributed import Nanny
 
 from headrace.errors import LeaseError
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client, preflight
 from headrace.leases.records import LeaseSpec
 from headrace.leases.scheduler import address, num_threads, prepare, resources
 from headrace.leases.timeouts import TIMED_OUT
 from headrace.leases.tls import security
-from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

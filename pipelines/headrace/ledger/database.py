@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from headrace.errors import LedgerError, nearest
+from headrace.files.machine import current_mounts, network_file_system
+from headrace.files.private import make_private_file, tighten
+from headrace.files.room import free_bytes
 from headrace.recipe.load import home
-from headrace.storage.machine import current_mounts, network_file_system
-from headrace.storage.private import make_private_file, tighten
-from headrace.storage.room import free_bytes
 
 VARIABLE = "HEADRACE_LEDGER"
 """Environment variable that names the ledger."""

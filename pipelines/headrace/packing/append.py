@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from headrace.errors import DataError, ManifestError, NoDatasetError, RecipeError
+from headrace.files.atomic import read_record
+from headrace.files.manifest import Manifest
+from headrace.objects.store import read_manifest_at
 from headrace.packing.division import Listing
 from headrace.packing.listed import Labels, labels_of, shown, taken
 from headrace.packing.packed import PackedShard
 from headrace.packing.plan import FirstNumbers, PackPlan, PlannedShard
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.atomic import read_record
-from headrace.storage.manifest import Manifest
-from headrace.storage.packed import read_manifest_at
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from headrace.files.manifest import LengthStatistics, Quarantined
 from headrace.packing import statistics
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.fields import FieldRule
@@ -18,7 +19,6 @@ from headrace.packing.sources.folder import FolderSource
 from headrace.packing.statistics import Moments, SampledMoments
 from headrace.packing.uniform_npy import UniformNpyReader
 from headrace.shards.columns import Block
-from headrace.storage.manifest import LengthStatistics, Quarantined
 
 _BLOCK_BYTES = 2**20  # what was read is in the processor's cache when it is written
 _BLOCK_SAMPLES = 512

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from headrace.errors import DataError
+from headrace.files.manifest import Quarantined
 from headrace.packing.decode import audio_encoding, decode_audio, decode_image, image_encoding
 from headrace.packing.fields import FieldRule, first_rules, settled
 from headrace.packing.packed import describe
@@ -26,7 +27,6 @@ from headrace.packing.samples import (
 )
 from headrace.recipe.dataset import PackSpec
 from headrace.shards.placing import Buffer
-from headrace.storage.manifest import Quarantined
 
 NUM_TRIED = 100
 """Samples of which one must be readable, so that shapes and dtypes are known."""

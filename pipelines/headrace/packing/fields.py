@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import RecipeError, nearest
+from headrace.files.manifest import FieldInfo
 from headrace.packing.samples import FieldKind, SourceField
 from headrace.recipe.dataset import PackField, PackSpec
-from headrace.storage.manifest import FieldInfo
 
 _ENCODED_KINDS = ("image", "audio")
 _DECODED_KINDS = (*_ENCODED_KINDS, "array")

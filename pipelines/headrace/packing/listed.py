@@ -12,8 +12,8 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from headrace.errors import RecipeError
+from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import SampleRef
-from headrace.storage.store import StoredFile
 
 T = TypeVar("T")
 

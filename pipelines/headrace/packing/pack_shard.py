@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from headrace.errors import StepError
+from headrace.files.atomic import read_record, write_text
+from headrace.files.manifest import FieldInfo, ShardInfo
+from headrace.files.room import told_when_full
 from headrace.packing.blocks import BlockCollector
 from headrace.packing.fields import FieldRule
 from headrace.packing.packed import PackedShard, recorded
@@ -17,9 +20,6 @@ from headrace.packing.target import PackTarget
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.columns import Expected
 from headrace.shards.writer import ShardBuilder
-from headrace.storage.atomic import read_record, write_text
-from headrace.storage.manifest import FieldInfo, ShardInfo
-from headrace.storage.room import told_when_full
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,8 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from headrace.errors import DataError, StepError
-from headrace.packing import statistics
-from headrace.packing.plan import PackPlan
-from headrace.packing.statistics import Moments
-from headrace.packing.target import DatasetFolder
-from headrace.recipe.dataset import TRAIN
-from headrace.record import Record
-from headrace.storage.atomic import read_record
-from headrace.storage.manifest import (
+from headrace.files.atomic import read_record
+from headrace.files.manifest import (
     FieldInfo,
     FieldStatistics,
     LengthStatistics,
@@ -24,7 +18,13 @@ from headrace.storage.manifest import (
     Quarantined,
     ShardInfo,
 )
-from headrace.storage.manifest_file import content_fingerprint
+from headrace.files.manifest_file import content_fingerprint
+from headrace.packing import statistics
+from headrace.packing.plan import PackPlan
+from headrace.packing.statistics import Moments
+from headrace.packing.target import DatasetFolder
+from headrace.recipe.dataset import TRAIN
+from headrace.record import Record
 
 logger = logging.getLogger(__name__)
 

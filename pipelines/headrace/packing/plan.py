@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from headrace.files.manifest import FieldInfo
 from headrace.packing.division import Listing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
 from headrace.packing.listed import Listed, Times, numbers, taken
@@ -18,7 +19,6 @@ from headrace.packing.statistics import every_of
 from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec
 from headrace.record import Record
 from headrace.shards.format import HEADER_BYTES, SHARD_FORMAT
-from headrace.storage.manifest import FieldInfo
 
 LABEL = FieldInfo(name="label", dtype="int64", layout="fixed")
 """The field of class indices."""

@@ -16,9 +16,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from headrace.files.manifest import FieldInfo, FieldStatistics, LengthStatistics
 from headrace.record import Record
 from headrace.shards.placing import Buffer
-from headrace.storage.manifest import FieldInfo, FieldStatistics, LengthStatistics
 
 MAX_ELEMENTS = 2**23
 """Elements of a field that count, about, unless all are wanted."""

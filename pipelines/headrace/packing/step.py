@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.errors import StorageFullError, TargetFullError
+from headrace.files.layout import LeaseFolder
+from headrace.files.locks import exclusive_while
+from headrace.files.manifest import Manifest
+from headrace.files.room import require_room
 from headrace.leases.fleet import Fleet
+from headrace.objects.store import open_store
 from headrace.packing.append import (
     SETTINGS,
     check_can_grow,
@@ -35,11 +40,6 @@ from headrace.packing.target import PackTarget, packed_dataset, set_stripes
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
-from headrace.storage.layout import LeaseFolder
-from headrace.storage.locks import exclusive_while
-from headrace.storage.manifest import Manifest
-from headrace.storage.room import require_room
-from headrace.storage.store import open_store
 
 logger = logging.getLogger(__name__)
 

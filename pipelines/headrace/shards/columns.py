@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.files.huge_pages import HUGE_PAGE, HugePages
+from headrace.files.manifest import FieldInfo
 from headrace.shards import format as names
 from headrace.shards.placing import ArraySpec, Buffer, read_all, write_all
-from headrace.storage.huge_pages import HUGE_PAGE, HugePages
-from headrace.storage.manifest import FieldInfo
 
 MEMORY_BYTES = 32 * 2**20
 """Bytes of an array that are kept in memory; beyond, all go to a file without a name."""

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from headrace.errors import StorageFullError
+from headrace.files.checksums import file_xxh3_128
+from headrace.files.manifest import ShardInfo
+from headrace.files.room import free_bytes
+from headrace.objects.protocol import Store
+from headrace.objects.store import is_remote, open_store
 from headrace.recipe.site import StoreOptions
-from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import ShardInfo
-from headrace.storage.room import free_bytes
-from headrace.storage.store import Store, is_remote, open_store
 
 Tick = Callable[[int], None]
 

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
+from headrace.files.manifest import FieldInfo
+from headrace.files.manifest_file import read_manifest
 from headrace.shards import format as names
 from headrace.shards.chunks import ChunkTables, read_rows
 from headrace.shards.format import MEND
 from headrace.shards.mapped import MappedShards
 from headrace.shards.places import ShardPlaces, ShardSource
 from headrace.shards.reader import ShardReader
-from headrace.storage.manifest import FieldInfo
-from headrace.storage.manifest_file import read_manifest
 
 _SAMPLE_ID = FieldInfo(name=names.SAMPLE_ID, dtype="int64", layout="fixed")
 

@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, StoreMissingError, UnknownNameError
+from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.files.manifest_file import FILE_NAME, read_manifest
+from headrace.objects.store import is_remote, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
 from headrace.shards import format as names
 from headrace.shards.copies import Copies, Tick, copies_of
 from headrace.shards.reader import ShardLayout, ShardReader, read_layout
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
-from headrace.storage.manifest_file import FILE_NAME, read_manifest
-from headrace.storage.packed import read_manifest_at
-from headrace.storage.store import is_remote, open_store
 
 _SUFFIX = ".h5"  # of the names of shards
 _VALID = "Give the folder of a dataset, or a shard file."

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
+from headrace.files.manifest import ShardInfo
 from headrace.shards import format as names
 from headrace.shards.format import MEND
 from headrace.shards.reader import ArrayPlace, ShardReader
 from headrace.shards.region import Region
-from headrace.storage.manifest import ShardInfo
 
 _UNKNOWN = np.iinfo(np.int64).min
 _MAX_TABLE_BYTES = 2**28

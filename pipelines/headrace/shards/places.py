@@ -11,92 +11,42 @@ from functools import partial
 from pathlib import Path
 
 from headrace.errors import ShardError
+from headrace.files.manifest import ShardInfo
+from headrace.objects.store import is_remote, open_store
 from headrace.recipe.site import StoreOptions
-from headrace.storage.bringing import obtain
-from headrace.storage.gang_store import GangStore, Traffic
-from headrace.storage.manifest import ShardInfo
-from headrace.storage.peer_group import PeerGroup
-from headrace.storage.scratch import SCRATCH, Downloads, ShardScratch
-from headrace.storage.store import is_remote, open_store
-from headrace.storage.store_protocol import Store
+from headrace.shards.scratch import SCRATCH, Downloads, ShardScratch
 
 DEFAULT_ROOM = 4
 """Shards of a store that are held at once, unless another number is given."""
 
 
-Through = Callable[[Store, Sequence[ShardInfo]], Downloads]
-"""Gives what stands between the store of a split's shards and this process."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ShardSource:
-    """Where shards come from that are not in the dataset's folder.
-
-    For a store, `open` gives it; else `folder` is mapped directly.
-    """
+    """Where shards come from that are not in the dataset's folder: one of the first three."""
 
     folder: Path | None = None
     """A folder that every process of the node can map."""
-    open: Callable[[], Store] | None = None
-    """Opens the store; can be sent to another process."""
+    open: Callable[[Sequence[ShardInfo]], Downloads] | None = None
+    """Opens, in each process, what fetches shards of a split for the time they are read."""
+    bring: Callable[[Path, ShardInfo], None] | None = None
+    """Waits until a shard is in the dataset's folder, which another process fills meanwhile."""
     scratch: Path | None = None
     """Folder for what is fetched; default is `stream` in the dataset's folder."""
     room: int = DEFAULT_ROOM
     """Shards held at once by each process, at most."""
-    through: Through | None = None
-    """What fetches go through, such as nodes that hold a part; null: they go to the store."""
-    stays: bool = False
-    """What is fetched stays in the dataset's folder, which another process fills meanwhile."""
 
     @classmethod
     def at(
         cls, url: str, options: StoreOptions | None = None, room: int = DEFAULT_ROOM
     ) -> ShardSource:
-        """The source at a location: a folder is mapped, an S3 prefix is fetched from.
+        """The source at a location: a folder is mapped, an object store is fetched from.
 
         Raises:
             UserError: It is neither.
         """
         if is_remote(url):
-            return cls(open=partial(open_store, url, options), room=room)
+            return cls(open=partial(_opened, url, options), room=room)
         return cls(folder=Path(open_store(url).url))
-
-    @classmethod
-    def fetched(
-        cls, url: str, options: StoreOptions | None, room: int, through: Through
-    ) -> ShardSource:
-        """The source at a location, a folder or not: what is missing is fetched through others."""
-        return cls(open=partial(open_store, url, options), room=room, through=through)
-
-    @classmethod
-    def of_node(
-        cls,
-        url: str,
-        options: StoreOptions | None,
-        room: int,
-        group: PeerGroup | None,
-        traffic: Traffic,
-    ) -> ShardSource:
-        """The source at a location, for a node that holds a part of the dataset.
-
-        Args:
-            url: Where the dataset lies.
-            options: How to reach S3.
-            room: Shards held at once by each process, at most.
-            group: Nodes that hold shards which are not on this one, and fetch for all what none
-                holds; None: what is missing comes from `url`, and is mapped if that is a folder.
-            traffic: Counts what is fetched.
-        """
-        if group is None and not is_remote(url):
-            return cls.at(url, options, room)
-        return cls.fetched(
-            url, options, room, lambda store, shards: GangStore(store, shards, group, traffic)
-        )
-
-    @classmethod
-    def arriving(cls, url: str, options: StoreOptions | None = None) -> ShardSource:
-        """The source at a location from which the dataset's folder is being filled."""
-        return cls(open=partial(open_store, url, options), stays=True)
 
 
 class ShardPlaces:
@@ -124,8 +74,8 @@ class ShardPlaces:
         self.source = source
         self._moved = moved
         missing = frozenset(self._find_far())
-        stays = source is not None and source.stays
-        self.far = frozenset() if stays else missing
+        comes = source is not None and source.bring is not None
+        self.far = frozenset() if comes else missing
         self._coming = set(missing - self.far)
         self._scratch: ShardScratch | None = None
         self._pid = 0
@@ -185,8 +135,8 @@ class ShardPlaces:
             return self._scratch
 
     def _obtain(self, number: int) -> None:
-        if self.source is not None and self.source.open is not None:
-            obtain(self.source.open(), self.folder, self.shards[number])
+        if self.source is not None and self.source.bring is not None:
+            self.source.bring(self.folder, self.shards[number])
         self._coming.discard(number)
 
     def _open_scratch(self) -> ShardScratch:
@@ -194,9 +144,8 @@ class ShardPlaces:
             raise ShardError(f"All shards of {self.folder} are mapped from where they lie")
         for number in self.far:
             self._move(number, None)
-        store, through = self.source.open(), self.source.through
         return ShardScratch(
-            store if through is None else through(store, self.shards),
+            self.source.open(self.shards),
             self.source.scratch or self.folder / SCRATCH,
             self.shards,
             self.source.room,
@@ -208,7 +157,11 @@ class ShardPlaces:
             self._moved(number, path)
 
     def _find_far(self) -> Iterator[int]:
-        if self.source is not None and self.source.open is not None:
+        if self.source is not None and (self.source.open or self.source.bring):
             for number, shard in enumerate(self.shards):
                 if not (self.folder / shard.file).exists():
                     yield number
+
+
+def _opened(url: str, options: StoreOptions | None, shards: Sequence[ShardInfo]) -> Downloads:
+    return open_store(url, options)

@@ -18,8 +18,8 @@ import h5py
 import numpy as np
 
 from headrace.errors import ShardError
+from headrace.files.manifest import Codec
 from headrace.shards import format as names
-from headrace.storage.manifest import Codec
 
 Buffer: TypeAlias = "bytes | memoryview"
 """Bytes of one or more samples; a view is one-dimensional and of bytes."""

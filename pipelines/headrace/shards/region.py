@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
+from headrace.files.huge_pages import HUGE_PAGE
 from headrace.shards.format import MEND
-from headrace.storage.huge_pages import HUGE_PAGE
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000

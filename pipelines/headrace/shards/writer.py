@@ -19,6 +19,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
+from headrace.files.atomic import fsync_folder
+from headrace.files.manifest import Codec, FieldInfo
+from headrace.files.room import told_when_full
 from headrace.shards import format as names
 from headrace.shards.columns import Block, DirectStream, Expected, ShardArrays, data_key
 from headrace.shards.placing import (
@@ -29,9 +32,6 @@ from headrace.shards.placing import (
     read_all,
     write_all,
 )
-from headrace.storage.atomic import fsync_folder
-from headrace.storage.manifest import Codec, FieldInfo
-from headrace.storage.room import told_when_full
 
 _TEMPORARY_SUFFIX = ".tmp"  # of files that are being written; they begin with a dot
 _HASHED_BYTES = 4 * 2**20

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import StepCancelledError
+from headrace.files.atomic import read_record, write_record
 from headrace.leases.cancellable_call import wanted
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.record import Record
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.peer_group import PeerGroup
-from headrace.storage.staged import ensure_staged
-from headrace.storage.staged_copy import StagedCopy, StagingOptions
+from headrace.staging.peer_group import PeerGroup
+from headrace.staging.staged import ensure_staged
+from headrace.staging.staged_copy import StagedCopy, StagingOptions
 
 _INTERVAL_S = 0.5
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from headrace.data.order import by_first_use
 from headrace.errors import StepError
+from headrace.files.manifest import Manifest
 from headrace.leases.fleet import Fleet, Node
+from headrace.objects.store import read_manifest_at
 from headrace.recipe.dataset import TRAIN
 from headrace.staging.node import NodeJob, stage_node, total_done_bytes
+from headrace.staging.peer_group import groups_of
+from headrace.staging.staged_copy import StagedCopy
 from headrace.steps.context import StepContext
 from headrace.steps.skipping import skipped_shards
-from headrace.storage.manifest import Manifest
-from headrace.storage.packed import read_manifest_at
-from headrace.storage.peer_group import groups_of
-from headrace.storage.staged_copy import StagedCopy
 
 
 def run(context: StepContext) -> dict[str, Any]:

@@ -17,15 +17,15 @@ from functools import cached_property
 from pathlib import Path
 
 from headrace.errors import LeaseEndsError, StepCancelledError, StepError, StepTimedOutError
+from headrace.files.atomic import read_record, write_if_room
+from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
+from headrace.files.room import is_full
 from headrace.leases.lifetime import TELLING_S
 from headrace.leases.records import HostRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.states import StepState
 from headrace.steps.records import Progress, StepSpec, StepStatus
-from headrace.storage.atomic import read_record, write_if_room
-from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
-from headrace.storage.room import is_full
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from filelock import FileLock
 
 from headrace.errors import LeaseLostError
+from headrace.files.atomic import leave_word, publish_folder, read_record, write_record
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus
-from headrace.storage.atomic import leave_word, publish_folder, read_record, write_record
-from headrace.storage.layout import LeaseFolder, StepFolder
 
 _LOCK_TIMEOUT_S = 60.0
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserCodeError, nearest
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder, StepFolder
+from headrace.files.room import full_words, is_full
 from headrace.processes import die_with_parent
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import Reporter, StepContext, resolved
 from headrace.steps.records import Failure, StepResult, StepSpec
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.layout import RunFolder, StepFolder
-from headrace.storage.room import full_words, is_full
 
 logger = logging.getLogger(__name__)
 

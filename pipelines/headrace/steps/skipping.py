@@ -6,11 +6,11 @@ leave out the same shards.
 
 from __future__ import annotations
 
+from headrace.files.atomic import read_record, write_record
+from headrace.files.manifest import Manifest
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.record import Record
 from headrace.steps.context import StepContext
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.manifest import Manifest
 
 
 class SkippedShard(Record):

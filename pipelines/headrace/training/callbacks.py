@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace.data.loader import BatchLoader
 from headrace.data.sampling import seed_at
 from headrace.errors import NotFiniteLossError
-from headrace.storage.atomic import write_if_room
+from headrace.files.atomic import write_if_room
 from headrace.training.records import TrainingProgress
 from headrace.training.watch import Beat
 

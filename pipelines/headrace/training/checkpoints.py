@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from headrace.storage.atomic import fsync_folder
+from headrace.files.atomic import fsync_folder
 
 logger = logging.getLogger(__name__)
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from headrace.data.order import by_first_use
 from headrace.errors import StepCancelledError
+from headrace.files.atomic import write_record, write_text
+from headrace.files.manifest import Manifest
 from headrace.leases.cancellable_call import wanted
 from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.bringing import Arrival
-from headrace.storage.manifest import Manifest
-from headrace.storage.staged import staged
-from headrace.storage.staged_copy import StagedCopy, StagingOptions
+from headrace.staging.bringing import Arrival
+from headrace.staging.staged import staged
+from headrace.staging.staged_copy import StagedCopy, StagingOptions
 from headrace.training.records import NodeLaunch, NodeStaged, Streamed
 
 _LOOK_S = 0.2

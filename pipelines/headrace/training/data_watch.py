@@ -21,12 +21,12 @@ from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
 
 from headrace.errors import StepCancelledError
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import RunFolder
+from headrace.files.manifest import Manifest
 from headrace.record import Record
-from headrace.storage.atomic import read_record, write_record, write_text
-from headrace.storage.layout import RunFolder
-from headrace.storage.manifest import Manifest
-from headrace.storage.soundness import Soundness, all_threads
-from headrace.storage.staged_folder import StagedFolder
+from headrace.staging.soundness import Soundness, all_threads
+from headrace.staging.staged_folder import StagedFolder
 from headrace.training import checkpoints
 from headrace.training.data import DataOnNode
 from headrace.training.records import FailureKind, LaunchFolder, NodeLaunch, NodeOutcome

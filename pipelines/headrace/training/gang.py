@@ -9,10 +9,10 @@ from contextlib import suppress
 
 from headrace.data.streaming import in_turn
 from headrace.errors import DataError, HeadraceError, LeaseEndsError, WorkerLostError
+from headrace.files.atomic import read_record, write_text
 from headrace.leases.fleet import Fleet, Node
+from headrace.staging.peer_group import PeerGroup, groups_of
 from headrace.steps.context import StepContext
-from headrace.storage.atomic import read_record, write_text
-from headrace.storage.peer_group import PeerGroup, groups_of
 from headrace.training import checkpoints
 from headrace.training.data_watch import Rounds
 from headrace.training.failures import PortTakenError, verdict

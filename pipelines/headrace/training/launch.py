@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import StepError
+from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.children import Child
 from headrace.steps.model_process import model_environment, python_module
-from headrace.storage.layout import RunFolder, StepFolder
 from headrace.training.records import NodeLaunch, NodeReady
 
 _NO_QUEUE = "^slurm,tm,lsf,gridengine"

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import SiteError, StepCancelledError, StepError
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import die_with_parent
 from headrace.recipe.site import Role
 from headrace.steps.children import Child, ChildGroup, log_size, tail
 from headrace.steps.context import resolved
-from headrace.storage.atomic import read_record, write_record, write_text
-from headrace.storage.layout import RunFolder, StepFolder
 from headrace.training.launch import Placement, launcher_command, placement, rank_children
 from headrace.training.records import (
     FailureKind,

@@ -8,16 +8,16 @@ from pathlib import Path
 import psutil
 
 from headrace.data.targets import check_code
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder
+from headrace.files.machine import available_memory_bytes
+from headrace.files.manifest import Manifest
+from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.steps.children import start_program
 from headrace.steps.context import resolved
 from headrace.steps.model_process import start_forked
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.layout import RunFolder
-from headrace.storage.machine import available_memory_bytes
-from headrace.storage.manifest import Manifest
-from headrace.storage.packed import read_manifest_at
 from headrace.training.data import data_on_node
 from headrace.training.data_watch import DataWatch
 from headrace.training.launch import interface_of, rank_children

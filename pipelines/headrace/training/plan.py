@@ -11,11 +11,11 @@ import numpy as np
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import weight_field
 from headrace.errors import MemoryExhaustedError, RecipeError
+from headrace.files.manifest import FieldInfo, Manifest
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.fit import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.storage.manifest import FieldInfo, Manifest
 
 _BATCHES_HELD = 3
 """The batch in work, the one read ahead, and room for transforms."""

@@ -20,12 +20,13 @@ from headrace.data.sampling import seed_at
 from headrace.data.streaming import shards_held
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.errors import RecipeError, StepError
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder
 from headrace.processes import die_with_parent
 from headrace.shards.places import ShardSource
+from headrace.staging.bringing import arriving_source
+from headrace.staging.gang_store import Brought, Traffic, node_source
 from headrace.steps.context import resolved
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.gang_store import Brought, Traffic
-from headrace.storage.layout import RunFolder
 from headrace.training import checkpoints
 from headrace.training.callbacks import (
     LossGuard,
@@ -104,9 +105,9 @@ class _RankTraining:
     def _source(self) -> ShardSource:
         source, options = self._launch.dataset, self._site.s3
         if self._recipe.stage.overlap:
-            return ShardSource.arriving(source, options)
+            return arriving_source(source, options)
         room = shards_held(self._recipe.data)
-        return ShardSource.of_node(source, options, room, self._launch.group, self._traffic)
+        return node_source(source, options, room, self._launch.group, self._traffic)
 
     def _tell_streamed(self) -> None:
         brought = self._traffic.brought

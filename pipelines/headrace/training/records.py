@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.record import Figures, Record
-from headrace.storage.peer_group import PeerGroup
+from headrace.staging.peer_group import PeerGroup
 
 
 class LaunchFolder:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import StepError
+from headrace.files.atomic import read_record, write_record
+from headrace.files.manifest import Manifest
 from headrace.leases.fleet import Fleet
+from headrace.objects.store import read_manifest_at
 from headrace.recipe.fit import gang_size
 from headrace.steps.context import StepContext
 from headrace.steps.skipping import Skipped, skipped_shards
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.manifest import Manifest
-from headrace.storage.packed import read_manifest_at
 from headrace.training import checkpoints
 from headrace.training.gang import Gang
 from headrace.training.plan import (

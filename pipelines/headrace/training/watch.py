@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from headrace.files.atomic import read_record, write_text
+from headrace.files.layout import StepFolder
 from headrace.leases.cancellable_call import wanted
 from headrace.steps.children import (
     KILLED_FOR_MEMORY,
@@ -22,8 +24,6 @@ from headrace.steps.children import (
     start_program,
     tail,
 )
-from headrace.storage.atomic import read_record, write_text
-from headrace.storage.layout import StepFolder
 from headrace.training.failures import script_failure
 from headrace.training.launch import rank_name
 from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure

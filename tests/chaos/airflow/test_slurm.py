@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from headrace.files.atomic import write_text
 from headrace.recipe.load import BUILT_IN
 from headrace.states import LeaseState, StepState
-from headrace.storage.atomic import write_text
 from support.airflow_service import DAG_ID, AirflowService
 from support.disturbed import GONE_S, LONG_S, OVERRIDES, Records, Result, training_moment
 from support.slurm_dev import DevSlurm

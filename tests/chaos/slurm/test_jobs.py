@@ -9,13 +9,13 @@ import psutil
 import pytest
 
 from headrace.batch.submitting import JobRecord
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import client
 from headrace.leases.overview import view
 from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder, SiteFolder
 from support.leases import lease_spec, opened, wait_for_state
 from support.slurm_dev import LEAVING_S, DevSlurm
 from support.waiting import wait_until

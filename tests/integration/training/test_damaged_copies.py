@@ -13,9 +13,9 @@ from typing import Any
 import h5py
 import pytest
 
+from headrace.staging import cache, soundness
+from headrace.staging.staged import ensure_staged
 from headrace.steps.context import StepContext
-from headrace.storage import cache, soundness
-from headrace.storage.staged import ensure_staged
 from headrace.training import checkpoints
 from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
 from support.waiting import wait_until

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, SiteError
+from headrace.files.manifest_file import read_manifest
 from headrace.leases import client
 from headrace.leases.fleet import Fleet
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext
-from headrace.storage.manifest_file import read_manifest
 from headrace.training.records import LaunchFolder
 from headrace.training.step import train
 from support.leases import opened

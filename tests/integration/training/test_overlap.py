@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.storage.manifest_file import read_manifest
-from headrace.storage.staged import ensure_staged
-from headrace.storage.store_local import LocalStore
+from headrace.files.manifest_file import read_manifest
+from headrace.objects.local import LocalStore
+from headrace.staging.staged import ensure_staged
 from support.shards import write_dataset
 from support.training import (
     CODE,

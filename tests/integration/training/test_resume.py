@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from headrace.errors import LeaseEndsError, StepCancelledError, WorkerLostError
+from headrace.files.atomic import write_record
 from headrace.leases.records import HostRecord
 from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.mailbox import request_cancel
-from headrace.storage.atomic import write_record
 from headrace.training import checkpoints, gang
 from headrace.training.step import run
 from support.training import (

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.storage.manifest_file import FILE_NAME, read_manifest
-from headrace.storage.store import open_store
+from headrace.files.manifest_file import FILE_NAME, read_manifest
+from headrace.objects.store import open_store
 from headrace.training.step import train
 from support.s3_servers import S3Server
 from support.shards import write_dataset

@@ -22,10 +22,10 @@ from headrace.batch.oar import Oar
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
+from headrace.files.layout import LeaseFolder
 from headrace.leases.queued import backend as batch_backend
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
-from headrace.storage.layout import LeaseFolder
 from support.scripted_commands import Answer, ScriptedCommands
 
 CONDOR = """\

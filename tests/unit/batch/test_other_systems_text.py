@@ -13,11 +13,11 @@ from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError
+from headrace.files.layout import LeaseFolder
 from headrace.leases.lease_jobs import job_name, job_spec
 from headrace.leases.queued import backend
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
-from headrace.storage.layout import LeaseFolder
 from support.scripted_commands import ScriptedCommands
 
 BODY = """\

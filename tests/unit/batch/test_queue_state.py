@@ -16,7 +16,7 @@ from headrace.batch.queue_state import job_status, renew
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.batch.submitting import JobRecord, look
-from headrace.storage.atomic import write_record
+from headrace.files.atomic import write_record
 from support.scripted_commands import ScriptedCommands, SmallSlurm
 
 

@@ -19,12 +19,12 @@ from headrace.batch.jobs import (
 from headrace.batch.scripts import with_quotes
 from headrace.batch.slurm import Slurm, parse_sacct, parse_squeue
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
+from headrace.files.layout import LeaseFolder
 from headrace.leases.lease_jobs import job_name, job_spec
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.states import FailureClass
-from headrace.storage.layout import LeaseFolder
 from support.scripted_commands import ScriptedCommands
 
 FULL = """\

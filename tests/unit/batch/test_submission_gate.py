@@ -20,8 +20,8 @@ from headrace.batch.submission_gate import (
     tokens_after,
 )
 from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
+from headrace.files.atomic import write_record
 from headrace.recipe.batch import Batch
-from headrace.storage.atomic import write_record
 from support.scripted_commands import ScriptedCommands, SmallSlurm
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import RunRecord
 from headrace.states import StepState
-from headrace.storage.layout import SiteFolder
 from headrace_chaos.checks import Result, differences, left_over, wrong
 
 RESULT = Result(

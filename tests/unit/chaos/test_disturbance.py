@@ -6,10 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.files.atomic import write_record
+from headrace.files.layout import SiteFolder
 from headrace.states import StepState
 from headrace.steps.records import StepResult, StepSpec
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import SiteFolder
 from headrace_chaos.disturbance import Disturbance
 from headrace_chaos.processes import Processes
 from headrace_chaos.trials import Trial

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import UnknownNameError, UserError
-from headrace.storage.manifest_file import read_manifest
-from headrace.storage.staged import ensure_staged, staged
+from headrace.files.manifest_file import read_manifest
+from headrace.staging.staged import ensure_staged, staged
 from support.command_line import Ended, headrace
 from support.staged_datasets import copy_in, make_dataset, tier
 

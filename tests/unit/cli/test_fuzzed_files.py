@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from headrace.control.runs import Run
 from headrace.errors import HeadraceError, StepError
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases.records import Ending, LeaseInfo, PoolRecord, Waiting
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps.context import append_event
 from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder, StepFolder
 from support.command_line import Ended, headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 

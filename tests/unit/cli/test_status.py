@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from headrace.control.reaper import end_run
+from headrace.files.atomic import write_record
 from headrace.leases.records import NodeJob, PoolRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import StepState
-from headrace.storage.atomic import write_record
 from support.command_line import headrace
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 

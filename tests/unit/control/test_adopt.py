@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from headrace.control.adopt import adopt
+from headrace.files.atomic import write_record
+from headrace.files.layout import SiteFolder
 from headrace.leases.records import Ending, LeaseInfo
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import SiteFolder
 from support.runs import lease_on_disk, make_run
 
 DONE = StepResult(state=StepState.SUCCEEDED, started_at=1, finished_at=2)

@@ -12,12 +12,12 @@ from headrace.control.execute import execute
 from headrace.control.flow import steps_of
 from headrace.control.retrying import MAX_FAILURES
 from headrace.errors import LeaseError, LeaseLostError, StorageFullError
+from headrace.files.atomic import write_record, write_text
 from headrace.leases.lease_status import write_heartbeat
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
-from headrace.storage.atomic import write_record, write_text
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 

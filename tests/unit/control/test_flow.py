@@ -12,13 +12,13 @@ from headrace.control.flow import step_of, steps_of
 from headrace.control.preview import previews
 from headrace.control.steps import collect, start_step
 from headrace.errors import DataError, HeadraceError, UnknownNameError, UserError
+from headrace.files.atomic import write_record
+from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import StepResult
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import StepFolder
 from support.runs import lease_on_disk, make_run
 from support.shards import write_dataset
 
@@ -147,7 +147,7 @@ def test_an_object_store_without_its_package_is_told_by_plan_and_run(
     monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """Not by the pack step, once machines were waited for."""
-    monkeypatch.setattr("headrace.storage.store.find_spec", lambda _: None)
+    monkeypatch.setattr("headrace.objects.store.find_spec", lambda _: None)
     raw = RAW if key == "dataset.path" else ()
     overrides = (*raw, f"{key}=gs://bucket/there")
     words = r"(?s)'gs://bucket/there' needs the package gcsfs.*pip install 'headrace\[gs\]'"

@@ -13,6 +13,8 @@ from headrace.cli.view import remarks
 from headrace.control.leases import RELEASED, bad_nodes, not_the_nodes, release
 from headrace.control.overview import overview
 from headrace.control.runs import Run
+from headrace.files.atomic import write_record
+from headrace.files.layout import StepFolder
 from headrace.leases.preflight import Check, NodeReport, report_file
 from headrace.leases.records import BadNodes, EndedJob, PoolRecord
 from headrace.ledger.ledger import open_ledger
@@ -20,8 +22,6 @@ from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import DriverExit, StepResult, StepSpec
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import StepFolder
 from support.runs import lease_on_disk, make_run
 
 _HOST = """

@@ -6,6 +6,8 @@ import shutil
 import time
 
 from headrace.control.reaper import end_run, reap
+from headrace.files.atomic import write_text
+from headrace.files.layout import StepFolder
 from headrace.leases import client, second_look
 from headrace.leases.lease_status import write_heartbeat
 from headrace.ledger.ledger import open_ledger
@@ -13,8 +15,6 @@ from headrace.processes import ProcessIdentity
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
-from headrace.storage.atomic import write_text
-from headrace.storage.layout import StepFolder
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 
 

@@ -12,12 +12,12 @@ from headrace.control.leases import acquire
 from headrace.control.runs import Run
 from headrace.control.settling import settle_ended, why_no_room
 from headrace.errors import CapacityError
+from headrace.files.atomic import write_record
 from headrace.leases import client
 from headrace.leases.records import Ending
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.states import LeaseState
-from headrace.storage.atomic import write_record
 from support.runs import ended_owner, lease_on_disk, make_run
 
 _GONE_BY_ITSELF = "its owner, process 7 on here, has gone"

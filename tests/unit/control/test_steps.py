@@ -15,6 +15,8 @@ from headrace.control.reaper import end_run
 from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.steps import Ticket, cancel_step, collect, start_step
 from headrace.errors import CapacityError, StepError, StepNotEndedError
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import StepFolder
 from headrace.leases import second_look
 from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.records import HostRecord
@@ -23,8 +25,6 @@ from headrace.processes import ProcessIdentity
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import Failure, Progress, StepResult, StepSpec, StepStatus
-from headrace.storage.atomic import read_record, write_record, write_text
-from headrace.storage.layout import StepFolder
 from headrace.training import checkpoints
 from support.runs import attempt_row_of, lease_on_disk, make_run
 

@@ -15,6 +15,8 @@ from headrace.control.retrying import KEPT, TOTAL
 from headrace.control.runs import Run
 from headrace.control.steps import conclude
 from headrace.control.walltime_history import can_grow, for_run, start_s
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import queued
 from headrace.leases.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.ledger.ledger import open_ledger
@@ -22,8 +24,6 @@ from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import Failure, StepResult
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.layout import LeaseFolder
 from support.command_line import headrace
 from support.ledger_rows import attempt_row
 from support.runs import attempt_row_of, lease_on_disk, make_run

@@ -18,10 +18,10 @@ from headrace.data.dataset import Reading, reading_of
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.targets import Allowed
 from headrace.errors import DataError, StepError, UserCodeError, UserError
+from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
 from support.shards import write_identified
 
 TRAIN, VAL, SHARD, BATCH, SEED = 47, 10, 6, 12, 5

@@ -20,11 +20,11 @@ from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.data.targets import Allowed
 from headrace.errors import DataError, ShardError
+from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
 from support.shards import reseal, write_dataset, write_identified
 
 NUM, PER_SHARD = 11, 4

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.errors import ManifestError
+from headrace.files.manifest_file import write_manifest
 from headrace.recipe.recipe import DataSpec
-from headrace.storage.manifest_file import write_manifest
 from support.shards import write_dataset
 
 

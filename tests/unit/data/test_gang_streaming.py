@@ -21,16 +21,16 @@ import torch
 
 from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.streaming import shards_held
+from headrace.files.manifest import Manifest
+from headrace.files.manifest_file import read_manifest
 from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
 from headrace.shards.places import ShardSource
-from headrace.storage.gang_store import Brought, GangStore, Traffic
-from headrace.storage.manifest import Manifest
-from headrace.storage.manifest_file import read_manifest
-from headrace.storage.peer_group import PeerGroup, groups_of
-from headrace.storage.placing import Wanted
-from headrace.storage.staged import staged
-from headrace.storage.staged_copy import StagedCopy, StagingOptions
+from headrace.staging.gang_store import Brought, Traffic, fetched_source
+from headrace.staging.peer_group import PeerGroup, groups_of
+from headrace.staging.placing import Wanted
+from headrace.staging.staged import staged
+from headrace.staging.staged_copy import StagedCopy, StagingOptions
 from support.shards import write_dataset
 from support.staged_datasets import counted_reads, tier
 
@@ -102,10 +102,7 @@ def module(folder: Path, source: ShardSource | None = None) -> HeadraceDataModul
 
 
 def gang_source(afar: Path, group: PeerGroup, traffic: Traffic) -> ShardSource:
-    def through(store, shards):
-        return GangStore(store, shards, group, traffic)
-
-    return ShardSource.fetched(str(afar), None, shards_held(SPEC), through)
+    return fetched_source(str(afar), None, shards_held(SPEC), group, traffic)
 
 
 def batches_of(data: HeadraceDataModule) -> Iterator[dict[str, Any]]:
@@ -189,12 +186,9 @@ def test_nobody_listens_when_all_hold_the_whole(afar, tmp_path):
 def test_nothing_of_a_node_alone_goes_through_others(afar, tmp_path):
     traffic = Traffic()
 
-    def through(store, shards):
-        return GangStore(store, shards, None, traffic)
-
     (tmp_path / "near" / "shards").mkdir(parents=True)
     (tmp_path / "near" / "manifest.json").write_bytes((afar / "manifest.json").read_bytes())
-    source = ShardSource.fetched(str(afar), None, 4, through)
+    source = fetched_source(str(afar), None, 4, None, traffic)
     assert len(list(module(tmp_path / "near", source).val_dataloader())) == 2
     sizes = [shard.num_bytes for shard in read_manifest(afar).shards_of("val")]
     assert traffic.brought == Brought(source_bytes=sum(sizes))

@@ -23,9 +23,9 @@ from headrace.data.decode import decode_one
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
+from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
 from support.shards import write_dataset, write_identified
 
 NUM_SAMPLES = 47

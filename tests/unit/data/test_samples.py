@@ -8,7 +8,7 @@ import torch
 
 from headrace.data.samples import collate, varies
 from headrace.errors import DataError
-from headrace.storage.manifest import FieldInfo
+from headrace.files.manifest import FieldInfo
 
 
 def names() -> list[str]:

@@ -20,13 +20,14 @@ from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.order import FIRST_WINDOW, EachOnceOrder, by_first_use
 from headrace.data.streaming import Needs, ReadAhead, shards_held
 from headrace.errors import ShardError, UserError
+from headrace.files.manifest_file import read_manifest
+from headrace.objects.local import LocalStore
+from headrace.objects.store import open_store
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
-from headrace.storage.gang_store import Traffic
-from headrace.storage.manifest_file import read_manifest
-from headrace.storage.store import open_store
-from headrace.storage.store_local import LocalStore
+from headrace.staging.bringing import arriving_source
+from headrace.staging.gang_store import Traffic, node_source
 from support.shards import write_dataset
 
 NUM_SAMPLES, SHARD, BATCH = 60, 5, 6
@@ -35,6 +36,10 @@ NUM_SAMPLES, SHARD, BATCH = 60, 5, 6
 def shards_in(scratch: Path) -> list[Path]:
     """Shards that lie there, also those that are still coming."""
     return [path for path in scratch.rglob("*.h5*") if path.suffix != ".lock"]
+
+
+def opened(folder: Path, shards: object) -> LocalStore:
+    return LocalStore(str(folder))
 
 
 class WatchedStore(LocalStore):
@@ -103,7 +108,7 @@ def test_each_sample_once_in_bounded_room(afar, near, options):
     found = []
     for rank in range(2):
         store = WatchedStore(afar, folder / "stream")
-        source = ShardSource(open=lambda store=store: store, room=room)
+        source = ShardSource(open=lambda _, store=store: store, room=room)
         data = module(folder, source, rank, 2, **options)
         for epoch in range(2):
             data.train_dataloader().set_epoch(epoch)
@@ -126,7 +131,7 @@ def test_each_sample_once_in_bounded_room(afar, near, options):
 def test_the_order_is_that_of_a_dataset_that_is_whole(afar):
     """Where shards lie does not change the training."""
     folder = near_part(afar, "near")
-    source = ShardSource(open=partial(LocalStore, str(afar)), room=4)
+    source = ShardSource(open=partial(opened, afar), room=4)
     streamed = module(folder, source, shuffle_window=2)
     whole = module(afar, None, shuffle_window=2)
     assert ids(streamed.train_dataloader()) == ids(whole.train_dataloader())
@@ -153,7 +158,7 @@ def test_a_split_on_s3_is_trained_on(afar, moto_server, moto_bucket):
 def test_each_shard_is_fetched_once_an_epoch_and_before_it_is_needed(afar):
     folder = near_part(afar, "near")
     store = WatchedStore(afar, folder / "stream")
-    dataset = ShardedDataset(folder, "train", ShardSource(open=lambda: store, room=3))
+    dataset = ShardedDataset(folder, "train", ShardSource(open=lambda _: store, room=3))
     order = EachOnceOrder(num_samples=50, global_batch_size=5)
     ahead = ReadAhead(dataset, order, num_epochs=1)
     with ahead.reading(0, 0):
@@ -184,7 +189,7 @@ def test_several_shards_are_fetched_at_once(afar):
     """None of them would come alone."""
     folder = near_part(afar, "near")
     store = HeldBackStore(afar, at_once=4)
-    dataset = ShardedDataset(folder, "train", ShardSource(open=lambda: store, room=8))
+    dataset = ShardedDataset(folder, "train", ShardSource(open=lambda _: store, room=8))
     order = EachOnceOrder(num_samples=50, global_batch_size=5)
     ahead = ReadAhead(dataset, order, num_epochs=1)
     with ahead.reading(0, 0):
@@ -196,7 +201,7 @@ def test_an_epoch_starts_with_its_first_shards_there(afar):
     """They are fetched while the last batches of the epoch before are worked on."""
     folder = near_part(afar, "near")
     store = WatchedStore(afar, folder / "stream")
-    data = module(folder, ShardSource(open=lambda: store, room=4), shuffle_window=2)
+    data = module(folder, ShardSource(open=lambda _: store, room=4), shuffle_window=2)
     loader = data.train_dataloader()
     dataset, order = loader.dataset, loader.order
     ahead = ReadAhead(dataset, order, num_epochs=2)
@@ -250,8 +255,8 @@ def test_a_node_with_a_part_and_no_group_maps_the_rest_when_that_is_a_folder(
 ):
     monkeypatch.chdir(tmp_path)
     Path(url).mkdir(parents=True)
-    source = ShardSource.of_node(url, None, 3, None, Traffic())
-    assert (source.folder is not None, source.through is None) == (is_mapped, is_mapped)
+    source = node_source(url, None, 3, None, Traffic())
+    assert (source.folder is not None, source.open is None) == (is_mapped, is_mapped)
 
 
 def test_a_map_style_dataset_takes_what_is_missing_from_its_source(afar):
@@ -264,7 +269,7 @@ def test_a_folder_that_is_being_filled_is_read_in_the_order_of_one_that_is_whole
     orders = []
     for number, near in enumerate((0, 4, 11)):
         folder = near_part(afar, f"near-{number}", near)
-        data = module(folder, ShardSource.arriving(str(afar)), overlap=True, prefetch=2)
+        data = module(folder, arriving_source(str(afar)), overlap=True, prefetch=2)
         loader = data.train_dataloader()
         first = next(iter(loader))
         assert set(first["label"].tolist()) <= {0, 1, 2}
@@ -302,7 +307,7 @@ def test_shards_by_first_use(afar):
 
 def test_a_whole_shuffle_of_what_is_far_is_refused(afar):
     folder = near_part(afar, "near")
-    source = ShardSource(open=partial(LocalStore, str(afar)), room=3)
+    source = ShardSource(open=partial(opened, afar), room=3)
     with pytest.raises(UserError, match=r"10 of 10 shards .* holds 3 .*\n.*shuffle_window"):
         module(folder, source)
     with pytest.raises(UserError, match="draws from the whole split, but 10 of 10"):
@@ -311,7 +316,7 @@ def test_a_whole_shuffle_of_what_is_far_is_refused(afar):
 
 def test_a_batch_of_too_many_shards_is_refused(afar):
     folder = near_part(afar, "near")
-    source = ShardSource(open=partial(LocalStore, str(afar)), room=2)
+    source = ShardSource(open=partial(opened, afar), room=2)
     dataset = ShardedDataset(folder, "train", source)
     with pytest.raises(ShardError, match="samples of 3 shards, more than the 2"):
         dataset.gather("label", np.array([0, 10, 20]))
@@ -322,7 +327,7 @@ def test_a_shard_that_comes_damaged_is_named(afar):
     with (afar / "shards" / "train-00003.h5").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"?")
-    source = ShardSource(open=partial(LocalStore, str(afar)), room=3)
+    source = ShardSource(open=partial(opened, afar), room=3)
     data = module(folder, source, shuffle=False)
     with pytest.raises(ShardError, match=r"train-00003\.h5 came with .* 5 samples of split"):
         list(data.train_dataloader())
@@ -335,7 +340,7 @@ def test_a_shard_that_comes_damaged_is_named(afar):
 def test_threads_may_hold_the_same_shards(afar, monkeypatch):
     """A shard that one thread reads is not mapped anew by another that comes for it."""
     folder = near_part(afar, "near")
-    dataset = ShardedDataset(folder, "train", ShardSource(open=partial(LocalStore, afar), room=2))
+    dataset = ShardedDataset(folder, "train", ShardSource(open=partial(opened, afar), room=2))
     busy, overlaps = threading.Lock(), []
     moved = dataset._moved
 

@@ -19,14 +19,14 @@ from headrace.evaluation.merge import Predictions, read_predictions
 from headrace.evaluation.plan import ShardTask
 from headrace.evaluation.predictor import Predictor
 from headrace.examples.digits_model import DigitsClassifier
+from headrace.files.atomic import write_record
+from headrace.files.layout import RunFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
-from headrace.storage import soundness
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import RunFolder
-from headrace.storage.peer_group import PeerGroup, groups_of
-from headrace.storage.staged import ensure_staged
-from headrace.storage.staged_copy import StagingOptions
+from headrace.staging import soundness
+from headrace.staging.peer_group import PeerGroup, groups_of
+from headrace.staging.staged import ensure_staged
+from headrace.staging.staged_copy import StagingOptions
 from support.shards import write_dataset
 
 NUM_SAMPLES, SHARD_SAMPLES = 24, 8

@@ -4,8 +4,8 @@ import pytest
 
 from headrace.errors import DataError, ManifestError, RecipeError
 from headrace.evaluation.plan import ShardTask, plan
+from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.recipe import EvaluateSpec
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
 
 
 def manifest(*samples: int, fields: tuple[str, ...] = ("image", "label")) -> Manifest:

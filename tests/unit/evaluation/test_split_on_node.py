@@ -15,15 +15,15 @@ from headrace.errors import ShardError, StepError
 from headrace.evaluation.merge import Predictions
 from headrace.evaluation.predictor import Predictor
 from headrace.evaluation.split import sample_ids, split_on_node
+from headrace.files.manifest import Manifest
+from headrace.objects.local import LocalStore
 from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset
-from headrace.storage import soundness
-from headrace.storage.gang_member import Relay
-from headrace.storage.manifest import Manifest
-from headrace.storage.peer_group import PeerGroup, groups_of
-from headrace.storage.peers import ShardServer
-from headrace.storage.store_local import LocalStore
+from headrace.staging import soundness
+from headrace.staging.gang_member import Relay
+from headrace.staging.peer_group import PeerGroup, groups_of
+from headrace.staging.peers import ShardServer
 from support.shards import write_dataset
 
 NUM_SAMPLES, SHARD_SAMPLES = 60, 5

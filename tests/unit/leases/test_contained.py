@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LeaseError
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import worker
 from headrace.leases.records import LeaseSpec
 from headrace.leases.worker import ContainedNode
 from headrace.recipe.site import Role
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
 
 _COUNTING = """
 import pathlib, sys

@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
 from headrace.leases.drivers import Drivers
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.load import load_recipe, load_site
@@ -15,8 +17,6 @@ from headrace.recipe.site import Role
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec, StepStatus
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
 from support.small_disk import fill, small_disk
 from support.waiting import wait_until
 

@@ -13,6 +13,7 @@ import pytest
 from distributed import Client, Future
 
 from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, WorkerLostError
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import cancellable_call, client
 from headrace.leases import fleet as fleet_module
 from headrace.leases import nodes as nodes_module
@@ -20,7 +21,6 @@ from headrace.leases.cancellable_call import wanted
 from headrace.leases.fleet import Fleet, Node
 from headrace.leases.nodes import first_done
 from headrace.recipe.site import Role
-from headrace.storage.layout import LeaseFolder, SiteFolder
 from support import fleet_functions
 from support.leases import lease_spec, opened
 from support.waiting import wait_until

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import client
 from headrace.leases.lease_status import last_heartbeat
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
 from headrace.steps import mailbox
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

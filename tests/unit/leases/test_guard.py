@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.files.layout import LeaseFolder
 from headrace.leases import guard
 from headrace.leases.guard import mark, marked
-from headrace.storage.layout import LeaseFolder
 
 
 @pytest.fixture

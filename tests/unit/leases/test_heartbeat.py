@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases.host import keep_heartbeat
 from headrace.leases.lease_status import last_heartbeat
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder, SiteFolder
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import pytest
 
 from headrace.batch.jobs import JobView
 from headrace.errors import LeaseError, SiteError, UnknownNameError
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import client
 from headrace.leases.backends import backend
 from headrace.leases.lease_status import LeaseStatus, decide, write_heartbeat
@@ -26,8 +28,6 @@ from headrace.leases.tls import make_keys
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
 
 _CLOSED = Ending(state=LeaseState.CLOSED, reason="done")
 _FAILED = Ending(state=LeaseState.FAILED, reason="no nodes")

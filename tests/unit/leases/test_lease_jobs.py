@@ -18,6 +18,7 @@ from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord
 from headrace.errors import BatchError
+from headrace.files.layout import LeaseFolder
 from headrace.leases.lease_jobs import (
     NodeRequest,
     end_node_jobs,
@@ -30,7 +31,6 @@ from headrace.leases.lease_jobs import (
 )
 from headrace.leases.pool import PoolJob
 from headrace.recipe.site import Role
-from headrace.storage.layout import LeaseFolder
 from support.leases import lease_spec
 from support.pool_nodes import pool_job
 from support.scripted_commands import Answer, ScriptedCommands

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import LeaseError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
 from headrace.leases import member, worker
 from headrace.leases.gang import GangCluster
 from headrace.leases.records import BadNodes
 from headrace.recipe.site import Role
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 from support.leases import lease_spec
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import SiteFolder
 from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.overview import view
 from headrace.leases.records import HostRecord, LeaseInfo
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import SiteFolder
 from support.leases import lease_spec
 
 

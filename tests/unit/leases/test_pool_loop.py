@@ -11,13 +11,13 @@ import pytest
 
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
+from headrace.files.layout import SiteFolder
 from headrace.leases import pool_loop
 from headrace.leases.lease_jobs import NodeRequest, job_spec, node_job
 from headrace.leases.pool import PoolJob
 from headrace.leases.pool_loop import PoolLoop
 from headrace.leases.records import PoolRecord
 from headrace.recipe.site import Role
-from headrace.storage.layout import SiteFolder
 from support.leases import lease_spec
 from support.scripted_commands import SmallSlurm
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LeaseError
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.files.locks import locked
 from headrace.leases import gpus, preflight
 from headrace.leases.preflight import Check, NodeReport
 from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.recipe.site import Role, Tier
-from headrace.storage.atomic import read_record, write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
-from headrace.storage.locks import locked
 
 
 @pytest.fixture

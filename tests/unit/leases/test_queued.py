@@ -9,12 +9,12 @@ import pytest
 from headrace.batch.jobs import JobState, JobStatus
 from headrace.batch.slurm import Slurm
 from headrace.batch.submitting import JobRecord
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import SiteFolder
 from headrace.leases import queued
 from headrace.leases.queued import overdue
 from headrace.recipe.site import Role
 from headrace.states import FailureClass
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import SiteFolder
 from support.leases import lease_spec
 from support.scripted_commands import SmallSlurm
 

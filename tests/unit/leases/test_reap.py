@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import client
 from headrace.leases.overview import leftovers, reap, views
 from headrace.leases.records import Ending, LeaseSpec
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
 
 _DONE = Ending(state=LeaseState.CLOSED, reason="done")
 

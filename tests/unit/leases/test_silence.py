@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.files.locks import locked
 from headrace.leases import client, host, second_look
 from headrace.leases.lease_status import last_heartbeat, write_heartbeat
 from headrace.leases.overview import reap
@@ -17,9 +20,6 @@ from headrace.leases.second_look import sure_state, sure_states
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
-from headrace.storage.locks import locked
 from support.late_files import late_files
 
 _THERE = ProcessIdentity(host="another-machine", pid=1, started_s=0.0)

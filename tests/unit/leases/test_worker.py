@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import worker
 from headrace.recipe.site import Role
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
 from support.leases import lease_spec
 
 CONTAINER = {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}}

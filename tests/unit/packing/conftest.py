@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.packing.pack_shard import PackTask
 from headrace.packing.packed import PackedShard
 from headrace.recipe.load import parse
@@ -16,7 +17,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.context import StepContext
 from headrace.steps.records import StepSpec
-from headrace.storage.layout import LeaseFolder, StepFolder
 
 
 class InProcess:

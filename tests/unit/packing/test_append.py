@@ -10,12 +10,12 @@ from PIL import Image
 from tests.unit.packing.conftest import write_image
 
 from headrace.errors import DataError, RecipeError
+from headrace.files.manifest import Manifest
+from headrace.files.manifest_file import parse_manifest, read_manifest
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import Manifest
-from headrace.storage.manifest_file import parse_manifest, read_manifest
 
 MakeContext = Callable[..., StepContext]
 APPEND = {"append": True, "max_quarantined": 0.5}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError
+from headrace.files.manifest_file import read_manifest
 from headrace.packing.pack_shard import PackTask
 from headrace.packing.packed import PackedShard
 from headrace.packing.step import pack
@@ -16,7 +17,6 @@ from headrace.packing.uniform_npy import FileSlots
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
-from headrace.storage.manifest_file import read_manifest
 
 MakeContext = Callable[..., StepContext]
 

@@ -15,13 +15,13 @@ from PIL import Image
 
 from headrace.data.dataset import SampleReader
 from headrace.errors import DataError, RecipeError
+from headrace.files.manifest import Manifest
+from headrace.files.manifest_file import read_manifest
 from headrace.packing.convert import resampled
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import Manifest
-from headrace.storage.manifest_file import read_manifest
 
 MakeContext = Callable[..., StepContext]
 ALL = {"splits": {"test": 1.0}}

@@ -8,11 +8,11 @@ import pytest
 from tests.unit.packing.conftest import write_image
 
 from headrace.errors import DataError, RecipeError, StoreAccessError
+from headrace.files.manifest_file import read_manifest
+from headrace.objects import s3_errors
+from headrace.objects.store import open_store
 from headrace.packing.step import pack
 from headrace.steps.context import StepContext
-from headrace.storage import s3_errors
-from headrace.storage.manifest_file import read_manifest
-from headrace.storage.store import open_store
 from support.s3_faults import Cut, Refuse, faulty
 from support.s3_servers import S3Server
 

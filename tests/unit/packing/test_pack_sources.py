@@ -15,11 +15,11 @@ import soundfile
 from PIL import Image
 from pyarrow import parquet
 
+from headrace.files.manifest_file import read_manifest
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
-from headrace.storage.manifest_file import read_manifest
 
 NUM = 12
 MakeContext = Callable[..., StepContext]

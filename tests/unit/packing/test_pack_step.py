@@ -23,14 +23,14 @@ from headrace.errors import (
     StepCancelledError,
     StorageFullError,
 )
+from headrace.files.manifest import Manifest
+from headrace.files.manifest_file import read_manifest
 from headrace.packing import pack_shard as worker
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.shards.writer import ShardBuilder
 from headrace.steps.context import StepContext
-from headrace.storage.manifest import Manifest
-from headrace.storage.manifest_file import read_manifest
 
 MakeContext = Callable[..., StepContext]
 

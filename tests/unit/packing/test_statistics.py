@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from headrace.files.manifest import FieldInfo
 from headrace.packing import statistics
 from headrace.packing.statistics import SampledMoments, every_of
-from headrace.storage.manifest import FieldInfo
 
 
 @pytest.mark.parametrize(

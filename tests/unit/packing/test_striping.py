@@ -25,7 +25,7 @@ def lustre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tools.mkdir()
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/x / ext4 rw 0 0\nmgs:/x {tmp_path} lustre rw 0 0\n")
-    monkeypatch.setattr("headrace.storage.machine.TABLE", mounts)
+    monkeypatch.setattr("headrace.files.machine.TABLE", mounts)
     monkeypatch.setenv("PATH", str(tools), prepend=":")
     return folder
 

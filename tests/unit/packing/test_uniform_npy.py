@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.files.manifest import FieldInfo
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.decode import decode_array
 from headrace.packing.fields import FieldRule
@@ -15,7 +16,6 @@ from headrace.packing.listed import Listed
 from headrace.packing.sources.place import LocalPlace
 from headrace.packing.uniform_npy import UniformNpyReader
 from headrace.recipe.dataset import PackField
-from headrace.storage.manifest import FieldInfo
 
 
 def _npy(array: Any) -> bytes:

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
+from headrace.files.manifest_file import content_fingerprint, write_manifest
 from headrace.shards.writer import ShardWriter
-from headrace.storage.manifest import FieldInfo, Manifest, ShardInfo
-from headrace.storage.manifest_file import content_fingerprint, write_manifest
 
 FIELDS = (
     FieldInfo(name="image", dtype="uint8", shape=(2, 3), layout="fixed"),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ManifestError
-from headrace.storage.manifest_file import parse_manifest, sealed
+from headrace.files.manifest_file import parse_manifest, sealed
 
 MANIFEST = json.loads((Path(__file__).parent / "format_1/manifest.json").read_bytes())
 SHARD = Path(__file__).parent / "format_1/shards/train-00000.h5"

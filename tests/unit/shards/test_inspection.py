@@ -7,8 +7,8 @@ import h5py
 import pytest
 
 from headrace.errors import ManifestError, UnknownNameError
+from headrace.files.manifest_file import read_manifest
 from headrace.shards.inspection import DatasetSummary, ShardSummary, summarise, verify_dataset
-from headrace.storage.manifest_file import read_manifest
 from support.command_line import headrace
 from support.shards import reseal
 

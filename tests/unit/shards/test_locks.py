@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tests.unit.shards.conftest import write_dataset
 
+from headrace.files.manifest_file import read_manifest
 from headrace.shards.chunks import read_rows
 from headrace.shards.foreign import ForeignFile
 from headrace.shards.reader import read_layout
-from headrace.storage.manifest_file import read_manifest
 
 VALUES = np.arange(12).reshape(6, 2)
 

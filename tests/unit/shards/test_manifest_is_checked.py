@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, ManifestError
+from headrace.files.manifest import Manifest
+from headrace.files.manifest_file import FILE_NAME, read_manifest, write_manifest
 from headrace.recipe.site import Tier
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
-from headrace.storage.manifest import Manifest
-from headrace.storage.manifest_file import FILE_NAME, read_manifest, write_manifest
-from headrace.storage.staged import ensure_staged
+from headrace.staging.staged import ensure_staged
 from support.command_line import headrace
 from support.shards import write_identified
 

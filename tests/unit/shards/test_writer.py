@@ -12,12 +12,12 @@ import pytest
 import xxhash
 
 from headrace.errors import ShardError, StorageFullError
+from headrace.files.checksums import file_xxh3_128
+from headrace.files.manifest import FieldInfo
 from headrace.shards import columns
 from headrace.shards.columns import Block, DirectStream, Expected, Spool
 from headrace.shards.placing import read_all
 from headrace.shards.writer import ShardBuilder, ShardWriter, WrittenShard
-from headrace.storage.checksums import file_xxh3_128
-from headrace.storage.manifest import FieldInfo
 
 FIELDS = (
     FieldInfo(name="blob", dtype="uint8", layout="ragged", encoding="png"),
@@ -161,7 +161,7 @@ from pathlib import Path
 import numpy as np
 from headrace.shards.writer import ShardBuilder
 from headrace.shards.columns import Block
-from headrace.storage.manifest import FieldInfo
+from headrace.files.manifest import FieldInfo
 fields = [FieldInfo(name=n, dtype="uint8", layout="ragged") for n in "ab"]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with ShardBuilder(Path({str(tmp_path)!r}) / "a.h5", "train", fields) as shard:

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.errors import LeaseLostError, StepError
+from headrace.files.atomic import write_json, write_record, write_text
+from headrace.files.layout import LeaseFolder
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepSpec, StepStatus
-from headrace.storage.atomic import write_json, write_record, write_text
-from headrace.storage.layout import LeaseFolder
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ import time
 import pytest
 
 from headrace.errors import DataError, StepCancelledError, StepError, UserCodeError, WorkerLostError
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.leases.records import HostRecord
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
@@ -19,8 +21,6 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.context import Rate
 from headrace.steps.records import StepResult, StepSpec, StepStatus
 from headrace.steps.run import failure_of, main, run_step, step_function
-from headrace.storage.atomic import read_record, write_record, write_text
-from headrace.storage.layout import LeaseFolder, RunFolder, StepFolder
 from support.waiting import wait_until
 
 

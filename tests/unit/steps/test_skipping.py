@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.files.layout import StepFolder
+from headrace.files.manifest import Manifest
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.context import StepContext
 from headrace.steps.records import StepSpec
 from headrace.steps.skipping import skipped_shards
-from headrace.storage.layout import StepFolder
-from headrace.storage.manifest import Manifest
 from support.shards import write_dataset
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headrace.storage.atomic import read_record, write_record
+from headrace.files.atomic import read_record, write_record
 from headrace.training import checkpoints
 from headrace.training.checkpointing import weights_hash
 from headrace.training.records import TrainingOutcome

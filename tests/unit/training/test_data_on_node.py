@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ShardError
-from headrace.storage.manifest_file import read_manifest
+from headrace.files.manifest_file import read_manifest
 from headrace.training.data import data_on_node
 from headrace.training.records import NodeLaunch
 from support.shards import write_dataset

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import StepCancelledError, UserError, WorkerLostError
+from headrace.files.layout import StepFolder
 from headrace.steps.children import ChildGroup
 from headrace.steps.mailbox import request_cancel
-from headrace.storage.layout import StepFolder
 from headrace.training.gang import Gang
 from headrace.training.launch import rank_children
 from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headrace.storage.atomic import read_record
+from headrace.files.atomic import read_record
 from headrace.training import callbacks
 from headrace.training.callbacks import ProgressWriter
 from headrace.training.records import TrainingProgress

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DataError, WorkerLostError
-from headrace.storage.atomic import read_record, write_record
-from headrace.storage.layout import RunFolder
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder
 from headrace.training import checkpoints, data_watch
 from headrace.training.data_watch import DamagedData, Round, Rounds, mark_damaged, spared_steps
 from headrace.training.gang import Gang

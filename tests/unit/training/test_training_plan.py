@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ManifestError, MemoryExhaustedError, RecipeError, UserError
+from headrace.files.manifest import FieldInfo, Manifest
 from headrace.recipe.recipe import EvaluateSpec, StageSpec
 from headrace.recipe.site import Role
-from headrace.storage.manifest import FieldInfo, Manifest
 from headrace.training.plan import (
     check_memory,
     plan_training,

@@ -11,12 +11,12 @@ from headrace.batch.systems import system_of
 from headrace.control.site_check import elsewhere, storage, trial
 from headrace.control.walltime import FLOOR_S
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
+from headrace.files.layout import SiteFolder
 from headrace.leases.lease_jobs import job_spec
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Site
 from headrace.record import Record
-from headrace.storage.layout import SiteFolder
 
 _Queue = tuple[str, str | None, Login | None]
 """Which queue a role uses."""

@@ -16,9 +16,9 @@ from pydantic import ByteSize
 
 from headrace import __version__
 from headrace.batch.findings import Finding, fail, ok, warn
+from headrace.files import tiers
+from headrace.files.machine import file_system_of
 from headrace.recipe.site import Role, Site, Tier
-from headrace.storage import tiers
-from headrace.storage.machine import file_system_of
 
 _OF_ONE_MACHINE = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",

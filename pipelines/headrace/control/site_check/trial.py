@@ -10,6 +10,8 @@ from pathlib import Path
 
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.errors import HeadraceError
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.leases import client, preflight
 from headrace.leases.lease_status import last_heartbeat
 from headrace.leases.records import LeaseSpec
@@ -19,8 +21,6 @@ from headrace.recipe.site import Role, Site
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
-from headrace.storage.atomic import write_record
-from headrace.storage.layout import LeaseFolder, RunFolder, SiteFolder
 
 _LIFETIME_S = 600.0
 _POLL_S = 0.5

@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from headrace.errors import DataError, RecipeError
+from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_values import arrow_field, arrow_values, class_names
 from headrace.packing.sources.files import damaged, matching
 from headrace.packing.sources.place import Check, changed
 from headrace.packing.sources.rows import Cell, RowContainer, RowSource
 from headrace.shards.format import most_bytes
-from headrace.storage.store import StoredFile
 
 GROUP_BYTES = 2**27
 """A column of a row group is kept in memory up to this size; a larger one is read anew, piece by

@@ -8,11 +8,11 @@ from itertools import islice, pairwise
 from operator import lt
 
 from headrace.errors import DataError, RecipeError
+from headrace.objects.protocol import StoredFile
 from headrace.packing.decode import decode_array
 from headrace.packing.samples import FieldKind, SampleRef, SourceField, UnreadableError, Value
 from headrace.packing.sources.place import Check, SourcePlace
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.store import StoredFile
 
 ARCHIVE = ".npz"
 """Ending of a file of several arrays."""

@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
+from headrace.files.room import told_when_full
 from headrace.packing.decode import kind_of_bytes
 from headrace.packing.listed import Listed, folder_labels
 from headrace.packing.samples import (
@@ -33,7 +34,6 @@ from headrace.packing.sources.index import index_of
 from headrace.packing.sources.place import Check, SourcePlace, changed
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import is_of_numbers
-from headrace.storage.room import told_when_full
 
 Types = tuple[type, ...]
 

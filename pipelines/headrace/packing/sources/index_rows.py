@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import Any
 
 from headrace.errors import DataError, RecipeError
+from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import Fields, SourceField, Value
 from headrace.packing.sources.files import check_field_name, number_type, suffix_of, to_number
 from headrace.packing.sources.place import ByteRange, SourcePlace
-from headrace.storage.store import StoredFile
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 """Endings of index files."""

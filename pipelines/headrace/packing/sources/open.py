@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from headrace.errors import RecipeError
+from headrace.objects.store import is_remote, open_store
 from headrace.packing.samples import NOTHING, Access, Fields, Source
 from headrace.packing.sources.files import any_of, suffix_of
 from headrace.packing.sources.parts import patterns_of
@@ -14,7 +15,6 @@ from headrace.packing.sources.place import LocalPlace, SourcePlace
 from headrace.packing.sources.remote import RemotePlace
 from headrace.packing.sources.webdataset import is_webdataset
 from headrace.recipe.dataset import DatasetSpec, SourceFormat
-from headrace.storage.store import is_remote, open_store
 
 # what makes a source: of the dataset, where its files lie, fields known from a listing, and access
 _FORMS = {

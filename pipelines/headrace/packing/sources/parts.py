@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.errors import DataError, RecipeError
+from headrace.objects.protocol import StoredFile
 from headrace.packing.listed import Listed, shown
 from headrace.packing.samples import (
     Content,
@@ -19,7 +20,6 @@ from headrace.packing.samples import (
 )
 from headrace.packing.sources.files import converter
 from headrace.packing.sources.place import Check, SourcePlace
-from headrace.storage.store import StoredFile
 
 T = TypeVar("T")
 

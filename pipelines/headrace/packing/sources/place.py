@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from headrace.errors import DataError, RecipeError
+from headrace.objects.protocol import StoredFile
 from headrace.packing.listed import Listed, Times, by_path, numbers
 from headrace.packing.samples import Content, Unreadable
-from headrace.storage.store import StoredFile
 
 Wanted = Callable[[str], object]
 """Tells by its path whether a file counts."""

@@ -9,6 +9,7 @@ from itertools import accumulate, repeat, takewhile
 from typing import TypeAlias
 
 from headrace.errors import DataError, RecipeError, nearest
+from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import (
     READ_BYTES,
     Access,
@@ -30,7 +31,6 @@ from headrace.packing.sources.files import (
 from headrace.packing.sources.place import Check, SourcePlace
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
-from headrace.storage.store import StoredFile
 
 _LABEL = "label"
 _FIRST_ROWS = 256

@@ -8,11 +8,11 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from headrace.errors import DataError
+from headrace.objects.protocol import StoredFile
 from headrace.packing.listed import Listed, columns_of
 from headrace.packing.samples import Content
 from headrace.packing.sources.files import containers, damaged
 from headrace.packing.sources.place import ByteRange, Check, SourcePlace, Wanted, check_name
-from headrace.storage.store import StoredFile
 
 SUFFIXES = (".tar",)
 """Endings of tar files; compressed ones cannot be read at any place."""

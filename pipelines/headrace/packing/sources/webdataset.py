@@ -7,6 +7,7 @@ from itertools import groupby, islice
 from typing import BinaryIO
 
 from headrace.errors import DataError, RecipeError, nearest
+from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import (
     Access,
     Fields,
@@ -31,7 +32,6 @@ from headrace.packing.sources.parts import values_of
 from headrace.packing.sources.place import ByteRange, Check, SourcePlace
 from headrace.packing.sources.tars import SUFFIXES, Member, members
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.store import StoredFile
 
 _LABEL_KEY = "cls"
 _IGNORED = ("__key__", "__url__")

@@ -12,6 +12,7 @@ import soundfile
 from PIL import Image
 
 from headrace.errors import DataError, RecipeError
+from headrace.objects.store import open_store
 from headrace.packing.samples import NOTHING, SampleRef, Source, Unreadable
 from headrace.packing.sources import place
 from headrace.packing.sources.folder import FolderSource
@@ -19,7 +20,6 @@ from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.place import LocalPlace
 from headrace.packing.sources.remote import RemotePlace
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.store import open_store
 
 
 def spec_of(folder: Path | str, **more: object) -> DatasetSpec:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError, RecipeError, TargetError, UserCodeError
+from headrace.objects.store import open_store
 from headrace.packing.samples import Access, Unreadable
 from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.storage.store import open_store
 from support.s3_servers import S3Server
 
 READER = """

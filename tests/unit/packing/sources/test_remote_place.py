@@ -1,8 +1,8 @@
 """What is read at once from S3."""
 
+from headrace.objects.protocol import StoredFile
 from headrace.packing.sources.place import ByteRange
 from headrace.packing.sources.remote import batches, joints
-from headrace.storage.store import StoredFile
 
 KIB = 2**10
 

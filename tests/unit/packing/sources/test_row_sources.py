@@ -16,6 +16,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from headrace.errors import DataError, HeadraceError, RecipeError
+from headrace.objects.store import open_store
 from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources import remote
 from headrace.packing.sources.arrow import HuggingFaceSource, ParquetSource
@@ -23,7 +24,6 @@ from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.remote import RemotePlace
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.store import open_store
 
 
 def spec_of(source: Path | str, **more: object) -> DatasetSpec:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError, HeadraceError, RecipeError
+from headrace.objects.store import open_store
 from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources.folder import tar_source
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.remote import RemotePlace
 from headrace.packing.sources.webdataset import WebDatasetSource
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.store import open_store
 
 
 def spec_of(source: Path | str, **more: object) -> DatasetSpec:

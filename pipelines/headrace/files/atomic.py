@@ -1,0 +1,183 @@
+"""Files that are either whole or not there: unique temporary name, fsync, replace."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from pydantic import BaseModel
+
+from headrace.errors import StepError
+from headrace.files.room import is_full
+
+logger = logging.getLogger(__name__)
+
+Record = TypeVar("Record", bound=BaseModel)
+
+PRIVATE = 0o600
+"""Mode of a file that its owner alone may read."""
+
+AS_USUAL = 0o666
+"""Mode of a file that all may read whom the user's umask lets."""
+
+_MOST_STALE = 5
+
+
+@contextmanager
+def replacing(path: Path, mode: int = PRIVATE) -> Iterator[BinaryIO]:
+    """Write the file that replaces `path` when the block ends well; else nothing is left of it.
+
+    A reader sees the old or the new file, never a part.
+
+    Args:
+        path: The file; folders above it are made.
+        mode: Who may read it.
+
+    Yields:
+        The new file, open for writing.
+
+    Raises:
+        OSError: The disk is full, or failed; `filename` says which file was to be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def write_bytes(path: Path, content: bytes, mode: int = PRIVATE) -> None:
+    """Replace `path` by `content`; see `replacing`."""
+    with replacing(path, mode) as file:
+        file.write(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Replace `path` by UTF-8 text."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: object) -> None:
+    """Replace `path` by a JSON value."""
+    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def write_record(path: Path, record: BaseModel, mode: int = PRIVATE) -> None:
+    """Replace `path` by a record as JSON, with the keys that a user writes (`_target_`)."""
+    text = record.model_dump_json(indent=1, by_alias=True) + "\n"
+    write_bytes(path, text.encode(), mode)
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """Content of a file that others may replace just now; None when it is not there.
+
+    An NFS server forgets a file that was replaced, while a client of another machine reads it
+    (ESTALE); the new one is there when it is opened again.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    for _ in range(_MOST_STALE):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return path.read_bytes()
+
+
+def look_afresh(folder: Path) -> None:
+    """List a folder, so that a shared file system forgets what it kept of it; it may be gone."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for _ in entries:
+            pass
+
+
+def read_text(path: Path) -> str | None:
+    """`read_bytes`, as UTF-8 text; what is none is replaced."""
+    content = read_bytes(path)
+    return None if content is None else content.decode(errors="replace")
+
+
+def write_if_room(path: Path, record: BaseModel) -> bool:
+    """Replace a record that the work does not depend on; on a full disk the old one stays.
+
+    Returns:
+        Whether it was written.
+    """
+    try:
+        write_record(path, record)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        logger.info("Not written: %s", error)  # of what is asked for often: told by who fails
+        return False
+    return True
+
+
+def leave_word(path: Path, words: str) -> None:
+    """Create a file whose being there counts; a disk too full for its words gets an empty one."""
+    try:
+        write_text(path, words)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        path.touch()
+
+
+def read_record(path: Path, kind: type[Record]) -> Record | None:
+    """Read a record written by `write_record`; None when the file is not there.
+
+    Raises:
+        StepError: The file holds something else.
+    """
+    content = read_bytes(path)
+    if content is None:
+        return None
+    try:
+        return kind.model_validate_json(content)
+    except ValueError as error:
+        raise StepError(f"{path} does not hold a {kind.__name__}: {error}") from error
+
+
+def publish_folder(prepared: Path, final: Path) -> bool:
+    """Give a prepared, non-empty folder its final name, if nobody took the name before.
+
+    Returns:
+        True when this call published it, False when `final` was there already.
+    """
+    try:
+        prepared.rename(final)
+    except OSError:
+        if final.exists():
+            return False
+        raise
+    fsync_folder(final.parent)
+    return True
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,210 @@
+"""Storage tiers of a node: how much room each has, and which one to take."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ByteSize
+
+from headrace.errors import StorageFullError
+from headrace.files.locks import at_once
+from headrace.files.machine import available_memory_bytes, file_system_of
+from headrace.recipe.site import Tier
+
+_IN_MEMORY = ("tmpfs", "ramfs")
+_LEAST_RESERVE_BYTES = 256 * 2**20
+_DAY_S = 86400.0
+_OTHERS_WRITE = 0o022
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierRoom:
+    """What one tier could take of one dataset, measured at one moment."""
+
+    name: str
+    """Name of the tier."""
+    folder: Path
+    """Folder of the tier on this node."""
+    needed_bytes: int
+    """Bytes that are still missing there."""
+    free_bytes: int = 0
+    """Bytes the file system (and, for memory, the memory limit) can take."""
+    held_bytes: int = 0
+    """Bytes that headrace holds there already."""
+    budget_bytes: int | None = None
+    """Most bytes that headrace may hold there."""
+    reserve_bytes: int = 0
+    """Bytes that must stay free."""
+    problem: str = ""
+    """Why the tier cannot be used at all; empty when it can."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes that may be written there."""
+        if self.problem:
+            return 0
+        usable = self.free_bytes - self.reserve_bytes
+        if self.budget_bytes is not None:
+            usable = min(usable, self.budget_bytes - self.held_bytes)
+        return max(usable, 0)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what is missing fits."""
+        return not self.problem and self.needed_bytes <= self.usable_bytes
+
+
+def choose(rooms: Iterable[TierRoom], what: str) -> TierRoom:
+    """The first tier with room.
+
+    Args:
+        rooms: The tiers, fastest first.
+        what: What is to be put there, for the error.
+
+    Raises:
+        StorageFullError: No tier has room; names what each one lacks.
+    """
+    rooms = tuple(rooms)
+    for room in rooms:
+        if room.has_room:
+            return room
+    lines = "\n".join(f"    {_describe(room)}" for room in rooms)
+    raise StorageFullError(
+        f"No storage tier has room for {what}:\n{lines}",
+        "See `headrace cache list`. Raise `budget` or lower `reserve` of a tier in the site, add "
+        "a tier, stage fewer splits (`stage.splits`), or stage what fits and read the rest from "
+        "where the dataset lies (`stage.partial: true`).",
+    )
+
+
+def folder_of(tier: Tier) -> Path:
+    """Folder of a tier on this node, for this user."""
+    return Path(tier.folder.replace("{user}", getpass.getuser())).expanduser()
+
+
+def prepare(folder: Path) -> str:
+    """Create a tier's folder, for this user alone.
+
+    Returns:
+        Why it cannot be used, empty when it can.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        owners = (folder.lstat().st_uid, folder.stat().st_uid)
+    except OSError as error:
+        return f"cannot be created: {error.strerror or error}"
+    for owner in owners:
+        if owner not in (os.getuid(), 0):
+            return f"belongs to another user (uid {owner})"
+    mode = folder.stat().st_mode
+    if mode & _OTHERS_WRITE:
+        return (
+            f"can be written by other users ({stat.filemode(mode)}): close it to them, or name "
+            f"{folder}/headrace-{{user}}"
+        )
+    return "" if os.access(folder, os.W_OK | os.X_OK) else "is not writable"
+
+
+def keep_s(tier: Tier) -> float:
+    """Seconds that a copy stays on a tier, whose folder exists, when nobody uses it."""
+    if tier.keep is not None:
+        return tier.keep
+    return _DAY_S if _is_in_memory(folder_of(tier)) else 7 * _DAY_S
+
+
+def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
+    """Measure how much room a prepared tier has.
+
+    Args:
+        tier: The tier.
+        needed_bytes: Bytes to be written there.
+        problem: Why it cannot be used, when that is known.
+    """
+    folder = folder_of(tier)
+    if problem:
+        return TierRoom(name=tier.name, folder=folder, needed_bytes=needed_bytes, problem=problem)
+    free_bytes, in_memory = _free_bytes(folder), _is_in_memory(folder)
+    promised_bytes = outstanding_bytes(folder / "datasets")
+    return TierRoom(
+        name=tier.name,
+        folder=folder,
+        needed_bytes=needed_bytes,
+        free_bytes=max(free_bytes - promised_bytes, 0),
+        held_bytes=bytes_in(folder) + promised_bytes,
+        budget_bytes=tier.budget,
+        reserve_bytes=reserve_bytes(tier.reserve, free_bytes, in_memory),
+    )
+
+
+def reserve_bytes(wanted: int | None, free_bytes: int, in_memory: bool) -> int:
+    """Bytes of a tier that stay free.
+
+    Args:
+        wanted: What the site says; None to compute it.
+        free_bytes: Bytes that are free.
+        in_memory: Whether the tier lies in memory, which programs need, too.
+    """
+    if wanted is not None:
+        return wanted
+    return max(_LEAST_RESERVE_BYTES, free_bytes // 10 if in_memory else 0)
+
+
+def outstanding_bytes(datasets: Path) -> int:
+    """Bytes that others have yet to write to the copies that they are staging now."""
+    total = 0
+    for file in datasets.glob("*.reserved"):
+        with at_once(file.with_suffix(".lock")) as nobody_stages:
+            if not nobody_stages:
+                total += max(_number_in(file) - bytes_in(file.with_suffix("")), 0)
+    return total
+
+
+def bytes_in(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    names = (Path(parent) / name for parent, _, files in os.walk(folder) for name in files)
+    return sum(_size_of(name) for name in names)
+
+
+def _free_bytes(folder: Path) -> int:
+    status = os.statvfs(folder)
+    free_bytes = status.f_bavail * status.f_frsize
+    return min(free_bytes, available_memory_bytes()) if _is_in_memory(folder) else free_bytes
+
+
+def _is_in_memory(folder: Path) -> bool:
+    return file_system_of(folder) in _IN_MEMORY
+
+
+def _number_in(file: Path) -> int:
+    try:
+        return int(file.read_text())
+    except FileNotFoundError:  # the stage has just ended
+        return 0
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:  # another process has just renamed it
+        return 0
+
+
+def _describe(room: TierRoom) -> str:
+    if room.problem:
+        return f"{room.name}: {room.folder} {room.problem}"
+    budget = "none" if room.budget_bytes is None else _size(room.budget_bytes)
+    return (
+        f"{room.name}: {room.folder} needs {_size(room.needed_bytes)}, "
+        f"has {_size(room.free_bytes)} free (keeps {_size(room.reserve_bytes)}), "
+        f"budget {budget} of which {_size(room.held_bytes)} are taken"
+    )
+
+
+def _size(num_bytes: int) -> str:
+    return ByteSize(num_bytes).human_readable()

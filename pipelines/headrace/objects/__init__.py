@@ -1,0 +1,1 @@
+"""Folders and object stores behind one protocol."""

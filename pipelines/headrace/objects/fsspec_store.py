@@ -1,0 +1,290 @@
+"""A prefix of an object store as fsspec opens it: one code for all its schemes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+import xxhash
+
+from headrace.errors import (
+    DataError,
+    HeadraceError,
+    StoreAccessError,
+    StoreChangedError,
+    StoreError,
+    StoreMissingError,
+    without_secrets,
+)
+from headrace.objects.protocol import StoredFile, Tick, checked_path
+from headrace.objects.transfers import Sent, in_order
+from headrace.recipe.site import StoreOptions
+
+PIECE_BYTES = 8 * 2**20
+_PIECES_AHEAD = 12
+"""With the pieces' size, the memory that one download takes: 96 MiB."""
+_LOOK_S = 1.0
+
+_VERSIONS = ("ETag", "etag", "e_tag", "generation", "blob_id", "last_modified", "mtime", "created")
+"""What file systems call that which changes with the content, the best first."""
+
+
+class Piece(NamedTuple):
+    """Bytes of a file."""
+
+    content: bytes
+    """The bytes."""
+    version: str = ""
+    """Of the file that they come from; empty where the answer does not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """What a process uses to talk to one server; safe to share by threads."""
+
+    files: Any
+    """fsspec's file system."""
+    pool: ThreadPoolExecutor
+    """Runs the calls that are under way at once; tasks in it must not submit further ones."""
+
+
+_connections: dict[tuple[int, str, StoreOptions], Connection] = {}
+"""By process, as neither sockets nor threads survive a fork."""
+
+
+class FsspecStore:
+    """A prefix of an object store.
+
+    Args:
+        url: `scheme://bucket/prefix`; whatever comes after the bucket is taken literally.
+        options: How to reach the server.
+    """
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self._url = url.rstrip("/")
+        self._scheme, _, self._root = self._url.partition("://")
+        self._options = options
+
+    @property
+    def url(self) -> str:
+        """`scheme://bucket/prefix`."""
+        return self._url
+
+    def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
+        """All files below the prefix; see `Store.list_files`."""
+        skipped = len(self._root) + 1
+        pages = self._pages()
+        while True:
+            if check is not None:
+                check()
+            with self._errors(None):
+                page = next(pages, None)
+            if page is None:
+                return
+            for about in page:
+                path = about["name"].lstrip("/")[skipped:]
+                if path and not path.endswith("/") and not _hidden(path):
+                    yield _stored(path, about)
+
+    def stat(self, path: str) -> StoredFile | None:
+        """The file as it is now; see `Store.stat`."""
+        try:
+            with self._errors(path) as where:
+                about = self._files().info(where)
+        except StoreMissingError:
+            return None
+        return _stored(path, about) if about["type"] == "file" else None
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes of a file; see `Store.read`."""
+        if end is not None and end <= start:
+            self._existing(path)
+            return b""
+        return self._get(path, start, end).content
+
+    def read_many(
+        self, paths: Sequence[str], versions: Sequence[str] | None = None
+    ) -> list[bytes | DataError]:
+        """Whole files; see `Store.read_many`."""
+        wanted = list(zip(paths, versions or [""] * len(paths), strict=True))
+        step = self._options.connections  # each takes every step-th file: less to hand about
+        groups = [wanted[start::step] for start in range(min(step, len(wanted)))]
+        found: list[bytes | DataError] = [b""] * len(wanted)
+        parts = in_order(self._connection().pool, self._read_some, groups, step + 1)
+        for start, part in enumerate(parts):
+            found[start::step] = part
+        return found
+
+    def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
+        """Copy a file out of the store; see `Store.download`."""
+        found = self._existing(path)
+        state = xxhash.xxh3_128()
+        try:
+            with target.open("wb", buffering=0) as file:
+                for content in self._pieces(found, tick):
+                    state.update(content)
+                    _write_all(file.fileno(), content)
+                    if tick is not None:
+                        tick(len(content))
+                os.fsync(file.fileno())
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        return state.hexdigest()
+
+    def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
+        """Copy a file into the store; see `Store.upload`."""
+        sent = Sent()
+        task = self._connection().pool.submit(self._put, source, path, sent)
+        try:
+            while not wait([task], timeout=_LOOK_S).done:
+                sent.tell(tick)
+        except BaseException:
+            sent.is_stopped = True
+            wait([task])
+            raise
+        task.result()
+        sent.tell(tick)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Replace a file; see `Store.write`."""
+        with self._errors(path) as where:
+            self._files().pipe_file(where, content)
+
+    def delete(self, path: str) -> None:
+        """Remove a file; see `Store.delete`."""
+        try:
+            with self._errors(path) as where:
+                self._files().rm_file(where)
+        except StoreMissingError:
+            return
+
+    def _open(self) -> Any:
+        """A new file system of this process."""
+        more: dict[str, Any] = {}
+        if self._options.anonymous:
+            more = {"token": "anon"} if self._scheme == "gs" else {"anon": True}
+        more |= {"skip_instance_cache": True, "use_listings_cache": False}
+        return fsspec.filesystem(self._scheme, **more)
+
+    def _pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """What fsspec knows of the files below the prefix, folder by folder or page by page."""
+        try:
+            for _, _, files in self._files().walk(self._root, detail=True, on_error="raise"):
+                yield list(files.values())
+        except FileNotFoundError:  # no prefix, no files
+            return
+
+    def _get(self, path: str, start: int = 0, end: int | None = None) -> Piece:
+        is_whole = start == 0 and end is None
+        with self._errors(path) as where:
+            try:
+                span: dict[str, Any] = {} if is_whole else {"start": start, "end": end}
+                content = self._files().cat_file(where, **span)
+            except EOFError:  # starts behind the end
+                return Piece(b"")
+        if end is not None and len(content) > end - start:  # a server that does not know ranges
+            content = content[start:end]
+        return Piece(content)
+
+    def _put(self, source: Path, path: str, sent: Sent, **more: Any) -> None:
+        sent.restart()
+        with self._errors(path) as where:
+            self._files().put_file(str(source), where, callback=sent, **more)
+
+    def _existing(self, path: str) -> StoredFile:
+        found = self.stat(path)
+        if found is None:
+            raise StoreMissingError(f"There is no file {self._url}/{path}")
+        return found
+
+    def _pieces(self, found: StoredFile, tick: Tick | None, start: int = 0) -> Iterator[memoryview]:
+        unknown: list[str] = []
+
+        def read(start: int) -> memoryview:
+            end = min(start + PIECE_BYTES, found.num_bytes)
+            is_whole = end - start == found.num_bytes
+            content, version = self._get(found.path, start, None if is_whole else end)
+            unknown.extend([] if version else [found.path])
+            if len(content) != end - start or version not in ("", found.version):
+                raise self._changed(found.path)
+            return memoryview(content)
+
+        starts = range(start, found.num_bytes, PIECE_BYTES)
+        look = None if tick is None else partial(tick, 0)
+        yield from in_order(self._connection().pool, read, starts, _PIECES_AHEAD, look)
+        if unknown and self._existing(found.path) != found:
+            raise self._changed(found.path)
+
+    def _read_some(self, wanted: Sequence[tuple[str, str]]) -> list[bytes | DataError]:
+        return [self._read_one(*each) for each in wanted]
+
+    def _read_one(self, path: str, version: str) -> bytes | DataError:
+        try:
+            content, found = self._get(path)
+            if version and not found:  # read first: what is still the same was the same then
+                found = self._existing(path).version
+        except StoreMissingError as error:
+            return error
+        return content if version in ("", found) else self._changed(path)
+
+    def _changed(self, path: str) -> StoreChangedError:
+        return StoreChangedError(f"{self._url}/{path} has changed since it was listed")
+
+    def _files(self) -> Any:
+        return self._connection().files
+
+    def _connection(self) -> Connection:
+        key = self._key()
+        found = _connections.get(key)
+        if found is None:  # two threads at once may both connect; the first one's stays
+            pool = ThreadPoolExecutor(self._options.connections, f"headrace-{self._scheme}")
+            found = _connections.setdefault(key, Connection(files=self._open(), pool=pool))
+        return found
+
+    def _key(self) -> tuple[int, str, StoreOptions]:
+        return os.getpid(), self._scheme, self._options
+
+    @contextmanager
+    def _errors(self, path: str | None) -> Iterator[str]:
+        """Gives fsspec's name of a file, and raises this project's errors about it."""
+        url = self._url if path is None else f"{self._url}/{checked_path(self._url, path)}"
+        try:
+            yield url.partition("://")[2]
+        except StoreAccessError:
+            _connections.pop(self._key(), None)  # with mended credentials, no need to restart
+            raise
+        except HeadraceError:
+            raise
+        except FileNotFoundError as error:
+            raise StoreMissingError(f"There is no file {url}") from error
+        except PermissionError as error:
+            _connections.pop(self._key(), None)
+            raise StoreAccessError(f"The server refuses access to {url}: {error}") from error
+        except Exception as error:
+            reason = without_secrets(f"{type(error).__name__}: {error}")
+            raise StoreError(f"{url} failed with: {reason}", "Run again.") from error
+
+
+def _stored(path: str, about: Mapping[str, Any]) -> StoredFile:
+    version = next((about[name] for name in _VERSIONS if about.get(name)), "")
+    if isinstance(version, datetime):  # which listings give as a number
+        version = version.timestamp()
+    return StoredFile(path, about["size"], str(version).strip('"'))
+
+
+def _hidden(path: str) -> bool:
+    return path.startswith(".") or "/." in path
+
+
+def _write_all(handle: int, view: memoryview) -> None:
+    while view:
+        view = view[os.write(handle, view) :]

@@ -1,0 +1,203 @@
+"""What obstore does: a tenth of the work of s3fs for small objects, half of it for large ones.
+
+Only success is understood: for everything else the caller asks s3fs, which redirects, tells what
+is wrong and what may pass.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from pathlib import Path
+from posixpath import normpath
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+from botocore.exceptions import BotoCoreError
+from botocore.session import Session
+from obstore.exceptions import BaseError
+from obstore.store import S3Store as ObjectStore
+
+from headrace.errors import StoreAccessError, without_secrets
+from headrace.objects.fsspec_store import Piece
+from headrace.recipe.site import StoreOptions
+
+_EXPRESS = "--x-s3"
+"""Ends the names of buckets whose requests are signed in another way."""
+_KEYS_LAST = timedelta(minutes=15)
+"""Credentials are asked for again after this time; botocore renews those that expire."""
+
+_CHUNK_BYTES = 8 * 2**20
+PARTS_AHEAD = 8
+"""With the parts' size, the memory that one upload takes: 64 MiB."""
+_FAILURES = (BaseError, BotoCoreError, OSError, ValueError)
+
+About = dict[str, Any]
+"""What is known of an object, as fsspec's `info` gives it."""
+
+_user: dict[str, int] = {}
+"""The process that uses obstore: its threads do not survive a fork, and it hangs without them."""
+
+
+class Quick:
+    """Gets, lists and puts objects; safe to share by threads.
+
+    Args:
+        endpoint_url: The server, as botocore knows it.
+        region: The buckets' region.
+        options: Time limit, addressing, profile, anonymous or not.
+    """
+
+    def __init__(self, endpoint_url: str, region: str, options: StoreOptions) -> None:
+        self._endpoint_url = endpoint_url
+        self._region = region
+        self._options = options
+        self._session = Session(profile=options.profile)
+        self._knows_ranges: bool | None = None
+        self._opened = lru_cache(maxsize=64)(self._open)
+
+    def get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> Piece | None:
+        """An object or a part of it; None when there was no plain success."""
+        is_whole = start == 0 and end is None
+        store = self._store(bucket, key)
+        if store is None or (not is_whole and self._knows_ranges is False):
+            return None
+        span: Any = {"offset": start} if end is None else (start, end)
+        try:
+            answer = obstore.get(store, key, options=None if is_whole else {"range": span})
+            self._knows_ranges = self._knows_ranges or not is_whole or None
+            return Piece(answer.bytes().to_bytes(), _version(answer.meta))
+        except _FAILURES as error:
+            if "non-partial" in str(error):
+                self._knows_ranges = False
+            return None
+
+    def stream(self, bucket: str, key: str, version: str) -> Iterator[memoryview]:
+        """A version of an object from its start, where the server does not know ranges.
+
+        Ends early at whatever is no plain success; yields nothing where ranges are quicker.
+        """
+        if self._knows_ranges is None:
+            self.get(bucket, key, 0, 1)
+        store = self._store(bucket, key)
+        if store is None or self._knows_ranges is not False:
+            return
+        try:
+            answer = obstore.get(store, key)
+            if _version(answer.meta) == version:
+                for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+                    yield memoryview(chunk)
+        except _FAILURES:
+            return
+
+    def pages(self, bucket: str, prefix: str) -> Generator[list[About], None, str | None]:
+        """Objects of a bucket, about 1,000 at once.
+
+        Args:
+            bucket: Name of the bucket.
+            prefix: What their names begin with; empty, or with a slash at the end.
+
+        Returns:
+            None at the end of the listing; else after which name s3fs must go on.
+        """
+        last = ""
+        store = self._store(bucket, f"{prefix}x")
+        if store is None:
+            return last
+        try:
+            for page in obstore.list(store, prefix or None, chunk_size=1000):
+                if not all(one["size"] for one in page):  # a marker's name has lost its slash
+                    return last
+                yield [{"name": f"{bucket}/{one['path']}", **one} for one in page]
+                last = page[-1]["path"]
+        except _FAILURES:
+            return last
+        return None
+
+    def put(self, bucket: str, key: str, chunks: Iterator[bytes], chunk_bytes: int) -> bool:
+        """Put a large object in parts, each signed with its SHA-256; whether it is there.
+
+        Args:
+            bucket: Name of the bucket.
+            key: Name of the object.
+            chunks: The content.
+            chunk_bytes: Size of a chunk and of a part.
+        """
+        store = self._store(bucket, key, self._options.max_attempts - 1)
+        if store is None:
+            return False
+        limits: Any = {"chunk_size": chunk_bytes, "max_concurrency": PARTS_AHEAD}
+        try:
+            obstore.put(store, key, chunks, use_multipart=True, **limits)
+        except _FAILURES:
+            return False
+        return True
+
+    def _store(self, bucket: str, key: str, max_retries: int = 0) -> ObjectStore | None:
+        """A bucket; None where obstore cannot be asked about the object."""
+        is_own = _user.setdefault("pid", os.getpid()) == os.getpid()
+        can_ask = is_own and normpath(key) == key and not bucket.endswith(_EXPRESS)
+        return self._opened(bucket, max_retries) if can_ask else None
+
+    def _open(self, bucket: str, max_retries: int) -> ObjectStore:
+        options = self._options
+        url, is_virtual = bucket_url(self._endpoint_url, bucket, options.addressing)
+        client: dict[str, Any] = {
+            "allow_http": True,
+            "connect_timeout": timedelta(seconds=min(options.timeout, 10)),
+            "read_timeout": timedelta(seconds=options.timeout),
+            "timeout": timedelta(days=1),
+        }
+        config: Any = {
+            "endpoint": url,
+            "aws_endpoint_url_s3": url,  # else the environment's, before the site's
+            "region": self._region,
+            "virtual_hosted_style_request": is_virtual,
+            "skip_signature": options.anonymous,
+        }
+        more: Any = {} if options.anonymous else {"credential_provider": self._keys}
+        more |= {"config": config, "retry_config": {"max_retries": max_retries}}
+        try:
+            if url.startswith("https:"):
+                client |= self._trust()
+            return ObjectStore(bucket, client_options=client, **more)  # type: ignore[arg-type]
+        except _FAILURES as error:
+            raise StoreAccessError(
+                f"{without_secrets(url)} cannot be asked: {error}",
+                "Look at `s3` of the site and at AWS_CA_BUNDLE.",
+            ) from error
+
+    def _trust(self) -> dict[str, bytes]:
+        bundle = self._session.get_config_variable("ca_bundle")
+        return {"root_certificate": Path(bundle).read_bytes()} if bundle else {}
+
+    def _keys(self) -> dict[str, Any]:
+        keys = self._session.get_credentials().get_frozen_credentials()
+        return {
+            "access_key_id": keys.access_key,
+            "secret_access_key": keys.secret_key,
+            "token": keys.token,
+            "expires_at": datetime.now(timezone.utc) + _KEYS_LAST,
+        }
+
+
+def bucket_url(endpoint_url: str, bucket: str, addressing: str) -> tuple[str, bool]:
+    """What obstore takes for a bucket's endpoint, and whether the bucket's name is part of it.
+
+    Args:
+        endpoint_url: The server.
+        bucket: Name of the bucket.
+        addressing: `StoreOptions.addressing`.
+    """
+    parts = urlsplit(endpoint_url)
+    is_aws = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    if addressing == "virtual" or (addressing == "auto" and is_aws and "." not in bucket):
+        return f"{parts.scheme}://{bucket}.{parts.netloc}", True
+    return endpoint_url, False
+
+
+def _version(about: Any) -> str:
+    return (about["e_tag"] or "").strip('"')

@@ -1,0 +1,290 @@
+"""Shards that are fetched from a store when they are needed, into a folder of bounded size.
+
+Each process has a folder of its own below the scratch, and holds a lock in it while it lives. A
+shard that another process of the node has at the moment is linked, not fetched again. Folders of
+dead processes are removed by the next one that comes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from headrace.errors import ShardError
+from headrace.files.locks import exclusive, locked, locked_at_once
+from headrace.files.manifest import ShardInfo
+from headrace.files.room import require_room
+
+SCRATCH = "stream"
+"""Folder in a dataset's folder for shards that are fetched and removed again."""
+
+_ALIVE = ".alive"
+"""Lock file in a process's folder."""
+
+NEVER = float("inf")
+"""Need of a shard that is not known to be needed again."""
+
+
+class Downloads(Protocol):
+    """What is needed of a store."""
+
+    def download(self, path: str, target: Path) -> str:
+        """Fetch a file; gives its XXH3 checksum, 128 bits, hexadecimal."""
+
+
+@dataclass
+class _Held:
+    path: Path
+    pins: int
+    used: int
+    ready: bool = False
+
+
+class ShardScratch:
+    """Shards of one dataset that this process holds; for threads of one process.
+
+    Args:
+        store: Where the shards come from.
+        folder: The scratch; processes of the node share it.
+        shards: Shards that may be asked for.
+        room: Shards held at once, at most.
+        on_evict: Called with the number of a shard before its file is removed.
+
+    Attributes:
+        max_held: Most shards that were held at once.
+        num_fetched: Shards that were fetched from the store.
+        num_linked: Shards that another process had.
+
+    Raises:
+        StorageFullError: The file system has not that much room.
+    """
+
+    def __init__(
+        self,
+        store: Downloads,
+        folder: Path,
+        shards: Sequence[ShardInfo],
+        room: int,
+        on_evict: Callable[[int], None],
+    ) -> None:
+        self.max_held = self.num_fetched = self.num_linked = 0
+        self.room = room
+        self._store = store
+        self._root = folder
+        self._shards = shards
+        self._on_evict = on_evict
+        self._held: dict[int, _Held] = {}
+        self._needs: dict[int, float] = {}
+        self._clock = 0
+        self._changed = threading.Condition()
+        self._turn = threading.Lock()
+        self._own, self._alive = _own_folder(folder)
+        self._close = weakref.finalize(self, _remove, os.getpid(), self._own, self._alive)
+        largest = sorted((shard.num_bytes for shard in shards), reverse=True)[:room]
+        require_room(self._own, sum(largest))
+
+    def close(self) -> None:
+        """Remove what this process holds."""
+        self._close()
+
+    def needs(self, needs: dict[int, float]) -> None:
+        """Tell when shards are needed next, smaller is sooner; others may go at once."""
+        with self._changed:
+            self._needs = needs
+            self._changed.notify_all()
+
+    @contextmanager
+    def holding(self, numbers: Iterable[int]) -> Iterator[dict[int, Path]]:
+        """Keep shards while the block runs; fetches those that are not there.
+
+        Args:
+            numbers: Numbers of the shards.
+
+        Yields:
+            Paths by number.
+
+        Raises:
+            ShardError: A shard is not what the manifest says, or more than `room` are wanted.
+            StoreError: The store cannot be read.
+        """
+        wanted = sorted(set(numbers))
+        if len(wanted) > self.room:
+            raise ShardError(
+                f"One batch takes samples of {len(wanted)} shards, more than the {self.room} that "
+                "are held of those read from afar",
+                "Set data.shuffle_window, or raise data.read_ahead.",
+            )
+        if not self._pin_ready(wanted):
+            self._pin_all(wanted)
+        try:
+            yield {number: self._held[number].path for number in wanted}
+        finally:
+            self._unpin(wanted)
+
+    def claim_ahead(self, coming: Sequence[int]) -> int | None:
+        """Take room for the first of some shards that is neither there nor on its way.
+
+        None that is needed sooner goes for it. Whoever gets a number must call `fetch_claimed`.
+
+        Args:
+            coming: Numbers of shards, the one needed soonest first.
+
+        Returns:
+            Its number; None when all are there or no room can be made.
+        """
+        with self._changed:
+            number = next((number for number in coming if number not in self._held), None)
+            if number is None or not self._make_room(number):
+                return None
+            self._reserve(number)
+            return number
+
+    def fetch_claimed(self, number: int) -> None:
+        """Fetch a shard that `claim_ahead` gave; errors as `holding`."""
+        self._fill(number, self._held[number])
+        self._unpin([number])
+
+    def holds(self, number: int) -> bool:
+        """Whether a shard is there, or on its way."""
+        with self._changed:
+            return number in self._held
+
+    def _pin_ready(self, numbers: Sequence[int]) -> bool:
+        """Pin shards when all are there; so who holds them already never waits for others."""
+        with self._changed:
+            found = [self._held.get(number) for number in numbers]
+            if not all(held is not None and held.ready for held in found):
+                return False
+            for held in found:
+                if held is not None:
+                    held.pins += 1
+            return True
+
+    def _pin_all(self, numbers: Sequence[int]) -> None:
+        """Pin and fetch shards, one thread at a time: two with a half each would wait for ever."""
+        pinned: list[int] = []
+        with self._turn:
+            try:
+                for number in numbers:
+                    self._pin(number)
+                    pinned.append(number)
+            except BaseException:
+                self._unpin(pinned)
+                raise
+
+    def _pin(self, number: int) -> None:
+        with self._changed:
+            while True:
+                held = self._held.get(number)
+                if held is None and self._make_room(None):
+                    held = self._reserve(number)
+                    break
+                if held is not None and held.ready:
+                    held.pins += 1
+                    return
+                self._changed.wait()
+        self._fill(number, held)
+
+    def _reserve(self, number: int) -> _Held:
+        name = Path(self._shards[number].file).name
+        held = _Held(path=self._own / name, pins=1, used=self._tick())
+        self._held[number] = held
+        self.max_held = max(self.max_held, len(self._held))
+        return held
+
+    def _fill(self, number: int, held: _Held) -> None:
+        try:
+            fetched = self._obtain(self._shards[number], held.path)
+        except BaseException:
+            with self._changed:
+                del self._held[number]
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            self.num_fetched += fetched
+            self.num_linked += not fetched
+            held.ready = True
+            self._changed.notify_all()
+
+    def _obtain(self, shard: ShardInfo, path: Path) -> bool:
+        """Bring a shard; gives whether it came from the store, not from another process."""
+        with exclusive([self._root / f".{path.name}.lock"]):
+            for sibling in self._root.glob(f"*/{path.name}"):
+                with suppress(OSError):  # it has just been let go
+                    os.link(sibling, path)
+                    return False
+            part = path.with_name(f".{path.name}.part")
+            try:
+                checksum = self._store.download(shard.file, part)
+                if checksum != shard.xxh3_128:
+                    raise ShardError(
+                        f"Shard {shard.file} came with checksum {checksum}, the manifest says "
+                        f"{shard.xxh3_128}; it holds {shard.num_samples} samples of split "
+                        f"'{shard.split}'",
+                        "Run `headrace verify` on the dataset it comes from.",
+                    )
+                part.rename(path)
+                return True
+            finally:
+                part.unlink(missing_ok=True)
+
+    def _make_room(self, ahead: int | None) -> bool:
+        """Let shards go until one more fits; for a shard ahead only such that are needed later."""
+        while len(self._held) >= self.room:
+            free = [number for number, held in self._held.items() if held.ready and not held.pins]
+            if not free:
+                return False
+            last = max(free, key=lambda n: (self._need(n), -self._held[n].used))
+            if ahead is not None and self._need(last) <= self._need(ahead):
+                return False
+            self._on_evict(last)
+            self._held.pop(last).path.unlink(missing_ok=True)
+        return True
+
+    def _need(self, number: int) -> float:
+        return self._needs.get(number, NEVER)
+
+    def _unpin(self, numbers: Iterable[int]) -> None:
+        with self._changed:
+            for number in numbers:
+                held = self._held[number]
+                held.pins -= 1
+                held.used = self._tick()
+            self._changed.notify_all()
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+
+def _own_folder(root: Path) -> tuple[Path, int]:
+    """A folder for this process, with its lock; those of dead processes are removed."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with exclusive([root / ".folders.lock"]):
+        for path in root.iterdir():
+            if path.is_dir() and not _is_alive(path):
+                shutil.rmtree(path)
+        own = root / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        own.mkdir(mode=0o700)
+        return own, locked(own / _ALIVE)
+
+
+def _is_alive(folder: Path) -> bool:
+    handle = locked_at_once(folder / _ALIVE)
+    if handle is not None:
+        os.close(handle)
+    return handle is None
+
+
+def _remove(pid: int, folder: Path, alive: int) -> None:
+    if pid == os.getpid():  # a forked child leaves its parent's folder alone
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(alive)

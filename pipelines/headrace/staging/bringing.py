@@ -1,0 +1,261 @@
+"""Shards brought to a folder by several threads, verified on the way; also while it is read."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import ShardError, StepCancelledError, StoreMissingError
+from headrace.files.locks import exclusive_while
+from headrace.files.manifest import ShardInfo
+from headrace.files.room import told_when_full
+from headrace.objects.protocol import Store
+from headrace.objects.store import open_store
+from headrace.recipe.site import StoreOptions
+from headrace.shards.places import ShardSource
+from headrace.staging.gang_member import GangMember
+from headrace.staging.gang_store import GangStore, Traffic
+
+Tick = Callable[[int, int], None]
+"""Called with bytes done and bytes in all; may raise to stop."""
+
+_LEAST_THREADS, _MOST_THREADS = 2, 16
+_TELL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """How shards come while the copy is read.
+
+    The process that stages brings them in the order in which they will be read; one that needs a
+    shard sooner brings it itself (`obtain`). A lock file a shard makes each come once a node. A
+    shard has its name only when its checksum was found right, and then it stays.
+    """
+
+    order: tuple[str, ...]
+    """Files of shards, the one needed soonest first; others come after them."""
+    num_first: int
+    """How many of them must be there before anybody reads."""
+    begun: Callable[[Path], None]
+    """Called with the copy's folder when they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch:
+    """What is brought, from where, to where."""
+
+    store: GangStore
+    """The dataset, or nodes of a gang before it."""
+    folder: Path
+    """Where the shards go, as they are named in the manifest."""
+    shards: Sequence[ShardInfo]
+    """The shards."""
+    verify: bool
+    """Compare checksums; those of shards that come from peers always are."""
+    is_intact: Callable[[ShardInfo], bool]
+    """Whether a shard need not be brought; called by several threads."""
+    shared: bool = False
+    """Whether other processes bring shards to the folder at the same time; each comes once."""
+    member: GangMember | None = None
+    """This node in a gang whose nodes bring the same dataset at the same time."""
+
+    @property
+    def num_threads(self) -> int:
+        """Shards that are brought at once: one a core. More of them share a core's cache."""
+        return min(max(len(os.sched_getaffinity(0)), _LEAST_THREADS), _MOST_THREADS)
+
+
+def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
+    """Bring shards, several at once; the first fault stops all.
+
+    What has come by then stays, each shard whole or not at all.
+
+    Args:
+        fetch: What is brought.
+        tick: Called by the calling thread, about twice a second and at the end.
+
+    Raises:
+        ShardError: A shard is missing or is not what the manifest says.
+        StoreError: The store cannot be read.
+        OSError: The folder cannot be written.
+    """
+    work = _Work(fetch, tick)
+    with ThreadPoolExecutor(fetch.num_threads, "stage") as pool:
+        try:
+            work.run([pool.submit(work.look_at, shard) for shard in fetch.shards])
+            missing = [shard for shard in fetch.shards if shard.file not in work.here]
+            if fetch.member is not None:
+                fetch.member.meet(fetch.store, work.holding, tuple(work.here), work.moved)
+                missing = fetch.store.own_first(missing)
+            work.run([pool.submit(work.bring, shard) for shard in missing])
+        except BaseException:
+            work.stopped.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def fetch_meanwhile(fetch: Fetch, arrival: Arrival, tick: Tick | None = None) -> None:
+    """Bring shards in the order in which they are needed; tell when enough are there.
+
+    What an interrupted copy has left is checked first, before anybody reads it.
+
+    Args:
+        fetch: What is brought.
+        arrival: In which order.
+        tick: As for `fetch_shards`.
+
+    Raises:
+        ShardError: A shard is missing or is not what the manifest says.
+        StoreError: The store cannot be read.
+        OSError: The folder cannot be written, before anybody reads.
+        StorageFullError: There is no space left, later.
+    """
+    places = {file: place for place, file in enumerate(arrival.order)}
+    shards = sorted(fetch.shards, key=lambda shard: places.get(shard.file, len(places)))
+    first = {shard.file for shard in shards[: arrival.num_first]}
+    now = [s for s in shards if s.file in first or (fetch.folder / s.file).exists()]
+    fetch_shards(replace(fetch, shards=now), tick)
+    arrival.begun(fetch.folder)
+    rest = [shard for shard in shards if shard not in now]
+    with told_when_full(fetch.folder, sum(shard.num_bytes for shard in rest)):
+        fetch_shards(_shared(fetch, rest), tick)
+    for shard in rest:
+        _lock_of(fetch.folder / shard.file).unlink(missing_ok=True)
+
+
+def arriving_source(url: str, options: StoreOptions | None = None) -> ShardSource:
+    """The source at a location from which the dataset's folder is being filled."""
+    return ShardSource(bring=partial(obtain, open_store(url, options)))
+
+
+def obtain(store: Store, folder: Path, shard: ShardInfo) -> None:
+    """Wait for a shard that another process brings to a copy, or bring it.
+
+    Raises:
+        ShardError: It is missing or is not what the manifest says.
+        StoreError: The store cannot be read.
+        OSError: The folder cannot be written.
+    """
+    path = folder / shard.file
+    if not path.exists():
+        source = GangStore(store, [shard], None, Traffic())
+        fetch = Fetch(
+            store=source, folder=folder, shards=[], verify=True, is_intact=lambda _: False
+        )
+        fetch_shards(_shared(fetch, [shard]))
+
+
+def _shared(fetch: Fetch, shards: Sequence[ShardInfo]) -> Fetch:
+    def is_there(shard: ShardInfo) -> bool:
+        return (fetch.folder / shard.file).exists()
+
+    return replace(fetch, shards=shards, shared=True, is_intact=is_there)
+
+
+class _Work:
+    """What the threads share.
+
+    Attributes:
+        stopped: Set to make them end.
+        here: Files of the shards that are there.
+    """
+
+    def __init__(self, fetch: Fetch, tick: Tick | None) -> None:
+        self.stopped = threading.Event()
+        self.here: set[str] = set()
+        self._fetch = fetch
+        self._shards = {shard.file: shard for shard in fetch.shards}
+        self._total_bytes = sum(shard.num_bytes for shard in fetch.shards)
+        self._tick = tick
+        self._done_bytes = 0
+        self._turns = {shard.file: threading.Lock() for shard in fetch.shards}
+        self._lock = threading.Lock()
+
+    def run(self, futures: Sequence[Future[None]]) -> None:
+        """Wait for all, telling how far they are; raises what any of them raised."""
+        pending = set(futures)
+        while pending:
+            done, pending = wait(pending, timeout=_TELL_S, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            if self._tick is not None:
+                self._tick(self._done_bytes, self._total_bytes)
+
+    def look_at(self, shard: ShardInfo) -> None:
+        """Note a shard that is there already."""
+        self.moved(0)
+        if self._fetch.is_intact(shard):
+            self.here.add(shard.file)
+            self.moved(shard.num_bytes)
+
+    def bring(self, shard: ShardInfo, *, from_source: bool = False) -> None:
+        """Bring a shard that is not there yet; others that want it wait for it."""
+        with self._turn(shard):
+            if shard.file not in self.here:
+                store = self._fetch.store
+                self._download(shard, store.read_source if from_source else store.download)
+                self.here.add(shard.file)
+
+    @contextmanager
+    def holding(self, file: str) -> Iterator[Path]:
+        """Bring a shard for another node, which asks this one to; see `Holding`."""
+        self.bring(self._shards[file], from_source=True)  # never from one that asks this one
+        yield self._fetch.folder / file
+
+    def moved(self, num_bytes: int) -> None:
+        """Count bytes.
+
+        Raises:
+            StepCancelledError: The work is to stop.
+        """
+        if self.stopped.is_set():
+            raise StepCancelledError("Staging was stopped")
+        with self._lock:
+            self._done_bytes += num_bytes
+
+    @contextmanager
+    def _turn(self, shard: ShardInfo) -> Iterator[None]:
+        self.moved(0)
+        target = self._fetch.folder / shard.file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        turn: AbstractContextManager[Any] = self._turns[shard.file]
+        if self._fetch.shared:
+            turn = exclusive_while(_lock_of(target), lambda: self.moved(0))
+        with turn:
+            if self._fetch.shared:
+                self.look_at(shard)
+            yield
+
+    def _download(self, shard: ShardInfo, download: Callable[..., str]) -> None:
+        target = self._fetch.folder / shard.file
+        part = target.with_name(f".{target.name}.{os.getuid()}.{os.getpid()}")
+        source = f"{self._fetch.store.source.url}/{shard.file}"
+        try:
+            checksum = download(shard.file, part, self.moved)
+            num_bytes = part.stat().st_size
+            if num_bytes != shard.num_bytes or (self._fetch.verify and checksum != shard.xxh3_128):
+                raise ShardError(
+                    f"Shard {source} is damaged: expected {shard.num_bytes} bytes with checksum "
+                    f"{shard.xxh3_128}, got {num_bytes} bytes with checksum {checksum}",
+                    "Run `headrace verify` on the dataset; pack it again or restore the shard.",
+                )
+            part.replace(target)
+        except StoreMissingError as error:
+            raise ShardError(
+                f"Shard {source} is missing, though the manifest of the dataset names it",
+                "Pack the dataset again or restore the shard.",
+            ) from error
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _lock_of(path: Path) -> Path:
+    """Lock file of the process that brings a shard to a path."""
+    return path.with_name(f".{path.name}.lock")

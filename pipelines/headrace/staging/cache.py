@@ -1,0 +1,215 @@
+"""Staged copies on the tiers of a node: what lies there, what may go, what is damaged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import ManifestError
+from headrace.files.locks import at_once, idle_s, last_used_at, out_of_use
+from headrace.files.manifest import Manifest
+from headrace.files.manifest_file import read_manifest
+from headrace.files.tiers import bytes_in, folder_of, keep_s
+from headrace.recipe.site import Tier
+from headrace.record import Record
+from headrace.staging import soundness
+from headrace.staging.staged_folder import StagedFolder
+
+logger = logging.getLogger(__name__)
+
+_GOING = ".evicted-"
+_INTERRUPTED_KEPT_S = 86400.0
+
+
+class CachedCopy(Record):
+    """One staged copy as it is now."""
+
+    fingerprint: str
+    """Content of the dataset; name of the folder."""
+    name: str
+    """Name of the dataset; empty for an interrupted copy."""
+    tier: str
+    """Name of the tier."""
+    path: Path
+    """Folder."""
+    state: Literal["in use", "being staged", "idle", "interrupted"]
+    """`interrupted`: half a copy, completed by the next stage of the dataset."""
+    splits: tuple[str, ...]
+    """Splits of the copy."""
+    num_shards: int
+    """Shards that lie there."""
+    num_left_out: int
+    """Shards of these splits that are read from where the dataset lies."""
+    num_bytes: int
+    """Bytes on the tier."""
+    last_used_at: float
+    """Seconds since the epoch; 0 when never."""
+
+
+def copies_on(tier: str, datasets: Path) -> tuple[CachedCopy, ...]:
+    """Staged copies on one tier, the least recently used first.
+
+    Args:
+        tier: Its name.
+        datasets: `<tier folder>/datasets`.
+    """
+    found = [_look_at(StagedFolder(path, tier)) for path in _folders(datasets)]
+    return tuple(sorted(found, key=lambda copy: (copy.last_used_at, copy.fingerprint)))
+
+
+def copies_of(tiers: Sequence[Tier]) -> tuple[CachedCopy, ...]:
+    """Staged copies on all tiers, fastest tier first."""
+    return tuple(copy for tier in tiers for copy in copies_on(tier.name, _datasets(tier)))
+
+
+def evict(folder: StagedFolder) -> bool:
+    """Remove a copy unless it is in use or being staged.
+
+    Returns:
+        Whether it was removed.
+    """
+    with at_once(folder.lock_file) as nobody_stages, out_of_use(folder.use_file) as unused:
+        if not (nobody_stages and unused):
+            return False
+        going = folder.path.with_name(f"{_GOING}{folder.path.name}-{os.getpid()}")
+        try:
+            folder.path.rename(going)  # at once, so that nobody finds half a copy
+        except FileNotFoundError:
+            return False
+        shutil.rmtree(going)
+    return True
+
+
+def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]:
+    """Copies that may go, the first to go first: interrupted ones, then by last use.
+
+    Args:
+        datasets: `<tier folder>/datasets`.
+        idle_for_s: Seconds since the last use, at least.
+        but: Fingerprint of a copy that stays.
+    """
+    copies = [copy for copy in copies_on("", datasets) if copy.fingerprint != but]
+    free = [copy for copy in copies if copy.state in ("idle", "interrupted")]
+    old = [
+        copy
+        for copy in free
+        if copy.state == "interrupted" or idle_s(_use_file(copy)) >= idle_for_s
+    ]
+    return sorted(old, key=lambda copy: (copy.state == "idle", copy.last_used_at))
+
+
+def sweep(tier: Tier) -> None:
+    """Remove what dead processes left half evicted, and copies past the tier's `keep`."""
+    datasets = _datasets(tier)
+    for path in datasets.glob(f"{_GOING}*"):
+        name, _, _ = path.name.removeprefix(_GOING).rpartition("-")
+        with at_once(datasets / f"{name}.lock") as nobody_evicts:
+            if nobody_evicts:
+                shutil.rmtree(path, ignore_errors=True)
+    for copy in past_keep(tier):
+        if evict(StagedFolder(copy.path, copy.tier)):
+            logger.info("%s was removed from tier %s: nobody has used it", copy.path, copy.tier)
+
+
+def past_keep(tier: Tier) -> tuple[CachedCopy, ...]:
+    """Copies of this user that nobody has used for the tier's `keep`; half ones after a day."""
+    datasets = _datasets(tier)
+    own = [path for path in _folders(datasets) if path.stat().st_uid == os.getuid()]
+    return tuple(
+        _look_at(folder)
+        for folder in (StagedFolder(path, tier.name) for path in own)
+        if _idle_s(folder) > _keep_s(tier, folder)
+    )
+
+
+def verify(copy: CachedCopy, tick: Callable[[int], None] | None = None) -> tuple[str, ...]:
+    """Compare the checksums of a published copy; damaged shards are removed from it.
+
+    The next stage of the dataset brings them anew. Programs that read one at the moment keep it.
+
+    Args:
+        copy: The copy.
+        tick: Called with the bytes that were read.
+
+    Returns:
+        Files of the shards that were damaged, missing or of another size.
+
+    Raises:
+        ManifestError: The manifest is damaged.
+    """
+    complete = StagedFolder(copy.path, copy.tier).complete()
+    if complete is None:
+        return ()
+    shards = [shard for shard in read_manifest(copy.path).shards if shard.file in complete.files]
+    damaged = soundness.wrong_shards(copy.path, shards, tick=tick)
+    soundness.drop(copy.path, damaged)
+    return damaged
+
+
+def _look_at(folder: StagedFolder) -> CachedCopy:
+    complete = folder.complete()
+    manifest = _manifest(folder.path) if complete else None
+    files = set(complete.files) if complete else set()
+    shards = manifest.shards if manifest else ()
+    present = sum(shard.file in files for shard in shards)
+    return CachedCopy(
+        fingerprint=folder.path.name,
+        name=manifest.name if manifest else "",
+        tier=folder.tier,
+        path=folder.path,
+        state=_state(folder, manifest is not None),
+        splits=complete.splits if complete else (),
+        num_shards=present if manifest else len(list(folder.path.glob("shards/*"))),
+        num_left_out=len(shards) - present,
+        num_bytes=bytes_in(folder.path),
+        last_used_at=last_used_at(folder.use_file),
+    )
+
+
+def _state(
+    folder: StagedFolder, is_whole: bool
+) -> Literal["in use", "being staged", "idle", "interrupted"]:
+    with at_once(folder.lock_file) as nobody_stages:
+        if not nobody_stages:
+            return "being staged"
+    if folder.use_file.exists():
+        with out_of_use(folder.use_file) as unused:
+            if not unused:
+                return "in use"
+    return "idle" if is_whole else "interrupted"
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    try:
+        return read_manifest(folder)
+    except ManifestError:  # of a newer release, or damaged: the next stage replaces it
+        return None
+
+
+def _keep_s(tier: Tier, folder: StagedFolder) -> float:
+    keep = keep_s(tier)
+    return keep if folder.complete() is not None else min(keep, _INTERRUPTED_KEPT_S)
+
+
+def _idle_s(folder: StagedFolder) -> float:
+    """Seconds since the last use; since a half copy was worked on."""
+    if folder.complete() is None or not folder.use_file.exists():
+        return idle_s(folder.path)
+    return idle_s(folder.use_file)
+
+
+def _use_file(copy: CachedCopy) -> Path:
+    return StagedFolder(copy.path, copy.tier).use_file
+
+
+def _folders(datasets: Path) -> Iterator[Path]:
+    found: Iterable[Path] = datasets.iterdir() if datasets.is_dir() else ()
+    return (path for path in sorted(found) if path.is_dir() and not path.name.startswith("."))
+
+
+def _datasets(tier: Tier) -> Path:
+    return folder_of(tier) / "datasets"

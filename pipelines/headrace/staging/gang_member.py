@@ -1,0 +1,171 @@
+"""One node's part in a gang that passes shards on: it serves what it has, or fetches it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from headrace.files.manifest import ShardInfo
+from headrace.objects.protocol import Store
+from headrace.shards.scratch import SCRATCH, ShardScratch
+from headrace.staging import peers
+from headrace.staging.gang_store import GangStore, Tick, Traffic
+from headrace.staging.peer_group import PeerGroup
+from headrace.staging.peers import Holding, Peer, ShardServer
+
+logger = logging.getLogger(__name__)
+
+RELAYED_SHARDS = 4
+"""Shards that a node holds for others at once, at most."""
+
+_FIRST_WORD_S = 1.0
+"""Seconds in which peers tell what they have before anything is read where the dataset lies."""
+
+_POLL_S = 0.1
+
+
+class GangMember:
+    """This node, as it serves a gang.
+
+    Args:
+        group: The nodes.
+
+    Raises:
+        OSError: The address is not one of this machine.
+    """
+
+    def __init__(self, group: PeerGroup) -> None:
+        self.group = group
+        self._server = ShardServer(group, holds_nothing)
+        self._is_closed = False
+
+    def meet(self, store: GangStore, holding: Holding, files: Sequence[str], tick: Tick) -> None:
+        """Serve while this node stages, and let the others tell what they have.
+
+        Args:
+            store: Waits from now on for nodes that have not come.
+            holding: Gets a shard.
+            files: Shards that are here.
+            tick: Called while this waits; may raise to stop.
+        """
+        self._server.holding = holding
+        self.group.announce(self._server.server_port, files, is_staged=False)
+        store.patient_until = time.monotonic() + peers.PATIENCE_S
+        late_at = time.monotonic() + _FIRST_WORD_S
+        while time.monotonic() < late_at:
+            if all(self.group.notice_of(node) is not None for node in self.group.others):
+                return
+            tick(0)
+            time.sleep(_POLL_S)
+
+    def serve_to_the_end(
+        self, holding: Holding, files: Sequence[str], check: Callable[[], None]
+    ) -> None:
+        """Serve what is here until no other node stages any more.
+
+        Args:
+            holding: Gets a shard.
+            files: Shards that are here.
+            check: Called several times a second; may raise to stop.
+        """
+        self._server.holding = holding
+        self.group.announce(self._server.server_port, files, is_staged=True)
+        late_at = time.monotonic() + peers.PATIENCE_S
+        for node in self.group.others:
+            while self._stages(node, late_at):
+                check()
+                time.sleep(_POLL_S)
+
+    def all_hold(self, files: Sequence[str]) -> bool:
+        """Whether all nodes hold these shards, so that none will ask."""
+        held = [self.group.held_by(node) or frozenset() for node in range(len(self.group.hosts))]
+        return all(each.issuperset(files) for each in held)
+
+    def close(self) -> None:
+        """Serve no longer; harmless when it is so."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._server.close()
+
+    def _stages(self, node: int, late_at: float) -> bool:
+        notice = self.group.notice_of(node)
+        if notice is None:
+            return time.monotonic() < late_at
+        return not notice.is_staged and Peer(self.group, node, notice.port).is_alive()
+
+
+@contextmanager
+def joining(group: PeerGroup | None) -> Iterator[GangMember | None]:
+    """Be able to serve the other nodes while the block runs.
+
+    Yields:
+        None for a node alone, and when this node cannot listen at its address.
+    """
+    member = None
+    try:
+        member = GangMember(group) if group else None
+    except OSError as error:
+        logger.warning("This node cannot serve shards to the others: %s", error)
+    try:
+        yield member
+    finally:
+        if member is not None:
+            member.close()
+
+
+class Relay:
+    """Fetches for others, once for all that ask, what lies neither here nor on another node.
+
+    What ranks of this node have at the moment is linked, and they link what is fetched here.
+
+    Args:
+        source: Where the dataset lies.
+        folder: Folder of the dataset on this node.
+        shards: All shards of the dataset.
+        files: Those that lie in the folder.
+    """
+
+    def __init__(
+        self, source: Store, folder: Path, shards: Sequence[ShardInfo], files: Collection[str]
+    ) -> None:
+        self.traffic = Traffic()
+        self._store = GangStore(source, shards, None, self.traffic)
+        self._folder = folder
+        self._shards = shards
+        self._numbers = {shard.file: number for number, shard in enumerate(shards)}
+        self._files = frozenset(files)
+        self._scratch: ShardScratch | None = None
+        self._opening = threading.Lock()
+
+    @contextmanager
+    def holding(self, file: str) -> Iterator[Path]:
+        """Keep a shard while the block runs; see `Holding`."""
+        if file in self._files:
+            yield self._folder / file
+            return
+        number = self._numbers[file]
+        with self._opened().holding([number]) as paths:
+            yield paths[number]
+
+    def close(self) -> None:
+        """Remove what was fetched."""
+        if self._scratch is not None:
+            self._scratch.close()
+
+    def _opened(self) -> ShardScratch:
+        with self._opening:
+            if self._scratch is None:
+                folder = self._folder / SCRATCH
+                self._scratch = ShardScratch(
+                    self._store, folder, self._shards, RELAYED_SHARDS, lambda _: None
+                )
+            return self._scratch
+
+
+def holds_nothing(file: str) -> AbstractContextManager[Path]:
+    """See `Holding`."""
+    raise KeyError(file)

@@ -1,0 +1,234 @@
+"""How a node gives shards to the others of its group, and takes them: HTTP, one request a shard.
+
+`GET /<file>` with the proof of `PeerGroup.sign` in `Authorization` is answered by newlines, one a
+second, while the shard is being fetched, and then by `+` and its bytes, or by `-` when the node
+does not hold it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from headrace.errors import HeadraceError
+from headrace.files.checksums import chunk_buffer, write_verified
+from headrace.files.manifest import ShardInfo
+from headrace.staging.peer_group import PeerGroup
+from headrace.states import FailureClass
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+"""Seconds without a sign of life, or below the least rate, after which a peer is left."""
+
+TELL_S = 1.0
+"""Seconds between two signs of life to a peer that waits for a shard."""
+
+_LEAST_BYTES_PER_S = 2**20
+_CONNECTIONS_PER_NODE = 64
+_WAIT, _HERE, _NOT_HERE = b"\n", b"+", b"-"
+
+Holding = Callable[[str], AbstractContextManager[Path]]
+"""Keeps a shard on this node while a block runs; raises `KeyError` for one that it cannot give."""
+
+
+class PeerLostError(HeadraceError):
+    """A peer has gone, is too slow, or gives something else than it was asked for."""
+
+    failure_class = FailureClass.LOST
+
+
+class ShardServer(ThreadingHTTPServer):
+    """Gives shards to those who know the group's key, from its making until `close`.
+
+    Args:
+        group: The nodes.
+        holding: Gets a shard that is asked for.
+
+    Raises:
+        OSError: The address is not one of this machine.
+    """
+
+    request_queue_size = 128
+
+    def __init__(self, group: PeerGroup, holding: Holding) -> None:
+        host = group.hosts[group.index]
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.group = group
+        self.holding = holding
+        self._slots = threading.BoundedSemaphore(_CONNECTIONS_PER_NODE * len(group.hosts))
+        super().__init__((host, 0), _Answer)
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+
+    def close(self) -> None:
+        """Serve no longer."""
+        self.shutdown()
+        self.server_close()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; without a free file, the next attempt comes a moment later."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            logger.warning("A peer could not be let in: %s", error)
+            time.sleep(0.05)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, unless there are too many."""
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note that an answer was not completed; the peer finds out by itself."""
+        logger.info("A peer's request failed: %s", sys.exc_info()[1])
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: ShardServer
+    timeout = 20.0
+
+    def do_GET(self) -> None:
+        file = unquote(self.path.removeprefix("/"))
+        proof = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(proof.encode(), self.server.group.sign(file).encode()):
+            self.send_response_only(HTTPStatus.FORBIDDEN)
+            self.end_headers()
+            return
+        self.send_response_only(HTTPStatus.OK)
+        self.end_headers()
+        with ExitStack() as held:
+            try:
+                with self._telling_to_wait():
+                    path = held.enter_context(self.server.holding(file))
+                content = held.enter_context(path.open("rb"))
+            except (KeyError, FileNotFoundError):
+                self.wfile.write(_NOT_HERE)
+                return
+            self.wfile.write(_HERE)
+            self.connection.sendfile(content, count=os.fstat(content.fileno()).st_size or None)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug(format, *args)
+
+    @contextmanager
+    def _telling_to_wait(self) -> Iterator[None]:
+        done = threading.Event()
+
+        def tell() -> None:
+            with suppress(OSError):  # the peer has gone: who sends it the shard finds out
+                while not done.wait(TELL_S):
+                    self.wfile.write(_WAIT)
+
+        telling = threading.Thread(target=tell, daemon=True)
+        telling.start()
+        try:
+            yield
+        finally:
+            done.set()
+            telling.join()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another node of a group, which serves at a port."""
+
+    group: PeerGroup
+    node: int
+    port: int
+
+    def take(self, shard: ShardInfo, target: Path, tick: Callable[[int], None]) -> bool:
+        """Take a shard; one that is not what its manifest says leaves no file behind.
+
+        Args:
+            shard: The shard.
+            target: File to create, in a folder that exists.
+            tick: Called with the bytes of every chunk, and about every second; may raise to stop.
+
+        Returns:
+            Whether the peer can give it.
+
+        Raises:
+            PeerLostError: The peer has gone, is too slow, or gives wrong bytes.
+            OSError: `target` cannot be written.
+        """
+        with self._asked(shard.file) as answer:
+            sign = _read(answer, 1)
+            while sign == _WAIT:
+                tick(0)
+                sign = _read(answer, 1)
+            if sign == _NOT_HERE:
+                return False
+            _, checksum = write_verified(_content(answer, shard.num_bytes), target, tick)
+        if checksum != shard.xxh3_128:
+            target.unlink()
+            raise PeerLostError(f"{shard.file} came with the checksum {checksum}")
+        return True
+
+    def is_alive(self) -> bool:
+        """Whether it answers."""
+        try:
+            with self._asked("") as answer:
+                return _read(answer, 1) == _NOT_HERE
+        except PeerLostError:
+            return False
+
+    @contextmanager
+    def _asked(self, file: str) -> Iterator[HTTPResponse]:
+        host, proof = self.group.hosts[self.node], {"Authorization": self.group.sign(file)}
+        with closing(HTTPConnection(host, self.port, timeout=PATIENCE_S)) as connection:
+            try:
+                connection.request("GET", f"/{quote(file)}", headers=proof)
+                answer = connection.getresponse()
+            except (OSError, HTTPException) as error:
+                raise PeerLostError(f"it cannot be reached: {error}") from error
+            if answer.status != HTTPStatus.OK:
+                raise PeerLostError(f"it answers {answer.status}")
+            yield answer
+
+
+def _content(answer: HTTPResponse, num_bytes: int) -> Iterator[memoryview]:
+    """Bytes of a shard, in chunks that are used before the next one is asked for."""
+    chunk = chunk_buffer()
+    began, left_bytes = time.monotonic(), num_bytes
+    while left_bytes:
+        got = _read(answer, left_bytes, chunk)
+        yield got
+        left_bytes -= len(got)
+        took_s = time.monotonic() - began
+        if took_s > PATIENCE_S and num_bytes - left_bytes < took_s * _LEAST_BYTES_PER_S:
+            raise PeerLostError(f"it gave less than {_LEAST_BYTES_PER_S} bytes a second")
+
+
+def _read(answer: HTTPResponse, num_bytes: int, chunk: memoryview | None = None) -> memoryview:
+    chunk = (chunk or memoryview(bytearray(num_bytes)))[:num_bytes]
+    try:
+        got = answer.readinto(chunk)
+    except (OSError, HTTPException) as error:
+        raise PeerLostError(f"it has gone: {error}") from error
+    if not got:
+        raise PeerLostError("it has gone")
+    return chunk[:got]

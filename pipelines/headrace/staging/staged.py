@@ -1,0 +1,250 @@
+"""Datasets on a node's own storage: copied once a node, verified, published whole.
+
+`<tier folder>/datasets/<fingerprint>/` has the layout of a dataset, with the staged splits only.
+`.complete.json` there is written last and tells what was published; a copy without it is one
+that was interrupted, and is completed by the next caller. Shards that a published copy lacks
+were left where the dataset lies, because no tier had room for all (`StagingOptions.partial`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from headrace.files.locks import exclusive, in_use
+from headrace.files.manifest import Manifest, ShardInfo
+from headrace.files.manifest_file import content_fingerprint
+from headrace.objects.store import is_remote, open_store, read_manifest_at
+from headrace.recipe.site import Tier
+from headrace.staging import soundness
+from headrace.staging.bringing import Tick
+from headrace.staging.cache import sweep
+from headrace.staging.gang_member import GangMember, Relay, joining
+from headrace.staging.gang_store import Brought, GangStore, Traffic
+from headrace.staging.placing import Place, Wanted, choose_place, room_locks
+from headrace.staging.staged_copy import StagedCopy, StagingOptions
+from headrace.staging.staged_folder import Filling, StagedFolder, TierFullError, shards_in
+
+
+def ensure_staged(
+    dataset: Path | str,
+    tiers: Sequence[Tier],
+    splits: tuple[str, ...] | None = None,
+    verify: bool = True,
+    tick: Tick | None = None,
+    options: StagingOptions | None = None,
+) -> StagedCopy:
+    """Put splits of a dataset onto this node; see `staged`.
+
+    Nothing keeps the copy from being evicted later, though those used lately go last.
+    """
+    with staged(dataset, tiers, splits, verify, tick, options) as copy:
+        return copy
+
+
+@contextmanager
+def staged(
+    dataset: Path | str,
+    tiers: Sequence[Tier],
+    splits: tuple[str, ...] | None = None,
+    verify: bool = True,
+    tick: Tick | None = None,
+    options: StagingOptions | None = None,
+) -> Iterator[StagedCopy]:
+    """Put splits of a dataset onto this node's fastest tier with room, or find them there.
+
+    Processes of a node that ask for the same dataset at once wait for the one that copies. The
+    copy is not evicted while the block runs. Copies of other datasets that nobody uses are
+    evicted for it, the least recently used first.
+
+    Args:
+        dataset: Folder or URL of the packed dataset.
+        tiers: Tiers of the site, fastest first.
+        splits: Splits wanted; None for all.
+        verify: Compare checksums of shards that are copied or were left by an interrupted copy.
+        tick: Called with bytes done and bytes in all, about twice a second; may raise to stop.
+        options: How it is staged.
+
+    Raises:
+        ManifestError: `dataset` is no dataset, or lacks a split.
+        ShardError: A shard is missing, or its checksum is not that of the manifest.
+        StoreError: The dataset cannot be read.
+        StorageFullError: No tier has room.
+    """
+    options = options or StagingOptions()
+    manifest = _identified(read_manifest_at(str(dataset), options.s3)).without(options.skipped)
+    for split in splits or ():
+        manifest.shards_of(split)  # names the valid splits when there is no such one
+    wanted = Wanted(
+        manifest=manifest,
+        splits=tuple(name for name in manifest.splits if splits is None or name in splits),
+        partial=options.partial,
+        is_remote=is_remote(str(dataset)),
+        group=options.group,
+    )
+    places = [Place.on(tier, manifest.fingerprint) for tier in tiers]
+    with ExitStack() as using, joining(options.group) as member:
+        work = _Staging(str(dataset), wanted, places, verify, tick, options, member, using)
+        copy = work.copy()
+        if member is not None:
+            relayed = work.serve(member, StagedFolder(copy.folder, copy.tier))
+            copy = replace(copy, relayed=relayed if options.serves_readers else None)
+        yield copy
+
+
+@dataclass(frozen=True)
+class _Staging:
+    """One call of `staged`; what it finds or makes is in use until `using` is closed."""
+
+    dataset: str
+    wanted: Wanted
+    places: Sequence[Place]
+    verify: bool
+    tick: Tick | None
+    options: StagingOptions
+    member: GangMember | None
+    using: ExitStack
+    traffic: Traffic = field(default_factory=Traffic)
+    """What was brought."""
+    mended: set[str] = field(default_factory=set)
+    """Shards of copies that were found damaged or gone."""
+
+    @property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """Shards asked for."""
+        return shards_in(self.wanted.manifest, self.wanted.splits)
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether what is there is read before it is used."""
+        num_bytes = sum(shard.num_bytes for shard in self.shards)
+        return self.verify and num_bytes <= soundness.SMALL_BYTES
+
+    def copy(self) -> StagedCopy:
+        started = time.perf_counter()
+        found = self._find_or_stage()
+        brought = self.traffic.brought
+        missing = {shard.file for shard in self._missing(found)}
+        left_out = [shard for shard in self.shards if shard.file in missing]
+        num_bytes = sum(shard.num_bytes for shard in self.shards)
+        left_out_bytes = sum(shard.num_bytes for shard in left_out)
+        copied_bytes = brought.source_bytes + brought.peer_bytes
+        return StagedCopy(
+            folder=found.path,
+            tier=found.tier,
+            reused=brought == Brought(),
+            is_fresh=self.looks_again or copied_bytes == num_bytes - left_out_bytes,
+            mended=frozenset(self.mended),
+            num_bytes=num_bytes,
+            source_bytes=brought.source_bytes,
+            peer_bytes=brought.peer_bytes,
+            left_out_bytes=left_out_bytes,
+            left_out=frozenset(shard.file for shard in left_out),
+            seconds=time.perf_counter() - started,
+        )
+
+    def serve(self, member: GangMember, found: StagedFolder) -> Traffic:
+        """Give the other nodes what lies here, until they need nothing more."""
+        complete, shards = found.complete(), self.wanted.manifest.shards
+        here = [shard for shard in shards if complete and shard.file in complete.files]
+        files = tuple(shard.file for shard in here)
+        num_bytes = sum(shard.num_bytes for shard in here)
+        store = open_store(self.dataset, self.options.s3)
+        relay = Relay(store, found.path, shards if self.options.serves_readers else here, files)
+        self.using.enter_context(closing(relay))
+        check = partial(self.tick or _nobody_asks, num_bytes, num_bytes)
+        member.serve_to_the_end(relay.holding, files, check)
+        if member.all_hold([shard.file for shard in self.shards]):
+            member.close()
+        return relay.traffic
+
+    def _find_or_stage(self) -> StagedFolder:
+        folders = [place.folder for place in self.places if not place.problem]
+        found = self._claim(folders)
+        if found is not None:
+            self._sweep()
+            return found
+        with exclusive(folder.lock_file for folder in folders):
+            found = self._claim(folders)
+            if found is None:
+                self._sweep()
+                found = self._stage()
+                self.using.enter_context(in_use(found.use_file))
+        return found
+
+    def _sweep(self) -> None:
+        for place in self.places:
+            if not place.problem:
+                sweep(place.tier)
+
+    def _claim(self, folders: Sequence[StagedFolder]) -> StagedFolder | None:
+        """A copy that is what was staged, also after it was kept from being evicted."""
+        manifest, splits = self.wanted.manifest, self.wanted.splits
+        for folder in folders:
+            if not folder.holds(manifest, splits):
+                continue
+            with ExitStack() as trying:
+                trying.enter_context(in_use(folder.use_file))
+                if folder.holds(manifest, splits) and self._is_sound(folder):
+                    self.using.push(trying.pop_all())
+                    return folder
+        return None
+
+    def _is_sound(self, folder: StagedFolder) -> bool:
+        if not self.looks_again:
+            return True
+        wrong = soundness.wrong_shards(folder.path, self.shards, soundness.all_threads())
+        soundness.drop(folder.path, wrong)
+        self.mended.update(wrong)
+        return not wrong
+
+    def _stage(self) -> StagedFolder:
+        """Copy to the first tier with room; one that turns out full is left for the next one."""
+        full: dict[str, str] = {}
+        while True:
+            try:
+                return self._stage_once(full)
+            except TierFullError as error:
+                full[error.tier] = f"ran full while it was copied to ({error})"
+
+    def _stage_once(self, full: Mapping[str, str]) -> StagedFolder:
+        store, manifest = open_store(self.dataset, self.options.s3), self.wanted.manifest
+        group = self.member.group if self.member is not None else None
+        self.traffic.brought = Brought()
+        with ExitStack() as reserved:
+            with exclusive(room_locks(self.places)):
+                folder, left_out, size_bytes = choose_place(self.wanted, self.places, full)
+                reserved.enter_context(folder.reserving(size_bytes))
+            only, missing = self.options.only, self._missing(folder)
+            later = {s.file for s in missing if only is not None and s.file not in only}
+            filling = Filling(
+                store=GangStore(store, manifest.shards, group, self.traffic),
+                manifest=manifest,
+                splits=self.wanted.splits,
+                verify=self.verify,
+                look_again=self.looks_again,
+                left_out=left_out | later,
+                arrival=self.options.arrival,
+                member=self.member,
+            )
+            self.mended.update(folder.fill(filling, self.tick))
+            return folder
+
+    def _missing(self, folder: StagedFolder) -> tuple[ShardInfo, ...]:
+        return folder.missing(self.wanted.manifest, self.wanted.splits)
+
+
+def _nobody_asks(done_bytes: int, total_bytes: int) -> None:
+    pass
+
+
+def _identified(manifest: Manifest) -> Manifest:
+    """A dataset by the fingerprint of what it lists; that of a part is the whole dataset's."""
+    if not manifest.is_part:
+        return manifest
+    fingerprint = content_fingerprint(manifest.fields, manifest.classes, manifest.shards)
+    return manifest.model_copy(update={"fingerprint": fingerprint, "is_part": False})

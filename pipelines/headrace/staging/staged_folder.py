@@ -1,0 +1,281 @@
+"""One staged copy of a dataset: what is there, what is missing, and how it is completed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import HeadraceError, ManifestError, StepError
+from headrace.files.atomic import read_bytes, read_record, write_record, write_text
+from headrace.files.checksums import file_xxh3_128
+from headrace.files.locks import exclusive
+from headrace.files.manifest import Manifest, ShardInfo
+from headrace.files.manifest_file import FILE_NAME, read_manifest, sealed_manifest, write_manifest
+from headrace.files.room import is_full
+from headrace.record import Record
+from headrace.staging.bringing import Arrival, Fetch, Tick, fetch_meanwhile, fetch_shards
+from headrace.staging.gang_member import GangMember
+from headrace.staging.gang_store import GangStore
+from headrace.staging.soundness import StagedFile, stat_of
+from headrace.states import FailureClass
+
+
+class Complete(Record):
+    """`.complete.json`: what was published."""
+
+    splits: tuple[str, ...]
+    """Splits of the copy's manifest."""
+    files: dict[str, StagedFile]
+    """All files by path relative to the folder; shards that are absent were left at the source."""
+
+
+class TierFullError(HeadraceError):
+    """A tier ran out of space during a copy; nothing of the copy was left there."""
+
+    failure_class = FailureClass.CAPACITY
+
+    def __init__(self, error: OSError, tier: str) -> None:
+        super().__init__(os.strerror(error.errno or errno.ENOSPC))
+        self.tier = tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """What is to be put into a copy."""
+
+    store: GangStore
+    """The dataset, or nodes that fill a copy of their own at the same time."""
+    manifest: Manifest
+    """Its manifest."""
+    splits: tuple[str, ...]
+    """Splits to add to those that are there."""
+    verify: bool = True
+    """Compare checksums of shards that are copied or were left by an interrupted copy."""
+    look_again: bool = False
+    """Also compare checksums of published shards that look unchanged."""
+    left_out: frozenset[str] = frozenset()
+    """Files of the shards that stay at the source, for want of room or for later."""
+    arrival: Arrival | None = None
+    """How shards come while the copy is read; null: nobody reads it before all are there."""
+    member: GangMember | None = None
+    """This node among such nodes."""
+
+
+@dataclass(frozen=True)
+class StagedFolder:
+    """`<tier folder>/datasets/<fingerprint>/`.
+
+    Attributes:
+        path: The folder.
+        tier: Name of the tier it lies on.
+    """
+
+    path: Path
+    tier: str
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the process that changes this copy."""
+        return self.path.with_suffix(".lock")
+
+    @property
+    def use_file(self) -> Path:
+        """Held by the processes that read this copy; see `use`."""
+        return self.path.with_suffix(".use")
+
+    @property
+    def reserved_file(self) -> Path:
+        """Bytes that the copy will have when the holder of `lock_file` is done."""
+        return self.path.with_suffix(".reserved")
+
+    def complete(self) -> Complete | None:
+        """What was published; None for an interrupted copy."""
+        try:
+            return read_record(self._complete_file, Complete)
+        except StepError:  # of another release: the copy is looked at shard by shard
+            return None
+
+    def holds(self, manifest: Manifest, splits: Sequence[str]) -> bool:
+        """Whether all shards of splits were published and did not change; reads no shard."""
+        complete = self.complete()
+        if complete is None or not set(splits) <= set(complete.splits):
+            return False
+        shards = shards_in(manifest, splits)
+        if not self._tells(manifest, shards):
+            return False
+        files = (FILE_NAME, *(shard.file for shard in shards))
+        return all(
+            name in complete.files and stat_of(self.path / name) == complete.files[name]
+            for name in files
+        )
+
+    def missing(self, manifest: Manifest, splits: Sequence[str]) -> tuple[ShardInfo, ...]:
+        """Shards that have yet to be copied, with those of published splits that have gone."""
+        shards = shards_in(manifest, self._with_published(splits))
+        return tuple(shard for shard in shards if not self._has_size(shard))
+
+    def fill(self, filling: Filling, tick: Tick | None = None) -> frozenset[str]:
+        """Complete the copy and publish it; the caller holds the lock.
+
+        Args:
+            filling: What is to be there.
+            tick: Called with bytes done and bytes in all, about twice a second.
+
+        Returns:
+            Files of published shards that were damaged or had gone.
+
+        Raises:
+            ShardError: A shard is missing or is not what the manifest says.
+            StoreError: The dataset cannot be read.
+            TierFullError: There is no space left.
+        """
+        published = self.complete()
+        every = self._with_published(filling.splits)
+        shards = shards_in(filling.manifest, every)
+        wanted = [shard for shard in shards if shard.file not in filling.left_out]
+        added = [shard.file for shard in shards if not (self.path / shard.file).exists()]
+        mended = {shard.file for shard in wanted if published and shard.file in published.files}
+
+        def is_intact(shard: ShardInfo) -> bool:
+            intact = self._is_intact(shard, published, filling)
+            if intact:
+                mended.discard(shard.file)
+            return intact
+
+        fetch = Fetch(
+            store=filling.store,
+            folder=self.path,
+            shards=wanted,
+            verify=filling.verify,
+            is_intact=is_intact,
+            member=filling.member,
+        )
+        try:
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            self._remove_leftovers(shards)
+            if filling.arrival is None:
+                fetch_shards(fetch, tick)
+            else:
+                self._write_manifest(restrict(filling.manifest, every))
+                fetch_meanwhile(fetch, filling.arrival, tick)
+            self._publish(filling.manifest, every, filling.left_out)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._undo(added, everything=published is None)
+            raise TierFullError(error, self.tier) from error
+        return frozenset(mended)
+
+    def take_out(self, files: Iterable[str]) -> None:
+        """Remove shards as if they had never been published; the next stage brings them anew."""
+        with exclusive([self.lock_file]):
+            complete, gone = self.complete(), set(files)
+            if complete is not None:
+                left = {name: file for name, file in complete.files.items() if name not in gone}
+                write_record(self._complete_file, complete.model_copy(update={"files": left}))
+            for file in gone:
+                (self.path / file).unlink(missing_ok=True)
+
+    @contextmanager
+    def reserving(self, num_bytes: int) -> Iterator[None]:
+        """Tell other stages how large the copy will be, while the block runs.
+
+        Raises:
+            TierFullError: There is no space left.
+        """
+        try:
+            write_text(self.reserved_file, json.dumps(num_bytes))
+        except OSError as error:
+            if is_full(error):
+                raise TierFullError(error, self.tier) from error
+            raise
+        try:
+            yield
+        finally:
+            self.reserved_file.unlink(missing_ok=True)
+
+    def _tells(self, manifest: Manifest, shards: Sequence[ShardInfo]) -> bool:
+        """Whether the copy's manifest is whole and says of shards what the dataset's says."""
+        try:
+            ours = read_manifest(self.path)
+        except ManifestError:
+            return False
+        figures = (ours.statistics, ours.lengths) == (manifest.statistics, manifest.lengths)
+        return figures and set(shards) <= set(ours.shards)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        if read_bytes(self.path / FILE_NAME) != sealed_manifest(manifest):
+            write_manifest(self.path, manifest)
+
+    def _publish(
+        self, manifest: Manifest, splits: tuple[str, ...], left_out: Collection[str]
+    ) -> None:
+        restricted = restrict(manifest, splits)
+        write_manifest(self.path, restricted)
+        shards = (shard.file for shard in restricted.shards if shard.file not in left_out)
+        files = {name: stat_of(self.path / name) for name in (FILE_NAME, *shards)}
+        present = {name: file for name, file in files.items() if file is not None}
+        write_record(self._complete_file, Complete(splits=splits, files=present))
+
+    def _undo(self, added: Iterable[str], everything: bool) -> None:
+        if everything:
+            shutil.rmtree(self.path)
+        for file in added:
+            (self.path / file).unlink(missing_ok=True)
+
+    def _remove_leftovers(self, shards: Iterable[ShardInfo]) -> None:
+        """Remove temporary files of dead processes; nobody else writes while the lock is held."""
+        folders = {self.path, *((self.path / shard.file).parent for shard in shards)}
+        for folder in folders:
+            for path in folder.glob(".*"):
+                if path != self._complete_file:
+                    path.unlink()
+
+    @property
+    def _complete_file(self) -> Path:
+        return self.path / ".complete.json"
+
+    def _with_published(self, splits: Sequence[str]) -> tuple[str, ...]:
+        complete = self.complete()
+        return tuple(sorted({*splits, *(complete.splits if complete else ())}))
+
+    def _has_size(self, shard: ShardInfo) -> bool:
+        file = stat_of(self.path / shard.file)
+        return file is not None and file.num_bytes == shard.num_bytes
+
+    def _is_intact(self, shard: ShardInfo, complete: Complete | None, filling: Filling) -> bool:
+        if not self._has_size(shard):
+            return False
+        path = self.path / shard.file
+        published = complete.files.get(shard.file) if complete is not None else None
+        if published == stat_of(path) and not filling.look_again:
+            return True
+        if published is None and not filling.verify:
+            return True
+        return file_xxh3_128(path) == shard.xxh3_128
+
+
+def restrict(manifest: Manifest, splits: Collection[str]) -> Manifest:
+    """The manifest of a copy that holds some splits only."""
+    return manifest.model_copy(
+        update={
+            "splits": {name: num for name, num in manifest.splits.items() if name in splits},
+            "shards": tuple(shard for shard in manifest.shards if shard.split in splits),
+            "folds": {name: sizes for name, sizes in manifest.folds.items() if name in splits},
+            "is_part": manifest.is_part or not set(manifest.splits) <= set(splits),
+            "class_counts": {
+                name: counts for name, counts in manifest.class_counts.items() if name in splits
+            },
+        }
+    )
+
+
+def shards_in(manifest: Manifest, splits: Collection[str]) -> tuple[ShardInfo, ...]:
+    """Shards of splits."""
+    return tuple(shard for shard in manifest.shards if shard.split in splits)

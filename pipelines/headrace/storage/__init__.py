@@ -1,1 +1,0 @@
-"""Files and folders: atomic writes, checksums, locks, manifest, layout."""

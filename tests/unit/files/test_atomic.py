@@ -1,0 +1,129 @@
+"""Files are whole or not there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.files.atomic import (
+    leave_word,
+    publish_folder,
+    read_record,
+    read_text,
+    write_bytes,
+    write_if_room,
+    write_record,
+    write_text,
+)
+from headrace.objects.local import LocalStore
+from headrace.steps.records import DriverExit
+from support.small_disk import fill, small_disk
+from support.staged_datasets import make_dataset
+
+
+def test_replace_and_no_leftovers(tmp_path):
+    path = tmp_path / "deep" / "file"
+    write_text(path, "one")
+    write_text(path, "two")
+    assert path.read_text() == "two"
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_bytes(path, b"old")
+
+    def no_space(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.fixture
+def umask() -> Iterator[Callable[[int], int]]:
+    """Sets the umask, until the test ends."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_a_dataset_is_shared_whole_and_what_belongs_to_a_run_is_not(tmp_path, umask, mask, mode):
+    """Whoever may read the shards of a colleague may read their manifest."""
+    umask(mask)
+    manifest = make_dataset(tmp_path / "dataset")
+    shard = tmp_path / "dataset" / manifest.shards[0].file
+    store = LocalStore(str(tmp_path / "store"))
+    store.upload(shard, "uploaded")
+    store.write("written", b"")
+    files = (shard, tmp_path / "dataset/manifest.json", *(tmp_path / "store").iterdir())
+    assert [file.stat().st_mode & 0o777 for file in files] == [mode] * 4
+    write_text(tmp_path / "site.json", "may hold secrets")
+    assert (tmp_path / "site.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def stale(monkeypatch) -> list[OSError]:
+    """Errors that the next reads meet, as those of a file on NFS that was replaced just now."""
+    errors: list[OSError] = []
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if errors:
+            raise errors.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    return errors
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, stale):
+    path = tmp_path / "status.json"
+    write_text(path, "new")
+    stale += [OSError(errno.ESTALE, "Stale file handle")] * 2
+    assert read_text(path) == "new"
+    assert not stale
+    path.unlink()
+    assert read_text(path) is None
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+def test_a_file_that_cannot_be_read_is_told(tmp_path, stale, number):
+    stale += [OSError(number, os.strerror(number))] * 100
+    with pytest.raises(OSError, match=os.strerror(number)):
+        read_text(tmp_path / "status.json")
+    assert len(stale) >= 90
+
+
+def test_on_a_full_disk_requests_get_through_and_records_stay_as_they_were(tmp_path):
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        record, path = DriverExit(code=0, at=1.0), disk / "status.json"
+        write_record(path, record)
+        filler = fill(disk)
+        with pytest.raises(OSError, match=f"No space left on device: '{disk}/closed'"):
+            write_text(disk / "closed", "a reason")
+        write_if_room(path, record.model_copy(update={"code": 1}))
+        assert read_record(path, DriverExit) == record
+        leave_word(disk / "cancel", "a reason")
+        assert (disk / "cancel").read_text() == ""
+        filler.unlink()
+        leave_word(disk / "close", "a reason")
+        assert (disk / "close").read_text() == "a reason"
+        assert sorted(entry.name for entry in disk.iterdir()) == ["cancel", "close", path.name]
+
+
+def test_a_folder_is_published_once(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "content").write_text(name)
+    assert publish_folder(tmp_path / "a", tmp_path / "final")
+    assert not publish_folder(tmp_path / "b", tmp_path / "final")
+    assert (tmp_path / "final" / "content").read_text() == "a"
