@@ -11,7 +11,7 @@ import torch
 
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
-from headrace.evaluation.merge import read_predictions
+from headrace.evaluation.metrics import read_predictions
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder

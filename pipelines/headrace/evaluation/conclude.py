@@ -12,14 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue, TypeAdapter
 
-from headrace.evaluation.inputs import Inputs, plan_evaluation, read_inputs
 from headrace.evaluation.job import ConcludeJob
 from headrace.evaluation.judge import Judgement, cards, judge
-from headrace.evaluation.merge import Predictions, merge, read_predictions, write_predictions
-from headrace.evaluation.plan import EvaluationPlan
+from headrace.evaluation.metrics import (
+    Predictions,
+    merge,
+    read_predictions,
+    write_predictions,
+)
+from headrace.evaluation.plan import (
+    EvaluationPlan,
+    Inputs,
+    plan_evaluation,
+    read_inputs,
+    shortfalls,
+)
+from headrace.evaluation.predictor import sample_ids, split_on_node
 from headrace.evaluation.report import Column, Report, Table, render
-from headrace.evaluation.shortfalls import shortfalls
-from headrace.evaluation.split import sample_ids, split_on_node
 from headrace.files.atomic import read_record, write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
@@ -35,10 +44,7 @@ _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 
 
 def conclude(job: ConcludeJob) -> dict[str, Any]:
-    """Merge the predictions, judge them and write the report.
-
-    Returns:
-        Outputs of the step.
+    """Merge the predictions, judge them and write the report; gives the outputs of the step.
 
     Raises:
         StepError: Samples were not counted exactly once.
@@ -123,7 +129,6 @@ def _provenance(context: StepContext, inputs: Inputs, fingerprint: str, num_samp
 
 
 def _skipped(context: StepContext) -> list[tuple[str, str]]:
-    """What training did without."""
     found = read_record(context.run_folder.skipped, Skipped)
     if found is None or not found.shards:
         return []
@@ -132,7 +137,6 @@ def _skipped(context: StepContext) -> list[tuple[str, str]]:
 
 
 def _recorded(path: Path) -> list[tuple[str, str]]:
-    """What was written down at the start of the run: code, command, host."""
     if not path.exists():
         return []
     content = TypeAdapter(dict[str, JsonValue]).validate_json(path.read_bytes())

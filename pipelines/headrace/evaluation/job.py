@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headrace.errors import WorkerLostError
 from headrace.evaluation.plan import ShardTask
@@ -83,18 +83,12 @@ def predict_shard(asked: tuple[PredictorSpec, PredictJob]) -> tuple[int, str]:
     Returns:
         Number of samples; and why they were scored again, empty when they were not.
     """
-    scored: tuple[int, str] = _answer(*asked)
-    return scored
+    return cast("tuple[int, str]", _answer(*asked))
 
 
 def conclude_split(asked: tuple[PredictorSpec, ConcludeJob]) -> dict[str, Any]:
-    """Merge and judge the predictions, and write the report.
-
-    Returns:
-        Outputs of the step.
-    """
-    outputs: dict[str, Any] = _answer(*asked)
-    return outputs
+    """Merge and judge the predictions, and write the report; gives the outputs of the step."""
+    return cast("dict[str, Any]", _answer(*asked))
 
 
 def _answer(spec: PredictorSpec, job: PredictJob | ConcludeJob) -> Any:

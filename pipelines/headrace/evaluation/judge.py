@@ -1,30 +1,38 @@
-"""From merged predictions to what the report shows."""
+"""From merged predictions to what the report shows: metrics, figures, the worst mistakes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from headrace.evaluation.figures import classification_figures, regression_figures
-from headrace.evaluation.merge import Predictions
+from headrace.data.dataset import SampleReader
 from headrace.evaluation.metrics import (
     ClassificationResult,
+    Predictions,
     classification_result,
     regression_metrics,
 )
-from headrace.evaluation.mistakes import (
-    Mistake,
-    classification_mistakes,
-    confused_pairs,
-    regression_mistakes,
+from headrace.evaluation.report import (
+    Card,
+    Column,
+    Table,
+    classification_figures,
+    regression_figures,
 )
-from headrace.evaluation.report import Card, Column, Table
-from headrace.evaluation.thumbnails import thumbnails
 from headrace.recipe.recipe import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
+
+_MAX_PAIRS = 10
+_MAX_MISTAKES = 20
+_SIDE_PIXELS = 96
+_CHANNELS = (1, 3, 4)
+_IMAGES = ("raw", "png", "jpeg", "bmp")
 
 _TITLES = {"f1": "F1", "auroc": "AUROC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
 
@@ -54,10 +62,10 @@ class Judgement:
 def judge(
     predictions: Predictions, dataset: ShardedDataset, ids: NDArray[np.int64], spec: EvaluateSpec
 ) -> Judgement:
-    """Judge predictions by the task of the recipe.
+    """Judge the predictions of a whole split by the task of the recipe.
 
     Args:
-        predictions: Of the whole split, sorted by sample id.
+        predictions: Sorted by sample id.
         dataset: The split, for class names, source paths and pictures.
         ids: Ids of its samples in its order, `(num_samples,) int64`.
         spec: The recipe's `evaluate`.
@@ -129,7 +137,7 @@ def _pairs_table(result: ClassificationResult) -> Table:
             Column(name="Share of the class", kind="number"),
         ),
         rows=[
-            (pair.true, pair.predicted, str(pair.count), f"{pair.share:.1%}")
+            (pair.true, pair.predicted, str(pair.num_samples), f"{pair.share:.1%}")
             for pair in confused_pairs(result)
         ],
         empty="No sample was taken for another class.",
@@ -150,7 +158,7 @@ def _mistakes_table(
     one_by_one = [places[at : at + 1] for at in range(len(places))]
     rows = [
         (
-            thumbnails(dataset, place)[0],
+            _thumbnail(dataset, place),
             dataset.sources(place)[0],
             mistake.true,
             mistake.predicted,
@@ -168,3 +176,105 @@ def _mistakes_table(
         Column(name="Sample id", kind="number"),
     )
     return Table(title=title, columns=columns, rows=rows, empty="The model made no mistake.")
+
+
+class ConfusedPair(NamedTuple):
+    """Two classes of which one is taken for the other."""
+
+    true: str
+    """Class of the samples."""
+    predicted: str
+    """Class they were taken for."""
+    num_samples: int
+    """How many were."""
+    share: float
+    """Share of the true class."""
+
+
+class Mistake(NamedTuple):
+    """One sample that the model got wrong."""
+
+    sample_id: int
+    """Number of the sample in the dataset."""
+    true: str
+    """Class, or value, it has."""
+    predicted: str
+    """Class, or value, the model gave."""
+    weight: float
+    """Confidence of the model, or the absolute error."""
+
+
+def confused_pairs(result: ClassificationResult) -> tuple[ConfusedPair, ...]:
+    """The ten pairs with most mistakes, the worst first."""
+    wrong = result.confusion.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS]
+    pairs = [np.unravel_index(place, wrong.shape) for place in order]
+    return tuple(
+        ConfusedPair(
+            true=result.classes[row].name,
+            predicted=result.classes[column].name,
+            num_samples=int(wrong[row, column]),
+            share=float(wrong[row, column] / result.classes[row].support),
+        )
+        for row, column in pairs
+        if wrong[row, column]
+    )
+
+
+def classification_mistakes(
+    predictions: Predictions, result: ClassificationResult
+) -> tuple[Mistake, ...]:
+    """The twenty wrong samples of which the model was most sure."""
+    confidence = result.probabilities.max(1)
+    wrong = np.flatnonzero(result.predicted != predictions.label)
+    names = [each.name for each in result.classes]
+    return tuple(
+        Mistake(
+            sample_id=int(predictions.sample_id[row]),
+            true=names[int(predictions.label[row])],
+            predicted=names[int(result.predicted[row])],
+            weight=float(confidence[row]),
+        )
+        for row in _largest(wrong, confidence)
+    )
+
+
+def regression_mistakes(predictions: Predictions) -> tuple[Mistake, ...]:
+    """The twenty samples with the largest errors."""
+    errors = np.abs(predictions.scores - predictions.label)
+    return tuple(
+        Mistake(
+            sample_id=int(predictions.sample_id[row]),
+            true=f"{float(predictions.label[row]):.6g}",
+            predicted=f"{float(predictions.scores[row]):.6g}",
+            weight=float(errors[row]),
+        )
+        for row in _largest(np.flatnonzero(errors > 0), errors)
+    )
+
+
+def _largest(rows: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
+    return rows[np.argsort(-weight[rows], kind="stable")][:_MAX_MISTAKES]
+
+
+def _thumbnail(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:
+    """The sample at a place of the split, `(1,) int64`, as a PNG; None when it is no image."""
+    info = dataset.manifest.fields[0]
+    if info.encoding not in _IMAGES:
+        return None
+    return to_png(SampleReader(dataset, fields=[info.name]).read(place)[info.name][0].numpy())
+
+
+def to_png(values: NDArray[Any]) -> bytes | None:
+    """Pixels `(height, width[, channels]) uint8` as a small PNG; None when they are none."""
+    if values.dtype != np.uint8 or values.ndim not in (2, 3) or min(values.shape[:2]) < 2:
+        return None
+    if values.ndim == 3 and values.shape[2] not in _CHANNELS:
+        return None
+    pixels = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((_SIDE_PIXELS, _SIDE_PIXELS))
+    buffer = BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()

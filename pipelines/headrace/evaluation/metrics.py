@@ -1,10 +1,12 @@
-"""Metrics of merged predictions, by torchmetrics in double precision."""
+"""Predictions of all shards as one table, each sample once, and its metrics by torchmetrics."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,103 @@ import torch
 import torchmetrics.functional as measures
 import torchmetrics.functional.classification as classification
 
-from headrace.errors import EvaluationError
-from headrace.evaluation.merge import Predictions
+from headrace.errors import EvaluationError, StepError
+from headrace.files.atomic import write_bytes
 
 CALIBRATION_BINS = 15
 """Bins of confidence for the calibration error and the reliability diagram."""
 
 Floats = npt.NDArray[np.float64]
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Labels and scores, row by row."""
+
+    sample_id: npt.NDArray[np.int64]
+    """`(num_samples,) int64`."""
+    label: npt.NDArray[Any]
+    """`(num_samples,)`, the class index or the value to predict."""
+    scores: npt.NDArray[Any]
+    """`(num_samples, num_classes) float` or `(num_samples,) float`."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Predictions]) -> Predictions:
+        """All rows of the parts, which are in order."""
+        return cls(
+            sample_id=_joined([part.sample_id for part in parts]),
+            label=_joined([part.label for part in parts]),
+            scores=_joined([part.scores for part in parts]),
+        )
+
+
+def write_predictions(path: Path, predictions: Predictions) -> None:
+    """Write predictions as `.npz`, atomically; equal predictions give equal bytes."""
+    buffer = BytesIO()
+    np.savez(buffer, **vars(predictions))
+    write_bytes(path, buffer.getvalue())
+
+
+def read_predictions(path: Path) -> Predictions:
+    """Read what `write_predictions` wrote.
+
+    Raises:
+        StepError: The file is not there.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            return Predictions(**content)
+    except FileNotFoundError:
+        raise StepError(
+            f"The predictions {path} are missing", "Run the evaluation again."
+        ) from None
+
+
+def merge(parts: Iterable[Predictions], expected: npt.NDArray[np.int64]) -> Predictions:
+    """Put parts together in the order of the sample ids, in whatever order they come.
+
+    Args:
+        parts: Predictions of the shards.
+        expected: `(num_samples,) int64`, ids of the samples that must be there, once each.
+
+    Raises:
+        StepError: Samples are missing, doubled or unknown; names counts and examples.
+    """
+    joined = Predictions.joined(tuple(parts))
+    _check_exactly_once(joined.sample_id, expected)
+    order = np.argsort(joined.sample_id, kind="stable")
+    return Predictions(
+        sample_id=joined.sample_id[order],
+        label=joined.label[order],
+        scores=joined.scores[order],
+    )
+
+
+def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+
+
+def _check_exactly_once(found: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) -> None:
+    ids, counts = np.unique(found, return_counts=True)
+    faults = [
+        _fault("missing", np.setdiff1d(expected, ids)),
+        _fault("counted more than once", ids[counts > 1]),
+        _fault("not of this split", np.setdiff1d(ids, expected)),
+    ]
+    told = "; ".join(fault for fault in faults if fault)
+    if told:
+        raise StepError(
+            f"Of {len(expected)} samples not each was predicted exactly once: {told}",
+            "Run the evaluation again; if it persists, check the dataset with `headrace verify`.",
+        )
+
+
+def _fault(name: str, ids: npt.NDArray[np.int64]) -> str:
+    if not len(ids):
+        return ""
+    examples = ", ".join(str(number) for number in ids[:_EXAMPLES])
+    return f"{len(ids)} {name} (sample ids {examples}{', …' if len(ids) > _EXAMPLES else ''})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +204,7 @@ def regression_metrics(predictions: Predictions) -> dict[str, float]:
 
 
 def to_probabilities(scores: npt.NDArray[Any]) -> Floats:
-    """Scores as probabilities: rows that all add up to 1 are taken as they are, else softmax.
-
-    Args:
-        scores: `(num_samples, num_classes) float`.
-
-    Returns:
-        `(num_samples, num_classes) float64`.
-    """
+    """Scores as probabilities: rows that all add up to 1 are taken as they are, else softmax."""
     values = scores.astype(np.float64)
     if values.min() >= 0 and np.allclose(values.sum(1), 1, atol=1e-3):
         return values
@@ -183,7 +268,7 @@ def _aurocs(scores: torch.Tensor, target: torch.Tensor, num_classes: int) -> Flo
 def _check_finite(predictions: Predictions) -> None:
     rows = ~np.isfinite(predictions.scores).reshape(len(predictions.scores), -1).all(1)
     if rows.any():
-        examples = ", ".join(str(number) for number in predictions.sample_id[rows][:5])
+        examples = ", ".join(str(number) for number in predictions.sample_id[rows][:_EXAMPLES])
         raise EvaluationError(
             f"The model gave NaN or infinite scores for {rows.sum()} of {len(rows)} samples "
             f"(sample ids {examples})",

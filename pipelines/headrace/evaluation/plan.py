@@ -1,12 +1,16 @@
-"""What evaluation will do: one task a shard, checked before anything runs."""
+"""What evaluation will do, one task a shard, checked before anything runs; and what it asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from headrace.errors import DataError, RecipeError, nearest
+from headrace.errors import DataError, EvaluationError, RecipeError, StepError, nearest
 from headrace.files.manifest import Manifest
+from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import EvaluateSpec
+from headrace.steps.context import StepContext
 
 HIGHER_IS_BETTER = {
     "multiclass": ("accuracy", "precision", "recall", "f1", "auroc"),
@@ -50,10 +54,6 @@ class EvaluationPlan:
 def plan(manifest: Manifest, spec: EvaluateSpec) -> EvaluationPlan:
     """Cut the split of an evaluation into tasks.
 
-    Args:
-        manifest: The dataset.
-        spec: What is asked for.
-
     Raises:
         ManifestError: The dataset has no such split.
         DataError: The split is empty, or the dataset has no labels.
@@ -87,3 +87,68 @@ def _check_min_metrics(spec: EvaluateSpec) -> None:
                 f"{spec.task} that is better when it is higher",
                 nearest(name, valid),
             )
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is evaluated, and how."""
+
+    dataset: str
+    """Folder or URL of the packed dataset."""
+    checkpoint: Path
+    """Checkpoint with the weights."""
+    spec: EvaluateSpec
+    """The recipe's `evaluate`."""
+
+
+def read_inputs(context: StepContext) -> Inputs:
+    """What the step was given.
+
+    Raises:
+        RecipeError: The recipe evaluates nothing.
+        StepError: An input is missing.
+    """
+    spec = context.recipe.evaluate
+    if spec is None:
+        raise RecipeError(f"Recipe '{context.recipe.name}' has 'evaluate: null'")
+    given: dict[str, str] = {}
+    for name, maker in (("dataset", "pack"), ("checkpoint", "train")):
+        value = context.spec.inputs.get(name)
+        if not isinstance(value, str):
+            raise StepError(
+                f"The evaluate step was given no {name}", f"Run the {maker} step first."
+            )
+        given[name] = value
+    return Inputs(given["dataset"], Path(given["checkpoint"]), spec)
+
+
+def plan_evaluation(context: StepContext, inputs: Inputs) -> EvaluationPlan:
+    """What the step will do; raises what `plan` raises."""
+    manifest = read_manifest_at(inputs.dataset, context.site.s3)
+    return plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)
+
+
+def shortfalls(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tuple[str, ...]:
+    """One sentence for each metric that is below what was asked for."""
+    told = []
+    for name, least in sorted(minima.items()):
+        value = metrics.get(name)
+        if value is None:
+            told.append(f"{name} is undefined on this split, at least {least:g} was asked for")
+        elif value < least:
+            told.append(f"{name} is {value:.6g}, at least {least:g} was asked for")
+    return tuple(told)
+
+
+def require(metrics: Mapping[str, float], minima: Mapping[str, float], report: str) -> None:
+    """Raise when a metric misses `evaluate.min_metrics`.
+
+    Raises:
+        EvaluationError: Names what is missed, and the path of the report.
+    """
+    missed = shortfalls(metrics, minima)
+    if missed:
+        raise EvaluationError(
+            f"The model is not as good as asked for: {'; '.join(missed)}",
+            f"The report is {report}; lower `evaluate.min_metrics`, or train longer or better.",
+        )

@@ -18,18 +18,20 @@ from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError, StepError
 from headrace.evaluation.conclude import conclude
 from headrace.evaluation.job import ConcludeJob, PredictJob
-from headrace.evaluation.merge import Predictions, write_predictions
+from headrace.evaluation.metrics import Predictions, write_predictions
 from headrace.evaluation.plan import ShardTask
-from headrace.evaluation.predictor import Predictor, choose_device, load_model
-from headrace.evaluation.split import split_on_node
-from headrace.files.atomic import read_record
+from headrace.evaluation.predictor import (
+    Predictor,
+    choose_device,
+    load_model,
+    split_on_node,
+)
 from headrace.files.layout import RunFolder
 from headrace.processes import die_with_parent
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
 from headrace.staging.peer_group import PeerGroup
 from headrace.staging.soundness import Soundness
 from headrace.staging.staged_folder import StagedFolder
+from headrace.steps.context import resolved
 from headrace.steps.kept_process import answer_calls
 
 logger = logging.getLogger(__name__)
@@ -98,10 +100,9 @@ def _scored(predictor: Predictor, sound: Soundness, task: ShardTask) -> Predicti
 def _loaded(
     run_folder: str, dataset: str, checkpoint: str, _: int, group: PeerGroup | None
 ) -> tuple[Predictor, Soundness]:
-    run = RunFolder(Path(run_folder))
-    recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
-    if recipe is None or site is None or recipe.evaluate is None:
-        raise StepError(f"{run.path} holds no recipe with 'evaluate' or no site")
+    recipe, site = resolved(RunFolder(Path(run_folder)))
+    if recipe.evaluate is None:
+        raise StepError(f"{run_folder} holds no recipe with 'evaluate'")
     torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
     torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
     _USING.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
+from numpy.typing import NDArray
 
 from headrace.data.checkpoint_content import refusing
 from headrace.data.dataset import Reading, SampleReader
@@ -23,13 +26,23 @@ from headrace.errors import (
     HeadraceError,
     MemoryExhaustedError,
     RecipeError,
+    ShardError,
     StepError,
     UserCodeError,
 )
-from headrace.evaluation.merge import Predictions
+from headrace.evaluation.metrics import Predictions
+from headrace.recipe.dataset import packed_split
 from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Site
+from headrace.shards import format as names
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.places import DEFAULT_ROOM
+from headrace.staging.gang_store import Traffic, node_source
+from headrace.staging.peer_group import PeerGroup
+from headrace.staging.soundness import Soundness, all_threads
+from headrace.staging.staged import staged
+from headrace.staging.staged_copy import StagingOptions
+from headrace.staging.staged_folder import StagedFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +65,11 @@ class Predictor:
     def predict(self, first: int, num_samples: int) -> Predictions:
         """Score consecutive samples of the split.
 
-        Args:
-            first: Place of the first one in the split.
-            num_samples: How many.
-
         Raises:
             UserCodeError: A transform or the model raised, or gave scores of a wrong shape.
         """
         parts = [self._score(batch) for batch in self._batches(first, num_samples)]
-        return Predictions(
-            sample_id=np.concatenate([part.sample_id for part in parts]),
-            label=np.concatenate([part.label for part in parts]),
-            scores=np.concatenate([part.scores for part in parts]),
-        )
+        return Predictions.joined(parts)
 
     def _batches(self, first: int, num_samples: int) -> Iterator[Batch]:
         reader = SampleReader(self.dataset, self.reading)
@@ -97,28 +102,24 @@ class Predictor:
         with torch.inference_mode():
             return self.model.predict_step(apply(self.transforms, on_device), 0)
 
-    def _checked(self, scores: object, batch: Batch) -> np.ndarray[Any, Any]:
+    def _checked(self, scores: object, batch: Batch) -> NDArray[Any]:
         num_samples = len(batch["sample_id"])
         num_classes = len(self.dataset.manifest.classes)
+        shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else ()
         if self.spec.task == "regression":
             wanted = f"({num_samples},)"
-            fits = isinstance(scores, torch.Tensor) and scores.numel() == num_samples
+            fits = math.prod(shape) == num_samples
         else:
             wanted = f"({num_samples}, {num_classes or 'classes'})"
-            fits = (
-                isinstance(scores, torch.Tensor)
-                and scores.ndim == 2
-                and len(scores) == num_samples
-                and num_classes in (0, scores.shape[1])
-            )
+            fits = shape[:1] == (num_samples,) and len(shape) == 2 and num_classes in (0, shape[1])
         if not isinstance(scores, torch.Tensor) or not fits:
-            got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+            got = shape if isinstance(scores, torch.Tensor) else type(scores).__name__
             raise UserCodeError(
                 f"predict_step gave {got}, the task {self.spec.task} needs a tensor {wanted}",
                 "Return one score a class and sample, or set `evaluate.task`.",
             )
         shaped = scores.reshape(num_samples) if self.spec.task == "regression" else scores
-        values: np.ndarray[Any, Any] = shaped.detach().to("cpu", torch.float32).numpy()
+        values: NDArray[Any] = shaped.detach().to("cpu", torch.float32).numpy()
         return values
 
 
@@ -144,11 +145,7 @@ def load_model(
 
 
 def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
-    """Read a checkpoint of Lightning.
-
-    Args:
-        path: The checkpoint.
-        pickled: Load objects of any class from it, which may run any code.
+    """Read a checkpoint of Lightning; with `pickled`, objects of any class, which may run any code.
 
     Raises:
         PickledCheckpointError: It holds such objects.
@@ -186,3 +183,54 @@ def _load_weights(model: LightningModule, content: Mapping[str, Any]) -> None:
             "Evaluate with the model settings that the checkpoint was trained with.",
             trace="".join(traceback.format_exception(error)),
         ) from error
+
+
+@contextmanager
+def split_on_node(
+    recipe: Recipe, site: Site, dataset: str, split: str, group: PeerGroup | None
+) -> Iterator[ShardedDataset]:
+    """Put a split onto this node, where it stays while the block runs.
+
+    Of a group of nodes each has staged its part (`serving`): this one takes from the others what
+    it lacks, and they fetch for all what none holds. Without a group this call stages, and what
+    there is no room for is read where the dataset lies.
+
+    Raises:
+        HeadraceError: It cannot be staged.
+        ShardError: The block raised another error, and staged shards are damaged; the next stage
+            brings them anew.
+    """
+    stage, fold = recipe.stage, recipe.data.fold
+    nothing_more = None if group is None else frozenset[str]()
+    options = StagingOptions(partial=stage.partial, s3=site.s3, only=nothing_more)
+    splits = (packed_split(split, fold),)
+    with staged(dataset, site.tiers, splits, stage.verify, options=options) as copy:
+        source = node_source(dataset, site.s3, DEFAULT_ROOM, group, Traffic())
+        held = ShardedDataset(copy.folder, split, source, fold)
+        sound = Soundness(copy.folder, held.shards if stage.verify else ())
+        try:
+            yield held
+        except HeadraceError as error:
+            damaged = sound.damaged(all_threads())
+            if not damaged:
+                raise
+            StagedFolder(copy.folder, copy.tier).take_out(damaged)
+            raise ShardError(
+                f"Staged shards in {copy.folder} changed since they were verified "
+                f"({', '.join(damaged)}); {error.what}",
+                "Resume the run: they are staged anew.",
+            ) from error
+
+
+def sample_ids(dataset: ShardedDataset) -> NDArray[np.int64]:
+    """Ids of all samples in the order of the split, `(num_samples,) int64`.
+
+    Takes one shard after the other, as not many are held at once of those that lie elsewhere.
+    """
+    ends = np.cumsum([shard.num_samples for shard in dataset.shards])
+    return np.concatenate(
+        [
+            dataset.gather(names.SAMPLE_ID, np.arange(end - shard.num_samples, end))
+            for shard, end in zip(dataset.shards, ends, strict=True)
+        ]
+    )

@@ -1,12 +1,18 @@
-"""The evaluate step: predictions on all workers, then metrics and a report on one of them."""
+"""The evaluate step: predictions on all workers, then metrics and a report on one of them.
+
+The nodes of a gang pass shards on to each other meanwhile, as they do in training.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from headrace.evaluation.inputs import Inputs, plan_evaluation, read_inputs
+from headrace.errors import StepCancelledError
 from headrace.evaluation.job import (
     ConcludeJob,
     PredictJob,
@@ -14,13 +20,23 @@ from headrace.evaluation.job import (
     conclude_split,
     predict_shard,
 )
-from headrace.evaluation.plan import EvaluationPlan
-from headrace.evaluation.serving import serving
-from headrace.evaluation.shortfalls import require
+from headrace.evaluation.plan import EvaluationPlan, Inputs, plan_evaluation, read_inputs, require
+from headrace.files.layout import RunFolder
+from headrace.leases.cancellable_call import wanted
 from headrace.leases.fleet import Fleet
-from headrace.staging.peer_group import PeerGroup
-from headrace.steps.context import StepContext
+from headrace.recipe.dataset import packed_split
+from headrace.staging.peer_group import PeerGroup, groups_of
+from headrace.staging.staged import staged
+from headrace.staging.staged_copy import StagingOptions
+from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import model_environment
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 60.0
+"""Longest wait for the nodes to serve; those that come later serve from then on."""
+
+_LOOK_S = 0.2
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -38,7 +54,7 @@ def run(context: StepContext) -> dict[str, Any]:
     total = planned.num_samples
     with (
         Fleet.open(context.lease_folder) as fleet,
-        serving(context, fleet, inputs.dataset, planned.split) as groups,
+        _serving(context, fleet, inputs.dataset, planned.split) as groups,
     ):
         predictor = _predictor(context, groups)
         started = time.perf_counter()
@@ -54,8 +70,7 @@ def run(context: StepContext) -> dict[str, Any]:
 
 
 def _predictor(context: StepContext, groups: Mapping[str, PeerGroup]) -> PredictorSpec:
-    role = context.site.roles[context.recipe.train.role]
-    env = model_environment(role)
+    env = model_environment(context.site.roles[context.recipe.train.role])
     return PredictorSpec(
         logs=str(context.folder.logs), env=tuple(sorted(env.items())), groups=groups
     )
@@ -68,17 +83,19 @@ def _predict(
     inputs: Inputs,
     planned: EvaluationPlan,
 ) -> None:
-    jobs = [
-        PredictJob(
-            run_folder=str(context.run_folder.path),
-            dataset=inputs.dataset,
-            checkpoint=str(inputs.checkpoint),
-            task=task,
-            part=str(context.folder.parts / task.part_name),
+    asked = [
+        (
+            predictor,
+            PredictJob(
+                run_folder=str(context.run_folder.path),
+                dataset=inputs.dataset,
+                checkpoint=str(inputs.checkpoint),
+                task=task,
+                part=str(context.folder.parts / task.part_name),
+            ),
         )
         for task in planned.tasks
     ]
-    asked = [(predictor, job) for job in jobs]
     done, total = 0, planned.num_samples
     context.progress(done, total, "samples", "predicting")
     for _, (num_samples, why_again) in fleet.map(predict_shard, asked, check=context.check):
@@ -86,3 +103,70 @@ def _predict(
             context.restarted(why_again)
         done += num_samples
         context.progress(done, total, "samples", "predicting")
+
+
+@contextmanager
+def _serving(
+    context: StepContext, fleet: Fleet, dataset: str, split: str
+) -> Iterator[Mapping[str, PeerGroup]]:
+    """Have the nodes of a gang serve what they hold of a split while the block runs.
+
+    Yields:
+        The group as each node sees it, by the node's name; empty when nodes read by themselves:
+        in a pool, with `stage.peers: never`, and where nodes share a host.
+    """
+    groups = _groups(context, fleet)
+    if not groups:
+        yield groups
+        return
+    nodes = fleet.nodes(len(groups), fleet.role.start_timeout, check=context.check)
+    run_folder = str(context.run_folder.path)
+    jobs = [(run_folder, dataset, split, group) for group in groups.values()]
+    with fleet.beside(serve_node, jobs, nodes) as has_ended:
+        _wait(tuple(groups.values()), has_ended, context.check)
+        yield groups
+
+
+def serve_node(run_folder: str, dataset: str, split: str, group: PeerGroup) -> None:
+    """Put the split onto this node, and serve what lies here as long as somebody waits for it.
+
+    Raises:
+        HeadraceError: The split cannot be staged.
+    """
+    recipe, site = resolved(RunFolder(Path(run_folder)))
+    stage, splits = recipe.stage, (packed_split(split, recipe.data.fold),)
+    options = StagingOptions(partial=stage.partial, s3=site.s3, group=group, serves_readers=True)
+    with staged(dataset, site.tiers, splits, stage.verify, _go_on, options):
+        while wanted():
+            time.sleep(_LOOK_S)
+
+
+def _groups(context: StepContext, fleet: Fleet) -> dict[str, PeerGroup]:
+    role, mode = fleet.role, context.recipe.stage.peers
+    if role.kind != "gang" or role.nodes < 2 or mode == "never":
+        return {}
+    nodes = fleet.nodes(role.nodes, role.start_timeout, check=context.check)
+    found = groups_of(context.folder.parts, [node.host for node in nodes], mode)
+    return {node.name: group for node, group in zip(nodes, found, strict=True) if group}
+
+
+def _wait(
+    groups: tuple[PeerGroup, ...], has_ended: Callable[[int], bool], check: Callable[[], None]
+) -> None:
+    """Until each node has told what it holds, or will not."""
+    deadline = time.monotonic() + _PATIENCE_S
+    for group in groups:
+        while group.held_by(group.index) is None and not has_ended(group.index):
+            check()
+            if time.monotonic() > deadline:
+                logger.warning("Node %d does not serve its shards yet", group.index)
+                break
+            time.sleep(_LOOK_S)
+
+
+def _go_on(done_bytes: int, total_bytes: int) -> None:
+    if not wanted():
+        raise StepCancelledError(
+            f"Staging was stopped after {done_bytes} of {total_bytes} bytes: "
+            "its step was cancelled or has gone"
+        )

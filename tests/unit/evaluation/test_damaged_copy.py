@@ -15,7 +15,7 @@ import torch
 from headrace.errors import ShardError
 from headrace.evaluation import predict
 from headrace.evaluation.job import PredictJob
-from headrace.evaluation.merge import Predictions, read_predictions
+from headrace.evaluation.metrics import Predictions, read_predictions
 from headrace.evaluation.plan import ShardTask
 from headrace.evaluation.predictor import Predictor
 from headrace.examples.digits_model import DigitsClassifier

@@ -5,8 +5,8 @@ import pytest
 from sklearn import metrics as reference
 
 from headrace.errors import EvaluationError
-from headrace.evaluation.merge import Predictions
 from headrace.evaluation.metrics import (
+    Predictions,
     classification_result,
     regression_metrics,
     to_probabilities,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import StepError
-from headrace.evaluation.merge import Predictions, merge, read_predictions, write_predictions
+from headrace.evaluation.metrics import Predictions, merge, read_predictions, write_predictions
 
 
 def part(*ids: int) -> Predictions:

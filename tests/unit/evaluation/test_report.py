@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.evaluation.figures import classification_figures, confusion_matrix
-from headrace.evaluation.judge import cards, judge
-from headrace.evaluation.merge import Predictions
-from headrace.evaluation.metrics import classification_result
-from headrace.evaluation.mistakes import classification_mistakes, confused_pairs
-from headrace.evaluation.report import Report, render
-from headrace.evaluation.shortfalls import shortfalls
-from headrace.evaluation.split import sample_ids
-from headrace.evaluation.thumbnails import to_png
+from headrace.evaluation.judge import cards, classification_mistakes, confused_pairs, judge, to_png
+from headrace.evaluation.metrics import Predictions, classification_result
+from headrace.evaluation.plan import shortfalls
+from headrace.evaluation.predictor import sample_ids
+from headrace.evaluation.report import Report, classification_figures, confusion_matrix, render
 from headrace.recipe.recipe import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
@@ -142,10 +138,10 @@ def test_mistakes_are_the_most_confident_ones():
 def test_confused_pairs_worst_first():
     result = classification_result(predictions(), NAMES)
     pairs = confused_pairs(result)
-    counts = [pair.count for pair in pairs]
+    counts = [pair.num_samples for pair in pairs]
     assert counts == sorted(counts, reverse=True)
     assert sum(counts) == (result.predicted != predictions().label).sum()
-    assert pairs[0].share == pairs[0].count / 30
+    assert pairs[0].share == pairs[0].num_samples / 30
 
 
 def test_mistakes_carry_source_and_picture(dataset):

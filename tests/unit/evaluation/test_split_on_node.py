@@ -12,9 +12,8 @@ import torch
 from lightning.pytorch import LightningModule
 
 from headrace.errors import ShardError, StepError
-from headrace.evaluation.merge import Predictions
-from headrace.evaluation.predictor import Predictor
-from headrace.evaluation.split import sample_ids, split_on_node
+from headrace.evaluation.metrics import Predictions
+from headrace.evaluation.predictor import Predictor, sample_ids, split_on_node
 from headrace.files.manifest import Manifest
 from headrace.objects.local import LocalStore
 from headrace.recipe.recipe import EvaluateSpec, Recipe
