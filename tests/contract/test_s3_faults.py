@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import xxhash
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 
 from headrace.errors import StoreAccessError, StoreError, UserError
 from headrace.objects import s3_errors
@@ -19,7 +21,7 @@ from headrace.recipe.site import StoreOptions
 from headrace.states import FailureClass
 from support.ports import find_free_port
 from support.s3_faults import Cut, Faults, Refuse, faulty
-from support.s3_servers import SECRET, S3Server, client, new_bucket
+from support.s3_servers import SECRET, S3Server, new_bucket
 
 MIB = 2**20
 CONTENT = bytes(range(256)) * (20 * MIB // 256)
@@ -164,10 +166,11 @@ def test_an_upload_that_is_stopped_is_taken_back(
 
 def test_a_marker_of_a_folder_is_no_file(moto_server: S3Server, moto_bucket: str) -> None:
     """Consoles make them; obstore drops the slash of their names."""
+    backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]  # the server is in this process
     for name in (f"a/{index:04d}" for index in range(1100)):  # more than a page
-        client(moto_server).put_object(Bucket=moto_bucket[5:], Key=f"x/{name}", Body=b"1")
-    client(moto_server).put_object(Bucket=moto_bucket[5:], Key="x/b/", Body=b"")
-    client(moto_server).put_object(Bucket=moto_bucket[5:], Key="x/c//d", Body=b"1")
+        backend.put_object(moto_bucket[5:], f"x/{name}", b"1")
+    backend.put_object(moto_bucket[5:], "x/b/", b"")
+    backend.put_object(moto_bucket[5:], "x/c//d", b"1")
     found = [file.path for file in open_store(f"{moto_bucket}/x", moto_server.options).list_files()]
     assert found == [*(f"a/{index:04d}" for index in range(1100)), "c//d"]
 
