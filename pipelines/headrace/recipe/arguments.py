@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -143,9 +144,8 @@ def _check_kind(use: Use, code: SourceCode, listed: Sequence[str]) -> None:
     near = [kind for kind in kinds if kind.names and is_under(use.name, (kind.names,))]
     if kinds and not any(_may_be(found, kind, code) for kind in near):
         raise not_allowed(use, f"{found.module.name}.{found.node.name}", listed)
-    made = made_at(use.key)
-    is_wrong = made is not None and code.derives_from(found, made.class_name) is False
-    if made is not None and is_wrong and not found.is_function:
+    made = made_at(use.key) if isinstance(found.node, ast.ClassDef) else None
+    if made is not None and code.derives_from(found, made.class_name) is False:
         raise wrong_kind(use.key, f"is the class {use.name}", made)
 
 

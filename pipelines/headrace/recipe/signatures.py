@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import invalidate_caches
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
@@ -44,7 +44,7 @@ class Signature:
     types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Plain types of those that are annotated with some."""
     numbers: frozenset[str] = frozenset()
-    """Those without an annotation whose default is a number."""
+    """Those without annotation whose default is a number."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,22 @@ class _Module:
     def text(self) -> str:
         return self.file.read_text(encoding="utf-8")
 
-    @cached_property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.text, str(self.file))
-
     @property
     def is_package(self) -> bool:
         return self.file.name == "__init__.py"
 
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.file))
+
+    @cached_property
+    def bindings(self) -> Mapping[str, list[ast.AST]]:
+        """What binds each name outside of functions and classes, in branches as well."""
+        return _bindings(self.tree)
+
     def lacks(self, name: str) -> bool:
         """Whether nothing in it, nor in another module of its package, seems to bind a name."""
-        return not (_bindings(self.tree, name) or _DYNAMIC.search(self.text) or self._may_get(name))
+        return not (name in self.bindings or _DYNAMIC.search(self.text) or self._may_get(name))
 
     def _may_get(self, name: str) -> bool:
         top = self.file
@@ -91,7 +96,8 @@ class _Module:
         if isinstance(node, ast.Import):
             return alias.name if alias.asname else name
         parts = self.name.split(".")
-        above = parts[: len(parts) - node.level + self.is_package] if node.level else []
+        num_kept = len(parts) - node.level + self.is_package
+        above = parts[:num_kept] if node.level else []
         return ".".join([*above, *filter(None, [node.module]), alias.name])
 
 
@@ -101,11 +107,6 @@ class Definition:
 
     module: _Module
     node: _Callable
-
-    @property
-    def is_function(self) -> bool:
-        """Whether it is no class."""
-        return not isinstance(self.node, ast.ClassDef)
 
 
 class SourceCode:
@@ -117,7 +118,6 @@ class SourceCode:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [str(folder) for folder in folders]
-        self._modules: dict[Path, _Module] = {}
         invalidate_caches()
 
     def definition(self, name: str) -> Definition | None:
@@ -158,16 +158,16 @@ class SourceCode:
 
     def signature(self, found: Definition) -> Signature | None:
         """What a class or function may be called with; None where source does not tell."""
-        if found.is_function:
+        if not isinstance(found.node, ast.ClassDef):
             return _of_function(found.node, num_bound=0)
         for _ in range(_MAX_HOPS):
             node = found.node
             if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords:
                 return None
-            made_by = _bindings(node, "__init__")
-            if made_by or _bindings(node, "__new__"):
-                is_plain = len(made_by) == 1 and made_by[0] in node.body
-                is_plain = is_plain and not _bindings(node, "__new__")
+            own = _bindings(node)
+            made_by = own.get("__init__", [])
+            if made_by or "__new__" in own:
+                is_plain = len(made_by) == 1 and made_by[0] in node.body and "__new__" not in own
                 return _of_function(made_by[0], num_bound=1) if is_plain else None
             bases = self._bases(found)
             if not bases:
@@ -186,7 +186,7 @@ class SourceCode:
         first, dot, rest = name.partition(".")
         full = f"{module.name}.{name}"
         if dot:
-            bindings = _bindings(module.tree, first)
+            bindings = module.bindings.get(first, [])
             if len(bindings) != 1 or not isinstance(bindings[0], ast.Import | ast.ImportFrom):
                 return None
             full = f"{module.imported(bindings[0], first)}.{rest}"
@@ -204,12 +204,12 @@ class SourceCode:
             if module.lacks(rest[0]):
                 missing = f"'{module.name}.{rest[0]}' does not exist"
                 raise TargetError(missing, module.nearest(rest[0]))
-            bindings = _bindings(module.tree, rest[0])
+            bindings = module.bindings.get(rest[0], [])
         except (OSError, ValueError, RecursionError):  # it cannot be read here
             return None
         if len(rest) > 1 or len(bindings) != 1 or bindings[0] not in module.tree.body:
             return None  # of a class, or bound in a branch
-        (node,) = bindings
+        node = bindings[0]
         if isinstance(node, ast.ImportFrom):
             return module.imported(node, rest[0])
         return Definition(module, node) if isinstance(node, _Callable) else None
@@ -224,22 +224,29 @@ class SourceCode:
                 return module, parts[index:]
             if not isinstance(spec.loader, SourceFileLoader) or spec.origin is None:
                 break  # compiled, or a folder without `__init__.py`
-            file = Path(spec.origin)
-            named = _Module(".".join(parts[: index + 1]), file)
-            module = self._modules.setdefault(file, named)
+            name, status = ".".join(parts[: index + 1]), Path(spec.origin).stat()
+            module = _module(name, spec.origin, status.st_mtime_ns, status.st_size)
             folders = spec.submodule_search_locations
             if folders is None:
                 return module, parts[index + 1 :]
         return None, ()  # the name of a package
 
 
-def _bindings(scope: ast.AST, name: str) -> list[ast.AST]:
-    """What binds a name in a module or class itself, not in the functions and classes in it."""
-    found: list[ast.AST] = []
-    for child in ast.iter_child_nodes(scope):
-        found += [child] if name in _names_bound_by(child) else []
-        if not isinstance(child, _Callable | ast.Lambda):
-            found += _bindings(child, name)
+@lru_cache(maxsize=64)
+def _module(name: str, file: str, _mtime_ns: int, _num_bytes: int) -> _Module:
+    """A module as it is now: parsing takes longer than to see whether it has changed."""
+    return _Module(name, Path(file))
+
+
+def _bindings(scope: ast.AST) -> dict[str, list[ast.AST]]:
+    """What binds names in a module or class itself, not in the functions and classes in it."""
+    found: dict[str, list[ast.AST]] = {}
+    waiting = list(ast.iter_child_nodes(scope))
+    for node in waiting:
+        for name in _names_bound_by(node):
+            found.setdefault(name, []).append(node)
+        if not isinstance(node, _Callable | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
     return found
 
 
