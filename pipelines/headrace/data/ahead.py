@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from itertools import cycle
-from queue import SimpleQueue
+from itertools import cycle, islice
 from typing import Generic, TypeVar
 
 import torch
@@ -40,32 +40,25 @@ def read_ahead(
     if depth == 0:
         yield from map(begin(parts), parts)
         return
-    num_readers = -(-depth // 2)
     num_threads = torch.get_num_threads()
-    readers = [
-        _Reader(begin, parts[first::num_readers], (depth + first) // num_readers)
-        for first in range(num_readers)
-    ]
+    readers = [_Reader(begin, parts[first :: -(-depth // 2)]) for first in range(-(-depth // 2))]
     torch.set_num_threads(num_threads)  # the readers set it for themselves, and for new threads
+    reads = (reader.read(part) for part, reader in zip(parts, cycle(readers), strict=False))
     try:
-        for _, reader in zip(parts, cycle(readers), strict=False):
-            yield reader.next()
+        waiting = deque(islice(reads, depth))
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(islice(reads, 1))
+            yield result
     finally:
         for reader in readers:
-            reader.stop()
+            reader.close()
 
 
 def read_ahead_while_it_pays(
     begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int, payoff: Payoff
 ) -> Generator[T, None, None]:
-    """As `read_ahead`, as long as that pays.
-
-    Args:
-        begin: As for `read_ahead`.
-        parts: What to read; reading a part again must give the same.
-        depth: As for `read_ahead`.
-        payoff: Says whether reading ahead pays, and is told how it goes.
-    """
+    """As `read_ahead`, as long as that pays; reading a part again must give the same."""
     left = parts
     while left:
         was_ahead, num_read = payoff.is_ahead, 0
@@ -102,12 +95,7 @@ class Payoff:
         self._num_enough = _FEW
 
     def saw(self, read_s: float, worked_s: float) -> None:
-        """Take note of a part.
-
-        Args:
-            read_s: Time that reading it took, or that it was waited for.
-            worked_s: Time until the next one was asked for.
-        """
+        """Count a part: the time to read or to wait for it, and until the next was asked for."""
         self._read_s += read_s
         self._worked_s += worked_s
         self._num_parts += 1
@@ -125,42 +113,22 @@ class Payoff:
 
 
 class _Reader(Generic[G, T]):
-    """Reads some of the parts, `depth` ahead."""
+    """A thread of one core that reads parts in order."""
 
     def __init__(
-        self, begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int
+        self, begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G]
     ) -> None:
-        self._begin = begin
-        self._parts = parts
-        self._done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-        self._wanted: SimpleQueue[bool] = SimpleQueue()
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="headrace-load", daemon=True)
-        self._thread.start()
-        self._started.wait()
-        for _ in range(depth):
-            self._wanted.put(True)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-load")
+        self._pool.submit(_take_one_core).result()
+        self._begun = self._pool.submit(begin, parts)
 
-    def next(self) -> T:
-        result, error = self._done.get()
-        if error is not None:
-            raise error
-        self._wanted.put(True)
-        return result  # type: ignore[return-value]
+    def read(self, part: G) -> Future[T]:
+        return self._pool.submit(lambda: self._begun.result()(part))
 
-    def stop(self) -> None:
-        self._wanted.put(False)
-        self._thread.join()
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
-    def _work(self) -> None:
-        torch.set_num_threads(1)
-        torch.get_num_threads()  # without it, this thread would take what another one sets next
-        self._started.set()
-        try:
-            read = self._begin(self._parts)
-            for part in self._parts:
-                if not self._wanted.get():
-                    return
-                self._done.put((read(part), None))
-        except BaseException as error:  # noqa: BLE001  raised again in `next`
-            self._done.put((None, error))
+
+def _take_one_core() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # without it, this thread would take what another one sets next

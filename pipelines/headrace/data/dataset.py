@@ -60,12 +60,7 @@ def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
 
 
 class SampleReader:
-    """Reads samples and batches of a split.
-
-    Args:
-        dataset: The split.
-        reading: How.
-        fields: Names of the fields wanted; default is all.
+    """Reads samples and batches of a split; `fields` are those wanted, by default all.
 
     Attributes:
         gatherer: Gathers fields of fixed shape.

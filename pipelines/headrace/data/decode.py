@@ -54,18 +54,12 @@ def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
         encoding: `npy`, or a format of images or sound.
 
     Returns:
-        Images as `(height, width[, channels]) uint8`, palettes as colours; sound as
+        Images as `(height, width[, channels]) uint8`, read-only, palettes as colours; sound as
         `(frames[, channels]) float32` from -1 to 1; arrays as they are.
 
     Raises:
         DataError: The bytes are not what they should be.
     """
-    array = _decoded(content, encoding)
-    return array if array.flags.writeable else array.copy()
-
-
-def _decoded(content: bytes, encoding: str) -> NDArray[Any]:
-    """As `decode_one`, but an image cannot be written to."""
     try:
         if encoding == "npy":
             return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
@@ -90,16 +84,14 @@ def _sound(content: bytes) -> NDArray[np.float32]:
 class _Side:
     """Samples of a batch side by side in one memory, as long as they are of one shape.
 
-    Args:
-        count: Samples of the batch.
-        lend: Gives memory; None keeps each sample for itself.
+    Without `lend`, which gives memory, each is kept for itself.
     """
 
     def __init__(self, count: int, lend: Lend | None) -> None:
         self.items: list[Any] = [None] * count
+        self.whole: Tensor | None = None
         self._lend = lend
         self._values: NDArray[Any] | None = None
-        self._whole: Tensor | None = None
         self._opening = threading.Lock()
 
     def put(self, place: int, array: NDArray[Any]) -> None:
@@ -112,18 +104,14 @@ class _Side:
                 self._values[place] = array
                 self.items[place] = self._values[place]
                 return
-            self._whole = None
+            self.whole = None
         self.items[place] = array if array.flags.writeable else array.copy()
-
-    def whole(self) -> Tensor | None:
-        """The batch, `(count, *shape)`; None when samples differ, or are for themselves."""
-        return self._whole
 
     def _opened(self, array: NDArray[Any], lend: Lend) -> NDArray[Any]:
         count = len(self.items)
         memory = lend(count * array.nbytes)
         values = memory.numpy().view(array.dtype).reshape(count, *array.shape)
-        self._whole = torch.from_numpy(values)
+        self.whole = torch.from_numpy(values)
         return values
 
 
@@ -150,12 +138,6 @@ class Decoder:
     ) -> list[Any] | Tensor:
         """Read and decode samples of a ragged field.
 
-        Args:
-            dataset: The split.
-            info: The field.
-            indices: Places in the split, `(batch,) int64`.
-            lend: Gives memory for a batch of images; None keeps them for themselves.
-
         Returns:
             One array a sample, text as `str`. With `lend`, images of one shape as
             `(batch, *shape)`.
@@ -172,8 +154,7 @@ class Decoder:
                 return _arrays(dataset, info, indices, items)
             side = _Side(len(items), None if varies(info) else lend)
             self._fill(side, info, items, partial(_namer, dataset, indices))
-            whole = side.whole()
-            return side.items if whole is None else whole
+            return side.items if side.whole is None else side.whole
 
     def _fill(
         self,
@@ -206,7 +187,7 @@ def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
 
 def _named(item: NDArray[np.uint8], encoding: str, name: Name) -> NDArray[Any]:
     try:
-        return _decoded(item.tobytes(), encoding)
+        return decode_one(item.tobytes(), encoding)
     except DataError as error:
         raise DataError(f"{name()}: {error.what}", MEND) from error
 

@@ -59,11 +59,7 @@ class Found:
 
 
 class Gatherer:
-    """Gathers samples of fixed fields of a split.
-
-    Args:
-        dataset: The split.
-    """
+    """Gathers samples of fixed fields of a split."""
 
     def __init__(self, dataset: ShardedDataset) -> None:
         self.dataset = dataset

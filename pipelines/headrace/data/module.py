@@ -57,9 +57,6 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
 
     Transforms run after the batch is on the model's device, so that small integers travel and
     the accelerator converts them.
-
-    Args:
-        settings: Where the data lies and which share is ours.
     """
 
     def __init__(self, settings: DataSettings) -> None:

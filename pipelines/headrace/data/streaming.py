@@ -20,16 +20,9 @@ AT_ONCE = 4
 
 
 class Needs:
-    """Which batches of one epoch need which of the shards that are far away.
-
-    Args:
-        dataset: The split.
-        order: The batches of this rank.
-        epoch: The epoch.
-    """
+    """Which batches of one epoch need which of the shards that are far away."""
 
     def __init__(self, dataset: ShardedDataset, order: Order, epoch: int) -> None:
-        self.epoch = epoch
         self._num_batches = order.num_batches
         self._far = np.array(sorted(dataset.places.far), dtype=np.int64)
         found = [np.empty(0, dtype=np.int64)]
@@ -52,13 +45,9 @@ class Needs:
 class ReadAhead:
     """Fetches shards in the order in which batches need them, several at once.
 
-    Near the end of an epoch it goes on with the first shards of the next one. It holds no more
-    than the scratch has room for, see `data.read_ahead`.
-
-    Args:
-        dataset: The split.
-        order: The batches of this rank.
-        num_epochs: Epochs there will be; None when nobody knows.
+    Near the end of an epoch it goes on with the first shards of the next one, if there will be one
+    (`num_epochs`; None when nobody knows). It holds no more than the scratch has room for, see
+    `data.read_ahead`.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ def instantiate(
     Args:
         target: `_target_` and keyword arguments; these may hold further targets.
         allowed: What targets may name.
-        key: Where it stands in the recipe, which says what it may be.
+        key: Its place in the recipe, which says what it may be.
         partial: Give a callable that still takes keyword arguments.
 
     Raises:

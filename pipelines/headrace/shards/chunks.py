@@ -195,11 +195,7 @@ def _by_chunk(chunk_of: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int
 
 @cache
 def decompressor(filter_id: int) -> Decompress | None:
-    """What decompresses chunks of an HDF5 filter; None when only HDF5 can.
-
-    Args:
-        filter_id: The registered number of the filter.
-    """
+    """What decompresses chunks of an HDF5 filter, by its number; None when only HDF5 can."""
     make = {32015: _zstd, 32004: _lz4, 32001: _blosc}.get(filter_id)
     try:
         return make() if make is not None else None

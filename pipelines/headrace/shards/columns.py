@@ -57,11 +57,7 @@ class Block:
 
 
 class ShardArrays:
-    """Arrays of one shard.
-
-    Args:
-        folder: Where files without a name are made for what does not fit in memory.
-        fields: Fields of a sample, in the order of the manifest.
+    """Arrays of one shard; files for what does not fit in memory are made in `folder`.
 
     Attributes:
         direct: Takes the bytes of the first field, when their place is known beforehand.
@@ -93,11 +89,7 @@ class ShardArrays:
         return self._spools[data_key(info)]
 
     def add(self, block: Block) -> None:
-        """Add samples.
-
-        Raises:
-            OSError: The disk is full, or failed.
-        """
+        """Add samples."""
         self._numbers[names.SAMPLE_ID].append(block.ids)
         self._numbers[names.CHECKSUM].append(names.sample_checksums(block.columns))
         for number, (info, column) in enumerate(zip(self.fields, block.columns, strict=True)):
@@ -118,11 +110,7 @@ class ShardArrays:
         self.num_samples += len(block.ids)
 
     def specs(self, expected: Expected | None = None) -> tuple[ArraySpec, ...]:
-        """Arrays in the order in which they lie in the file.
-
-        Args:
-            expected: Take these sizes, not those of the samples that were added.
-        """
+        """Arrays as they lie in the file: of these sizes, or of the samples that were added."""
         count = expected.num_samples if expected else self.num_samples
         found: list[ArraySpec] = []
         for info in self.fields:
@@ -145,11 +133,7 @@ class ShardArrays:
             self.direct = None
 
     def write(self, descriptor: int, places: Mapping[str, int]) -> None:
-        """Write arrays to their places in a file, but the one that is there already.
-
-        Raises:
-            OSError: The disk is full, or failed.
-        """
+        """Write arrays to their places in a file, but the one that is there already."""
         if self.direct is not None:
             self.direct.flush()
         for key, offset in places.items():
@@ -170,11 +154,7 @@ class ShardArrays:
 
 
 class Spool:
-    """Keeps the bytes of an array until their place is known.
-
-    Args:
-        folder: Where the file without a name is made, when there are more bytes than fit in memory.
-    """
+    """Keeps the bytes of an array until their place is known."""
 
     def __init__(self, folder: Path) -> None:
         self.num_bytes = 0
@@ -202,13 +182,10 @@ class Spool:
 
 
 class DirectStream:
-    """Writes the bytes of an array to their place in a file, in small pieces.
+    """Writes the bytes of an array to their place in an open, empty file, in small pieces.
 
-    Args:
-        descriptor: The open, empty file.
-        offset: Place of the first byte.
-        file_bytes: Bytes that the file will have, about; in memory it comes to lie in huge pages.
-        written: Called with all bytes in order.
+    A file in memory of about `file_bytes` comes to lie in huge pages. `written` is called with all
+    bytes in order.
     """
 
     def __init__(

@@ -41,14 +41,10 @@ class ForeignColumn:
 
 
 class ForeignFile:
-    """An HDF5 file, opened to read; a context manager.
+    """An HDF5 file, opened to read; a context manager. `name` is for messages.
 
-    Args:
-        source: Its path, or a stream of its bytes.
-        name: Name for messages.
-
-    Raises:
-        DataError: It is damaged, is a shard of headrace, or keeps values in other files.
+    All methods raise a `DataError` when it is damaged, is a shard of headrace, or keeps values in
+    other files.
     """
 
     def __init__(self, source: Path | BinaryIO, name: str) -> None:
@@ -100,9 +96,6 @@ class ForeignFile:
         """Some rows of a dataset, in the order asked for; neighbours are read at once.
 
         No more than 16 MiB, or one row of chunks, are read beside what is asked for.
-
-        Raises:
-            DataError: The file is damaged.
         """
         dataset = self._file[path]
         is_text = h5py.check_string_dtype(dataset.dtype) is not None

@@ -261,7 +261,7 @@ def _structure(
         return
     for info in manifest.fields:
         yield from _field_problems(manifest, reader, layout, info)
-    repeated = ids.add(reader.sample_id)
+    repeated = ids.add(reader.array(names.SAMPLE_ID))
     if len(repeated):
         yield f"{len(repeated):,} sample ids occur more than once, as {repeated[0]}"
 

@@ -127,19 +127,16 @@ def place_arrays(
     arrays: Sequence[ArraySpec],
     feeds: Mapping[str, Callable[[int], Iterator[bytes]]],
 ) -> dict[str, int]:
-    """Write the skeleton of a shard.
+    """Write the skeleton of a shard to an open, empty file.
 
     Args:
-        descriptor: An open, empty file.
+        descriptor: The file.
         split: Split of all samples.
         arrays: Arrays in the order in which they lie in the file.
         feeds: Give the bytes of the arrays with a codec, so many at a time.
 
     Returns:
         First byte in the file of every array that is neither empty nor compressed.
-
-    Raises:
-        OSError: The file's storage is full, or failed.
     """
     places: dict[str, int] = {}
     target = _GuardedFile(descriptor)

@@ -102,11 +102,6 @@ class ShardReader:
         """Samples in the shard."""
         return self.layout.num_samples
 
-    @property
-    def sample_id(self) -> NDArray[np.int64]:
-        """Numbers of the samples, `(num_samples,) int64`."""
-        return self.array(names.SAMPLE_ID)
-
     def fixed(self, name: str) -> NDArray[Any]:
         """A field of fixed shape, `(num_samples, *shape)`: mapped, or decompressed as a whole."""
         key = f"{names.FIELDS_GROUP}/{name}"

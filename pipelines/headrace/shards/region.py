@@ -37,13 +37,8 @@ class Region:
     """Slots for files in one reservation of address space, which holds no memory of its own.
 
     Safe before and after a fork; another process that gets it by pickle maps anew. Arrays handed
-    out keep the reservation alive, but not the file in a slot.
-
-    Args:
-        num_bytes: Size of the file of each slot.
-
-    Raises:
-        ShardError: There is not so much address space.
+    out keep the reservation alive, but not the file in a slot. `num_bytes` are the sizes of the
+    files.
     """
 
     def __init__(self, num_bytes: Sequence[int]) -> None:

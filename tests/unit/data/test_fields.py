@@ -15,7 +15,6 @@ from PIL import Image
 
 from headrace.data.ahead import Payoff
 from headrace.data.dataset import Reading, SampleReader, reading_of
-from headrace.data.decode import decode_one
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.data.targets import Allowed
@@ -151,7 +150,7 @@ def test_only_copies_are_left_until_they_are_asked_for(
     loader = BatchLoader(ShardedDataset(folder, "train"), order, fields=(name,), prefetch=2)
     batches = iter(loader)
     next(batches)
-    assert is_ahead == any(each.name == "headrace-load" for each in threading.enumerate())
+    assert is_ahead == any(each.name.startswith("headrace-load") for each in threading.enumerate())
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -279,9 +278,3 @@ def test_images_of_one_shape_are_one_tensor_and_the_batch_keeps_its_memory(folde
         assert batch["png"].shape == (3, 2, 3, 3)
         assert batch["png"][:, 0, 0, 0].tolist() == batch["sample_id"].tolist()
         batch["png"] += 1  # it may be written to
-
-
-def test_arrays_that_came_alone_may_be_written_to():
-    array = decode_one(image_bytes(3, "png"), "png")
-    array[0] = 1
-    assert (array[0] == 1).all()

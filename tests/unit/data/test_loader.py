@@ -226,10 +226,16 @@ def test_encoded_images_of_unequal_shape_are_named(tmp_path):
         SampleReader(dataset).read(np.arange(2))
 
 
+def test_arrays_that_came_alone_may_be_written_to(tmp_path):
+    array = SampleReader(encoded(tmp_path, [png(3)])).samples(np.arange(1))[0]["image"]
+    array[0] = 1
+    assert (array[0] == 1).all()
+
+
 def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, monkeypatch):
     """Shards of a batch may be unmapped once it is over."""
     dataset = encoded(tmp_path, [b"damaged", *(png(shade) for shade in range(3))])
-    decoded = decode._decoded
+    decoded = decode.decode_one
     failed, done = threading.Event(), threading.Event()
 
     def slowly(content: bytes, encoding: str):
@@ -241,7 +247,7 @@ def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, 
         done.set()
         return decoded(content, encoding)
 
-    monkeypatch.setattr(decode, "_decoded", slowly)
+    monkeypatch.setattr(decode, "decode_one", slowly)
     monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
     with pytest.raises(DataError, match=r"0\.png"):
         SampleReader(dataset).read(np.arange(4))

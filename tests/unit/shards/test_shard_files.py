@@ -67,7 +67,7 @@ def test_reader_maps_what_was_written(tmp_path: Path) -> None:
     data, offsets = reader.ragged("blob")
     assert data[offsets[4] : offsets[5]].tobytes() == BLOBS[4]
     assert reader.sources([4, 1]) == ["f", "b/ü.png"]
-    assert reader.sample_id.tolist() == list(range(10, 15))
+    assert reader.array("sample_id").tolist() == list(range(10, 15))
     assert reader.layout.field_names() == ("blob", "flag", "floats", "image", "label")
 
 
