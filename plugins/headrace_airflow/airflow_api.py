@@ -1,4 +1,4 @@
-"""Names of Airflow that move between its releases, its API server, DAG runs that own runs."""
+"""Questions of tasks and triggers to Airflow's API server, and DAG runs as owners of runs."""
 
 from __future__ import annotations
 
@@ -15,33 +15,9 @@ from headrace.ledger.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
-try:
-    from airflow.sdk.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowSkipException,
-        TaskDeferred,
-    )
-except ImportError:  # Airflow 3.1
-    from airflow.exceptions import (
-        AirflowException,
-        AirflowFailException,
-        AirflowSkipException,
-        TaskDeferred,
-    )
-
-__all__ = [
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowSkipException",
-    "TaskDeferred",
-    "dag_run_is_active",
-    "show",
-    "task_states",
-]
-
-
+_KIND = "airflow"
 _ACTIVE_DAG_RUN = ["queued", "running"]
+_ENDED_TASK = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
 def dag_run_is_active(dag_id: str, run_id: str) -> bool:
@@ -68,11 +44,6 @@ def show(dag_id: str, run_id: str, task_id: str, key: str, text: str) -> None:
         BaseXCom.set(key, text, dag_id=dag_id, run_id=run_id, task_id=task_id)
     except AirflowRuntimeError as error:
         logger.warning("XCom %s of task %s cannot be written: %s", key, task_id, error)
-
-
-_KIND = "airflow"
-
-_ENDED_TASK = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
 @dataclass(frozen=True, kw_only=True)

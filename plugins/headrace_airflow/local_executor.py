@@ -17,9 +17,6 @@ class LocalExecutor(local_executor.LocalExecutor):  # type: ignore[misc]
     def revoke_task(self, *, ti: Any) -> None:
         """Forget a task that is queued for longer than `task_queued_timeout`; it is queued again.
 
-        Args:
-            ti: The task instance.
-
         Raises:
             NotImplementedError: Some tasks wait for a worker, this one perhaps among them; the
                 scheduler then leaves it alone until it looks again.

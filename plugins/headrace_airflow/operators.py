@@ -11,6 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+)
+
 from headrace.control import leases
 from headrace.control.flow import PlannedStep, steps_of
 from headrace.control.leases import why_not_the_nodes
@@ -20,12 +27,6 @@ from headrace.control.steps import Ticket, cancel_step, collect, conclude, start
 from headrace.errors import CapacityError, JobRefusedError, QueueFullError, StepNotEndedError
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
-from headrace_airflow.airflow_api import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    TaskDeferred,
-)
 from headrace_airflow.dag_parts import DATASETS, publish
 from headrace_airflow.run_operators import (
     DASHBOARD_KEY,
@@ -49,11 +50,7 @@ from headrace_airflow.triggers import (
 
 
 class _StepTask(RunOperator):
-    """What acquiring, running and releasing share: they are about one step of the run.
-
-    Args:
-        step: Name of the step; the task is skipped when the run has no such step.
-    """
+    """What acquiring, running and releasing share: one step; skipped in a run without it."""
 
     def __init__(self, *, step: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

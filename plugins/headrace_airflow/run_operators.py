@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, BaseXCom
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.control.flow import steps_of
 from headrace.control.leases import RELEASED
@@ -21,8 +22,6 @@ from headrace.errors import HeadraceError
 from headrace.states import StepState
 from headrace.steps.records import StepResult
 from headrace_airflow.airflow_api import (
-    AirflowException,
-    AirflowFailException,
     DagRunAddress,
     owner_is_done,
     step_is_abandoned,
@@ -83,13 +82,7 @@ def told_to_airflow() -> Iterator[None]:
 
 
 def failure_of(step: str, result: StepResult, *, is_hopeless: bool = False) -> Exception:
-    """The exception that tells Airflow how a step ended, and whether to try again.
-
-    Args:
-        step: Name of the step.
-        result: How it ended, other than well.
-        is_hopeless: Whether another attempt would end like this one.
-    """
+    """The exception that tells Airflow how a step ended, and whether to try again."""
     failure = result.failure
     why = failure.message if failure else "no reason given"
     where = f" ({failure.where})" if failure and failure.where else ""
@@ -154,11 +147,7 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
 
 
 class RunOperator(BaseOperator):  # type: ignore[misc]
-    """An operator of a task that works on the run which `prepare` has made.
-
-    Args:
-        run_id: Id of the run.
-    """
+    """An operator of a task that works on the run which `prepare` has made."""
 
     template_fields = ("run_id",)
 

@@ -6,7 +6,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -32,22 +32,19 @@ def wait_before_restart_s(num_short_lives: int) -> float:
 
 
 class Component:
-    """A component of Airflow, kept alive.
+    """A component of Airflow, such as the scheduler, kept alive.
 
     Args:
-        name: Its name, such as `scheduler`.
-        arguments: Arguments of the `airflow` command.
+        command: Words after `airflow`; the first one is the component's name.
         environment: The whole environment.
         log_file: Its output goes here.
     """
 
-    def __init__(
-        self, name: str, arguments: list[str], environment: Mapping[str, str], log_file: Path
-    ) -> None:
-        self.name = name
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log_file: Path) -> None:
+        self.name = command[0]
         self.num_short_lives = 0
-        self._command = [sys.executable, "-m", "airflow", *arguments]
-        self._environment = dict(environment)
+        self._command = [sys.executable, "-m", "airflow", *command]
+        self._environment = environment
         self._log_file = log_file
         self._process: subprocess.Popen[bytes] | None = None
         self._generation = 0

@@ -48,12 +48,12 @@ from headrace_airflow.service_settings import (
 
 logger = logging.getLogger(__name__)
 
-_COMPONENTS = {
-    "api-server": ["api-server"],
-    "scheduler": ["scheduler", "--skip-serve-logs"],
-    "dag-processor": ["dag-processor"],
-    "triggerer": ["triggerer", "--skip-serve-logs"],
-}
+_COMPONENTS = (
+    ("api-server",),
+    ("scheduler", "--skip-serve-logs"),
+    ("dag-processor",),
+    ("triggerer", "--skip-serve-logs"),
+)
 _POLL_S = 0.25
 _STOP_GRACE_S = 4.0
 _MAX_SHORT_LIVES = 3
@@ -78,8 +78,8 @@ class Supervisor:
         }
         logs = log_file().parent
         self._components = [
-            Component(name, arguments, self._environment, logs / f"{name}.log")
-            for name, arguments in _COMPONENTS.items()
+            Component(command, self._environment, logs / f"{command[0]}.log")
+            for command in _COMPONENTS
         ]
         self._asked_to_end = False
         self._published = False

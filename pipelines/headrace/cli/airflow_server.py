@@ -1,4 +1,8 @@
-"""Airflow on this machine: started as a service that outlives the terminal, found again, ended."""
+"""Airflow on this machine: started as a service that outlives the terminal, found again, ended.
+
+The service itself lives in the package `headrace_airflow`, which needs Airflow; here are only its
+login, its record on disk and the handling of its processes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,20 @@ from headrace.record import Record
 
 USER = "admin"
 
+MARK = "HEADRACE_AIRFLOW_HOME"
+"""Environment variable that all processes of the service carry; its value is headrace's home."""
+
+ASKED_BEFORE_S = 1.0
+"""Seconds until processes are killed that the supervisor had asked to end before."""
+
 _PASSWORD_BYTES = 18
+_START_TIMEOUT_S = 180.0
+_STOP_GRACE_S = 20.0
+_POLL_S = 0.2
+
+
+class AirflowError(HeadraceError):
+    """Airflow could not be started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +48,7 @@ class Login:
     """Name and password, for the web UI and the REST API."""
 
     user: str
-    """Name of the user."""
     password: str = field(repr=False)
-    """Its password."""
     file: Path
     """The file that holds the password."""
     is_new: bool = False
@@ -41,11 +56,7 @@ class Login:
 
 
 def passwords_file(folder: Path) -> Path:
-    """The file that Airflow's simple auth manager reads the password from.
-
-    Args:
-        folder: Airflow's home.
-    """
+    """The file in Airflow's home that its simple auth manager reads the password from."""
     return folder / "passwords.json"
 
 
@@ -78,30 +89,10 @@ def make_login(folder: Path) -> Login:
 
 
 def words_for(login: Login, *, shows_password: bool) -> str:
-    """How to log in, for the user.
-
-    Args:
-        login: The login.
-        shows_password: Whether only its owner sees the words; a new password is then among them.
-    """
+    """How to log in, for the user; with a new password where only its owner sees the words."""
     if login.is_new and shows_password:
         return f"Log in as {login.user}, password {login.password} (kept in {login.file})"
     return f"Log in as {login.user}; the password is in {login.file}"
-
-
-MARK = "HEADRACE_AIRFLOW_HOME"
-"""Environment variable that all processes of the service carry; its value is headrace's home."""
-
-ASKED_BEFORE_S = 1.0
-"""Seconds until processes are killed that the supervisor had asked to end before."""
-
-_START_TIMEOUT_S = 180.0
-_STOP_GRACE_S = 20.0
-_POLL_S = 0.2
-
-
-class AirflowError(HeadraceError):
-    """Airflow could not be started."""
 
 
 class Server(Record):
@@ -211,13 +202,11 @@ def marked(process: psutil.Process, name: str) -> str | None:
 
 
 def _check_installed() -> None:
-    for package in ("apache-airflow-core", "apache-airflow"):
-        try:
-            distribution(package)
-        except PackageNotFoundError:
-            continue
-        return
-    raise UserError("Airflow is not installed", "Install it: pip install 'headrace[airflow]'.")
+    try:
+        distribution("apache-airflow-core")
+    except PackageNotFoundError:
+        hint = "Install it: pip install 'headrace[airflow]'."
+        raise UserError("Airflow is not installed", hint) from None
 
 
 def _spawn(port: int | None) -> ProcessIdentity:

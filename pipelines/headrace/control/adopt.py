@@ -33,9 +33,6 @@ def adopt(site: SiteFolder) -> tuple[str, ...]:
     the same run again goes on where it is. Nothing is submitted, cancelled or changed but the
     ledger; a second call finds nothing more.
 
-    Args:
-        site: The site's folder.
-
     Returns:
         One line for each open lease that the ledger did not know.
     """

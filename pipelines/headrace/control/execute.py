@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.25
 _RETRY_PAUSE_S = 3.0
+_ASK_AGAIN_S = 1.0
 
 Tick = Callable[[], None]
 
@@ -30,9 +31,7 @@ Tick = Callable[[], None]
 def execute(run: Run, tick: Tick) -> StepResult | None:
     """Run the steps of a job one after another, each on its lease; leases are released at the end.
 
-    Args:
-        run: The run.
-        tick: Called every quarter of a second while something is waited for; may raise to stop.
+    `tick` is called every quarter of a second while something is waited for; it may raise to stop.
 
     Returns:
         The result of the step that failed, or None when all succeeded.
@@ -127,5 +126,4 @@ def _when_there_is_room(run: Run, step: PlannedStep, tick: Tick) -> Ticket | Ste
         try:
             return start_step(run, step.name)
         except CapacityError:
-            tick()
-            time.sleep(_POLL_S * 4)
+            _pause(_ASK_AGAIN_S, tick)

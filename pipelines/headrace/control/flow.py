@@ -21,14 +21,11 @@ Outputs = Mapping[str, JsonValue]
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStep:
-    """One step of a job."""
+    """One step of a job: its name, unique in the run, its kind, and the role of its lease."""
 
     name: str
-    """Name, unique in the run."""
     kind: str
-    """Entry of the step registry."""
     role: str
-    """Role of the site whose lease runs it."""
     needs: tuple[tuple[str, str, str], ...] = ()
     """Inputs: `(input, step, output of that step)`."""
 
@@ -38,24 +35,17 @@ class PlannedStep:
         Raises:
             UnknownNameError: A step that it needs has not succeeded.
         """
-        values: dict[str, JsonValue] = {}
-        for name, step, output in self.needs:
+        for _, step, output in self.needs:
             if step not in outputs:
                 raise UnknownNameError(
                     f"Step '{self.name}' needs '{output}' of '{step}', which has not succeeded",
                     f"Run '{step}' first.",
                 )
-            values[name] = outputs[step][output]
-        return values
+        return {name: outputs[step][output] for name, step, output in self.needs}
 
 
 def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
-    """Steps of a run in order.
-
-    Args:
-        recipe: The resolved recipe.
-        kind: `train` for the main job, `pack` for packing alone.
-    """
+    """Steps of a run in order; its kind is `train`, the main job, or `pack`, packing alone."""
     pack = PlannedStep(name="pack", kind="pack", role=recipe.pack_role)
     if kind == "pack":
         return (pack,)
@@ -104,10 +94,7 @@ def check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
 
     Only a manifest that is seen from here tells: not one in S3, nor one on the nodes' own disks.
 
-    Args:
-        recipe: The resolved recipe; it trains.
-        site: The resolved site.
-        dataset: Folder or URL of the packed dataset; None where it is still to be packed.
+    None stands for a dataset that is still to be packed.
 
     Raises:
         UserError: Ranks, batches or metrics do not fit it.

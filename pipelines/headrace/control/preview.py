@@ -25,9 +25,7 @@ class LeasePreview(Record):
     """One lease that a run would ask for."""
 
     role: str
-    """Name of the site's role."""
     steps: tuple[str, ...]
-    """Steps that run on it, in order."""
     machines: str
     """What it consists of, for the user."""
     time: str
@@ -42,10 +40,6 @@ def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
     """The leases that a run of the recipe would ask for, in order of their first steps.
 
     Side effects: for `lifetime: auto`, asks the batch system for its longest job.
-
-    Args:
-        recipe: The resolved recipe.
-        site: The resolved site.
 
     Raises:
         SiteError: The site lacks a role that the recipe needs.

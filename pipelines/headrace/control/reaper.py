@@ -63,13 +63,7 @@ def _write_off(record: RunRecord, error: HeadraceError) -> None:
 
 
 def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
-    """End a run with everything that belongs to it, and record that; nothing of it is left.
-
-    Args:
-        run: The run.
-        state: The final state to record.
-        reason: Told to whoever asks why its steps and leases ended.
-    """
+    """End a run with everything that belongs to it, and record its final state and the reason."""
     _cancel_steps(run, lambda _step: True, reason)
     for record in open_ledger().leases(run_id=run.run_id):
         if record.state.is_active:

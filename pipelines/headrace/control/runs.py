@@ -233,12 +233,7 @@ def _write_folder(run: Run) -> None:
 
 
 def recorded(run: Run, created_at: float) -> RunRecord:
-    """The row of a run that goes on.
-
-    Args:
-        run: The run.
-        created_at: When it was asked for, seconds since the epoch.
-    """
+    """The row of a run that goes on, asked for at a time in seconds since the epoch."""
     return RunRecord(
         run_id=run.run_id,
         key=run.request.key,
@@ -250,8 +245,6 @@ def recorded(run: Run, created_at: float) -> RunRecord:
         owner=run.request.owner,
         overrides=run.request.overrides,
         created_at=created_at,
-        finished_at=None,
-        outputs={},
     )
 
 

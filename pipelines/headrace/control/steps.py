@@ -101,11 +101,8 @@ def conclude(
 ) -> tuple[Decision, StepResult]:
     """Decide whether a step that has failed is tried again, and write down why not.
 
-    Args:
-        run: The run.
-        name: The step.
-        result: How its newest attempt ended, in the ledger already.
-        num_before: Attempts that do not count, since somebody has asked anew after them.
+    Its newest attempt is in the ledger already; the first `num_before` ones do not count, since
+    somebody has asked anew after them.
 
     Returns:
         The decision, and the result with the reason for giving up, if there is one to tell.

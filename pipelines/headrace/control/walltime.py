@@ -149,11 +149,7 @@ def expected(name: str, kind: str, work: Work, pasts: Sequence[Past]) -> StepTim
     script. Fewer ranks or tasks than then take longer, in proportion; more are not counted on.
     Training is scaled to the samples that are left to do.
 
-    Args:
-        name: Name of the step.
-        kind: Its kind.
-        work: What lies before the lease.
-        pasts: What earlier runs of the same recipe name, site and role tell, the newest first.
+    `pasts` are of the same recipe name, site and role, the newest first.
     """
     now = slots(kind, work.recipe, work.role)
     found: dict[bool, list[float]] = {False: [], True: []}

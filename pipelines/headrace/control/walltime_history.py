@@ -152,9 +152,7 @@ def _of_run(run: Run, role_name: str, attempts: Sequence[AttemptRecord]) -> Iter
 def start_s(attempts: Sequence[AttemptRecord], leases: Path) -> float:
     """Longest time from the start of a job until its machines were ready, in the newest leases.
 
-    Args:
-        attempts: Attempts on one role, the newest first.
-        leases: Folder of all leases of the site.
+    The attempts are those on one role, the newest first; `leases` is the site's folder of leases.
     """
     names = dict.fromkeys(attempt.lease_id for attempt in attempts)
     seen = [_start_s(LeaseFolder(leases / name)) for name in itertools.islice(names, _NUM_STARTS)]

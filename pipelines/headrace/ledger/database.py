@@ -127,9 +127,6 @@ class Database:
     Connections are opened for each transaction and closed after it, so that a process may fork at
     any time and nothing is held in between.
 
-    Args:
-        url: SQLAlchemy URL.
-
     Raises:
         LedgerError: The URL cannot be used.
     """
@@ -153,11 +150,7 @@ class Database:
 
     @contextmanager
     def write(self, section: str = "") -> Iterator[Session]:
-        """A transaction that changes the ledger, whole or not at all.
-
-        Args:
-            section: Only one transaction at a time is in the section of this name.
-        """
+        """A transaction that changes the ledger, whole; only one at a time in a named section."""
         with self._transaction(self._writers) as session:
             if section:
                 self._backend.hold(session, section)

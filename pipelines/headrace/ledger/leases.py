@@ -34,10 +34,6 @@ class LeaseRows(RunRows):
 
         Counting and entering are one transaction, so that no two callers take the last place.
 
-        Args:
-            record: The lease.
-            max_active: Leases that the site may have open at once.
-
         Raises:
             CapacityError: The site has that many open.
             LedgerError: The lease's run is not in the ledger.

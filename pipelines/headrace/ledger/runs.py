@@ -29,11 +29,7 @@ class AttemptChanges(TypedDict, total=False):
 
 
 class RunRows:
-    """Enter, find and change runs and attempts.
-
-    Args:
-        database: Where the rows are.
-    """
+    """Enter, find and change runs and attempts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -89,11 +85,7 @@ class RunRows:
     ) -> RunRecord:
         """Enter how a run ended, unless it had ended before; the run as it stands then.
 
-        Args:
-            run_id: The run.
-            state: A final state.
-            finished_at: When it ended, seconds since the epoch.
-            outputs: What it gave; None keeps what is there.
+        Where `outputs` are not given, those that are there stay.
 
         Raises:
             UnknownNameError: There is no such run.
@@ -114,11 +106,8 @@ class RunRows:
     ) -> RunRecord:
         """Set a run to running, whether it has ended or not; the run as it stands then.
 
-        Args:
-            run_id: The run.
-            owner: Who answers for it from now on; None keeps who did.
-            previous: Change nothing unless this is its owner, so that of two who take a run over
-                at once only one does.
+        A new owner may be given. With `previous`, nothing is changed unless that is its owner: of
+        two who take a run over at once only one does.
 
         Raises:
             UnknownNameError: There is no such run.
