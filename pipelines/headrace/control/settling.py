@@ -54,31 +54,26 @@ def settle_ended(site_name: str | None = None) -> list[str]:
     Returns:
         One line for each lease that was settled.
     """
-    done, known = [], {}
+    done, known = [], []
     for record in open_ledger().active_leases(site_name):
         try:
-            known[record.lease_id] = (
-                record,
-                open_run(record.run_id),
-                open_ledger().run(record.run_id),
-            )
+            known.append((record, open_run(record.run_id)))
         except HeadraceError as error:
             if _is_of_this_machine(record):
                 _end_without_run(record, error)
                 done.append(f"lease {record.lease_id}: closed: {error.what}")
     begun = {
-        run.lease_folder(lease_id): run.site.limits.lost_after
-        for lease_id, (record, run, _) in known.items()
-        if _is_begun(run, record) and _is_readable(run.lease_folder(lease_id))
+        run.lease_folder(record.lease_id): run.site.limits.lost_after
+        for record, run in known
+        if _is_begun(run, record) and _is_readable(run.lease_folder(record.lease_id))
     }
     states = sure_states(begun)
-    for record, run, row in known.values():
-        state = states.get(run.lease_folder(record.lease_id), LeaseState.STARTING)
-        why = _why_over(run, record, row, state)
+    for record, run in known:
+        folder = run.lease_folder(record.lease_id)
+        why = _why_over(run, folder, states.get(folder, LeaseState.STARTING))
         if why:
             settle(run, record, why)
-            why = client.why_ended(run.lease_folder(record.lease_id))
-            done.append(f"lease {record.lease_id}: closed ({why})")
+            done.append(f"lease {record.lease_id}: closed ({client.why_ended(folder)})")
     return done
 
 
@@ -104,14 +99,13 @@ def _is_readable(folder: LeaseFolder) -> bool:
     return True
 
 
-def _why_over(run: Run, record: LeaseRecord, row: RunRecord, state: LeaseState) -> str:
+def _why_over(run: Run, folder: LeaseFolder, state: LeaseState) -> str:
     """Why a lease is to be settled; empty when it goes on."""
     if not state.is_active:
         return "ended by itself"
-    if row.state.is_final:
+    if open_ledger().run(run.run_id).state.is_final:
         return f"run {run.run_id} has ended"
-    has_machines = run.lease_folder(record.lease_id).host.exists()
-    return _GONE if not has_machines and owner_is_gone(row.owner) else ""
+    return _GONE if not folder.host.exists() and owner_is_gone(run.request.owner) else ""
 
 
 def _is_of_this_machine(record: LeaseRecord) -> bool:
