@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
+# compiled modules are kept, whatever the image of a container says: tests start hundreds of processes
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 ARGS ?=
 PYTEST = $(BIN)/pytest --durations=15 --durations-min=1
