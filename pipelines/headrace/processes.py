@@ -98,6 +98,14 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
     tell_children()
 
 
+def begin_child() -> None:
+    """What the program of a child begins with: log to standard error, and die with the parent."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    die_with_parent()
+
+
 def tell_children() -> None:
     """Name this process, in its environment, as the parent of those that it starts from now on."""
     os.environ[_PARENT] = str(os.getpid())

@@ -179,29 +179,21 @@ def _mistakes_table(
 
 
 class ConfusedPair(NamedTuple):
-    """Two classes of which one is taken for the other."""
+    """Two classes of which one is taken for the other; `share` is that of the true class."""
 
     true: str
-    """Class of the samples."""
     predicted: str
-    """Class they were taken for."""
     num_samples: int
-    """How many were."""
     share: float
-    """Share of the true class."""
 
 
 class Mistake(NamedTuple):
-    """One sample that the model got wrong."""
+    """A sample that the model got wrong; `weight` is its confidence, or the absolute error."""
 
     sample_id: int
-    """Number of the sample in the dataset."""
     true: str
-    """Class, or value, it has."""
     predicted: str
-    """Class, or value, the model gave."""
     weight: float
-    """Confidence of the model, or the absolute error."""
 
 
 def confused_pairs(result: ClassificationResult) -> tuple[ConfusedPair, ...]:

@@ -141,11 +141,7 @@ def shortfalls(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tup
 
 
 def require(metrics: Mapping[str, float], minima: Mapping[str, float], report: str) -> None:
-    """Raise when a metric misses `evaluate.min_metrics`.
-
-    Raises:
-        EvaluationError: Names what is missed, and the path of the report.
-    """
+    """Raise an `EvaluationError` when a metric misses `evaluate.min_metrics`."""
     missed = shortfalls(metrics, minima)
     if missed:
         raise EvaluationError(

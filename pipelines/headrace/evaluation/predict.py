@@ -27,7 +27,7 @@ from headrace.evaluation.predictor import (
     split_on_node,
 )
 from headrace.files.layout import RunFolder
-from headrace.processes import die_with_parent
+from headrace.processes import begin_child
 from headrace.staging.peer_group import PeerGroup
 from headrace.staging.soundness import Soundness
 from headrace.staging.staged_folder import StagedFolder
@@ -130,10 +130,7 @@ def _answer(job: PredictJob | ConcludeJob) -> object:
 
 def main(_: list[str]) -> int:
     """Entry point."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    die_with_parent()
+    begin_child()
     faulthandler.enable()
     answer_calls(_answer)
     return 0

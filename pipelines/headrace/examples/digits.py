@@ -25,14 +25,8 @@ def export_digits(folder: Path) -> int:
     Pixels are scaled from 0..16 to 0..255. A second call writes only what is missing, so that
     files keep their times and a dataset packed from them is found again.
 
-    Args:
-        folder: Folder to create or to complete.
-
     Returns:
         Files that are now there.
-
-    Raises:
-        OSError: The folder cannot be written.
     """
     num_files = _exported(folder)
     if num_files is not None:

@@ -191,11 +191,7 @@ class Reporter:
         self._thread.join()
 
     def write(self, state: StepState) -> None:
-        """Write the status once.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write the status once."""
         progress = self._context.current
         if state is StepState.SUCCEEDED and progress.total is not None:
             progress = progress.model_copy(update={"done": progress.total})

@@ -192,9 +192,8 @@ def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child | None:
         idle_s: Seconds without a child after which the server has done its work.
 
     Returns:
-        In each forked process what it is to do; its environment, input, output, name and process
-        group are set.
-        In the server None, when nobody needs it any more.
+        In each forked process what it is to do, as which it is set up; in the server None, when
+        nobody needs it any more.
     """
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server

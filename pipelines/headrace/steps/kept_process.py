@@ -50,11 +50,7 @@ _Answer = tuple[Any, Exception | None]
 
 
 class KeptProcess:
-    """The caller's side; any thread may call, others wait for their turn.
-
-    Args:
-        start: Starts the process, whose `main` calls `answer_calls`.
-    """
+    """The caller's side of a process that calls `answer_calls`; any thread may call, in turn."""
 
     def __init__(self, start: Callable[[Child], Process]) -> None:
         self._start = start
@@ -68,9 +64,6 @@ class KeptProcess:
             child: The process; it is started unless it is the one that answered last.
             request: What it is asked; can be pickled.
             keep_on: Asked a few times a second; false ends the process.
-
-        Returns:
-            The answer.
 
         Raises:
             WorkerLostError: The process ended instead of answering.

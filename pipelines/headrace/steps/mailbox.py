@@ -85,28 +85,16 @@ def status(folder: StepFolder) -> StepStatus:
 
 
 def outcome(folder: StepFolder) -> StepResult | None:
-    """The result of a step, also of one whose driver died without writing it.
-
-    Returns:
-        None while the step may still end by itself.
-    """
+    """The result of a step, also of one whose driver died before; None while it may still end."""
+    ended = read_record(folder.exit, DriverExit)  # first: the result is written before
     result = read_record(folder.result, StepResult)
-    if result is not None:
-        return result
-    ended = read_record(folder.exit, DriverExit)
-    if ended is None:
-        return None
-    result = read_record(folder.result, StepResult)  # may have been written in between
-    return result or _without_result(folder, ended)
+    if result is None and ended is not None:
+        return _without_result(folder, ended)
+    return result
 
 
 def lost(folder: StepFolder, why: str) -> StepResult:
-    """Result of a step whose lease is gone.
-
-    Args:
-        folder: The step.
-        why: What is known about the end.
-    """
+    """Result of a step whose lease is gone, and what is known about its end."""
     now = time.time()
     if folder.cancel.exists():
         return _cancelled(folder, now)

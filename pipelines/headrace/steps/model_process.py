@@ -1,7 +1,7 @@
 """Processes of a node that run a model; all are forked from one that has imported what they need.
 
 That one is `python -m headrace.steps.model_process FD`. It knows the siblings above by their names,
-as the registry does.
+as `headrace.steps.run` does.
 """
 
 from __future__ import annotations
@@ -73,11 +73,7 @@ class _ScipySignal(ModuleType):
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the server, and of each process forked from it.
-
-    Args:
-        arguments: Number of the open socket to the node's worker.
-    """
+    """Entry point of the server, and of each process forked from it."""
     die_with_parent()
     stand_in = _ScipySignal("scipy.signal")
     sys.modules[stand_in.__name__] = stand_in

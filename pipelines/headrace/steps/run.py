@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, StepError, UnknownNameError, UserCode
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.room import full_words, is_full
-from headrace.processes import die_with_parent
+from headrace.processes import begin_child
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import Reporter, StepContext, resolved
 from headrace.steps.records import Failure, StepResult, StepSpec
@@ -175,10 +175,7 @@ def failure_of(error: BaseException) -> Failure:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the step driver."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    die_with_parent()
+    begin_child()
     run_step(StepFolder(Path(arguments[0]).absolute()))
     return 0
 

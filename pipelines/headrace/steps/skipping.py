@@ -51,11 +51,6 @@ def skipped_shards(context: StepContext, dataset: str, manifest: Manifest) -> Sk
     The first call of a run reads and checks the whole dataset where it lies. Every call tells
     what is left out as an event, and in the status when it is something.
 
-    Args:
-        context: The step.
-        dataset: Folder or URL of the packed dataset.
-        manifest: Its manifest.
-
     Raises:
         StepCancelledError: Somebody asked the step to stop.
         StoreError: The dataset cannot be read.

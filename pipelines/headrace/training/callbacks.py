@@ -123,31 +123,16 @@ class SignsOfLife(Callback):  # type: ignore[misc]
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._beat.tick()
 
-    def on_train_batch_start(self, *_: Any) -> None:
-        """Beat: the batch has been read."""
+    def _tick(self, *_: Any) -> None:
         self._beat.tick()
 
-    def on_before_backward(self, *_: Any) -> None:
-        """Beat: the forward pass is done. Ranks that wait for another are one beat ahead of it."""
-        self._beat.tick()
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        """Beat: the step is done."""
-        self._beat.tick()
-
-    def on_validation_batch_end(self, *_: Any) -> None:
-        """Beat: a batch of validation is done."""
-        self._beat.tick()
+    # after the forward pass, ranks that wait for another are one beat ahead of it
+    on_train_batch_start = on_before_backward = on_train_batch_end = _tick
+    on_validation_batch_end = _tick
 
 
 class ProgressWriter(Callback):  # type: ignore[misc]
-    """Rank 0 tells how far training is, about once a second.
-
-    Args:
-        path: File to write.
-        loader: The training loader, which knows how long it was waited for.
-        world_size: Number of ranks.
-    """
+    """Rank 0 tells how far training is, about once a second, and how long it waited for batches."""
 
     def __init__(self, path: Path, loader: BatchLoader, world_size: int) -> None:
         self._path = path

@@ -41,7 +41,7 @@ class Gang:
         fleet: The lease's nodes.
         size: Nodes, and ranks on each.
         dataset: Folder or URL of the packed dataset.
-        follow: Takes each progress report of rank 0.
+        follow: Called with each progress report of rank 0.
         skipped: Files of damaged shards that are left out.
 
     Attributes:
@@ -107,13 +107,9 @@ class Gang:
         return self._damage(error) or error
 
     def _damage(self, error: HeadraceError | None = None) -> HeadraceError | None:
-        """Goes back to the newest checkpoint from sound data, if nodes have found damage.
+        """Go back to the newest checkpoint from sound data, if nodes have found damage.
 
-        Args:
-            error: How the launch has ended, in which they found it.
-
-        Returns:
-            What to tell of it; None without damage.
+        Gives what to tell of it and of how the launch has ended; None without damage.
         """
         is_script = self._context.recipe.train.script is not None
         found = self._rounds.settle(goes_back=not is_script)

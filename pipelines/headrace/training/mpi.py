@@ -6,7 +6,6 @@ that rank and tells by a file how it ended.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from headrace.errors import SiteError, StepCancelledError, StepError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.processes import die_with_parent
+from headrace.processes import begin_child
 from headrace.recipe.site import Role
 from headrace.steps.children import Child, ChildGroup, log_size, tail
 from headrace.steps.context import resolved
@@ -206,10 +205,7 @@ def main(arguments: list[str]) -> int:
     A launcher that sees a failure kills the watchers of all other ranks before they can tell how
     those ended.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    die_with_parent()
+    begin_child()
     _run_placed(LaunchFolder(Path(arguments[0])), placement(os.environ))
     return 0
 

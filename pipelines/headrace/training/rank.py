@@ -22,7 +22,7 @@ from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.errors import RecipeError, StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
-from headrace.processes import die_with_parent
+from headrace.processes import begin_child
 from headrace.shards.places import ShardSource
 from headrace.staging.bringing import arriving_source
 from headrace.staging.gang_store import Brought, Traffic, node_source
@@ -45,7 +45,7 @@ from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
 from headrace.training.meeting import meet
 from headrace.training.records import RankSpec, Streamed, TrainingOutcome
-from headrace.training.trainer import TrainerParts, build_loggers, build_trainer
+from headrace.training.trainer import build_loggers, build_trainer
 from headrace.training.watch import Beat
 
 logger = logging.getLogger(__name__)
@@ -151,15 +151,16 @@ class _RankTraining:
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         in_time = StopInTime(launch.stop_at, saving, self._folder.paused)
         last = (guard, StopAtStep(recipe.max_steps), in_time, progress, saving)
-        parts = TrainerParts(
+        return build_trainer(
+            recipe,
+            self._allowed,
+            launch.num_nodes,
+            launch.ranks_per_node,
             callbacks=[beat, seed, *named, *last],
-            loggers=build_loggers(recipe.loggers, self._allowed, self._run.tensorboard),
-            root=self._run.path,
-            num_nodes=launch.num_nodes,
-            ranks_per_node=launch.ranks_per_node,
-            validate=data.has_validation,
+            logger=build_loggers(recipe.loggers, self._allowed, self._run.tensorboard) or False,
+            default_root_dir=str(self._run.path),
+            limit_val_batches=None if data.has_validation else 0,
         )
-        return build_trainer(recipe, self._allowed, parts)
 
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -193,10 +194,7 @@ def _mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
 
 def main(arguments: list[str]) -> int:
     """Entry point of a rank."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    die_with_parent()
+    begin_child()
     faulthandler.enable()
     rank_zero_only.rank = int(os.environ["RANK"])  # as Lightning takes it when it is imported
     spec = read_record(Path(arguments[0]), RankSpec)

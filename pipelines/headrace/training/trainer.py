@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
@@ -49,53 +48,33 @@ class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
         return super().reduce(tensor, group=group, reduce_op=reduce_op)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainerParts:
-    """What goes into the Trainer besides the recipe's `trainer`."""
-
-    callbacks: Sequence[Callback]
-    """Callbacks, headrace's and the recipe's."""
-    loggers: Sequence[Logger]
-    """The recipe's loggers."""
-    root: Path
-    """The run's folder, for whatever Lightning writes."""
-    num_nodes: int
-    """Nodes that train."""
-    ranks_per_node: int
-    """Ranks on each node."""
-    validate: bool
-    """Whether there is something to validate on."""
-
-
-def build_trainer(spec: TrainerSpec, allowed: Allowed, parts: TrainerParts) -> Trainer:
-    """Make the Trainer of a recipe.
+def build_trainer(
+    spec: TrainerSpec, allowed: Allowed, num_nodes: int, ranks_per_node: int, **others: Any
+) -> Trainer:
+    """Make the Trainer of a recipe; `others` are more arguments of Lightning's.
 
     Raises:
         TargetError: The site does not allow the Trainer class.
     """
     arguments: dict[str, Any] = {
         "accelerator": spec.accelerator,
-        "devices": parts.ranks_per_node,
-        "num_nodes": parts.num_nodes,
-        "strategy": _strategy(spec, parts.num_nodes * parts.ranks_per_node),
+        "devices": ranks_per_node,
+        "num_nodes": num_nodes,
+        "strategy": _strategy(spec, num_nodes * ranks_per_node),
         "precision": spec.precision,
         "max_epochs": spec.max_epochs,
         "max_steps": spec.max_steps,
         "gradient_clip_val": spec.gradient_clip_val,
         "accumulate_grad_batches": spec.accumulate_grad_batches,
         "check_val_every_n_epoch": spec.val_every_epochs,
-        "limit_val_batches": None if parts.validate else 0,
         "deterministic": spec.deterministic,
-        "default_root_dir": str(parts.root),
-        "callbacks": list(parts.callbacks),
-        "logger": list(parts.loggers) or False,
         "use_distributed_sampler": False,
         "num_sanity_val_steps": 0,
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
     make = instantiate({"_target_": spec.target}, allowed, "trainer", partial=True)
-    trainer: Trainer = make(**(arguments | spec.extra))
+    trainer: Trainer = make(**(arguments | others | spec.extra))
     return trainer
 
 

@@ -220,7 +220,7 @@ def test_folder_without_spec(tmp_path):
 @pytest.mark.parametrize("content", [b'{"key": ', b'{"kind": 3}', b"\xff"])
 def test_a_damaged_spec_ends_the_step_with_what_is_wrong(step, content, monkeypatch):
     step.spec.write_bytes(content)
-    monkeypatch.setattr("headrace.steps.run.die_with_parent", lambda: None)
+    monkeypatch.setattr("headrace.steps.run.begin_child", lambda: None)
     assert main([str(step.path)]) == 0
     result = read_record(step.result, StepResult)
     assert result is not None
