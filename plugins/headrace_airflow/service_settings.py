@@ -34,13 +34,10 @@ def dags_folder() -> Path:
 
 
 def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str]:
-    """Environment variables that configure all components of Airflow.
+    """Environment variables that configure all components of Airflow, of a home and a port.
 
-    Args:
-        folder: Airflow's home.
-        port: Port of the API server on 127.0.0.1.
-        jwt_secret: File with what signs the tokens between the components; at least 64 bytes. The
-            secret itself is in no environment: leases and their work inherit that of a task.
+    `jwt_secret` is a file with what signs the tokens between the components, at least 64 bytes. The
+    secret itself is in no environment: leases and their work inherit that of a task.
     """
     url = f"http://127.0.0.1:{port}"
     values = {

@@ -25,12 +25,7 @@ class AirflowBusyError(HeadraceError):
 
 
 class AirflowApi:
-    """Airflow's REST API (v2) on this machine.
-
-    Args:
-        base_url: As in `http://127.0.0.1:8080`.
-        login: Who asks.
-    """
+    """Airflow's REST API (v2) on this machine, at an address such as `http://127.0.0.1:8080`."""
 
     def __init__(self, base_url: str, login: Login) -> None:
         self._base_url = base_url.rstrip("/")
@@ -38,10 +33,7 @@ class AirflowApi:
         self._token = ""
 
     def trigger(self, dag_id: str, conf: Mapping[str, object]) -> str:
-        """Trigger a DAG.
-
-        Returns:
-            The id of the DAG run.
+        """Trigger a DAG; the id of the DAG run.
 
         Raises:
             UnknownNameError: Airflow does not know the DAG (yet).

@@ -138,9 +138,6 @@ def login() -> Login:
 def up(port: int | None = None) -> Server:
     """Start Airflow and wait until it is healthy; one that is up already is left as it is.
 
-    Args:
-        port: Port of the web UI on 127.0.0.1; by default 8080 or the next free one.
-
     Raises:
         AirflowError: It did not become healthy; the message ends with the end of its log.
         UserError: Airflow is not installed.
@@ -153,22 +150,15 @@ def up(port: int | None = None) -> Server:
         if server is not None:
             return server
         down()
-        started = False
         try:
-            server = _started(_spawn(port))
-            started = True
-        finally:
-            if not started:
-                down()
-        return server
+            return _started(_spawn(port))
+        except BaseException:
+            down()
+            raise
 
 
 def down() -> bool:
-    """End Airflow with all its processes, also what a killed supervisor has left.
-
-    Returns:
-        Whether there was anything to end.
-    """
+    """End all processes of Airflow, also what a killed supervisor left; whether there were any."""
     found = processes()
     server = running()
     if server is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from headrace.control.flow import steps_of
 from headrace.control.provenance import owner_process
@@ -59,12 +60,10 @@ def acquire(run: Run, role_name: str) -> str:
 def _enter(run: Run, record: LeaseRecord) -> None:
     """Take a place of the site, if need be one of a lease that has ended unnoticed."""
     most = run.site.limits.max_leases
-    try:
+    with suppress(CapacityError):
         open_ledger().add_lease(record, max_active=most)
-    except CapacityError:
-        settle_ended(run.site.name)
-    else:
         return
+    settle_ended(run.site.name)
     try:
         open_ledger().add_lease(record, max_active=most)
     except CapacityError as error:

@@ -30,14 +30,10 @@ _MOST_RUNS = 10_000
 
 
 def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tuple[str, ...]:
-    """End steps, leases and runs that nobody answers for any more.
+    """End steps, leases and runs that nobody answers for any more; a line for each.
 
-    Args:
-        owner_is_done: Asked for runs whose owner is not a process of this machine.
-        step_is_abandoned: Asked for running steps of runs whose owner lives.
-
-    Returns:
-        One line for each thing that was done.
+    `owner_is_done` is asked for runs whose owner is no process of this machine that has ended,
+    `step_is_abandoned` for running steps of runs whose owner lives.
     """
     done: list[str] = []
     for record in open_ledger().runs(limit=_MOST_RUNS, state=StepState.RUNNING):

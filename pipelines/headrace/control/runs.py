@@ -34,9 +34,9 @@ class RunRequest(Record):
     """What somebody asks for: a recipe on a site."""
 
     recipe: str
-    """Name or file of the recipe."""
+    """Name or file."""
     site: str
-    """Name or file of the site."""
+    """Name or file."""
     overrides: tuple[str, ...] = ()
     """`key=value` changes to the recipe."""
     key: str

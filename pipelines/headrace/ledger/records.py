@@ -1,4 +1,4 @@
-"""Rows of the ledger, the same on SQLite and PostgreSQL.
+"""Rows of the ledger, the same on SQLite and PostgreSQL; times are seconds since the epoch.
 
 Names of tables start with `headrace_`, so that the ledger can share a database with something else.
 What the ledger gives is a copy of a row: to change it changes nothing in the database.
@@ -28,15 +28,12 @@ class LostNode(Figures):
     """A job of a pool that ended by itself, or did not do what it should."""
 
     node: str
-    """Name of the node, as in `node-0`."""
     job_id: str
-    """Id of the job."""
     host: str
     """Where it ran, as the batch system knows it; empty when that is not known."""
     why: str
-    """How it ended, for the user."""
     at: float
-    """When that was seen, seconds since the epoch."""
+    """When that was seen."""
 
 
 class _PlainText(TypeDecorator[str]):
@@ -108,23 +105,18 @@ class RunRecord(Row, kw_only=True):
     key: Mapped[str] = mapped_column(unique=True)
     """What asked for the run, as in an Airflow run id; adding it twice gives one run."""
     recipe_name: Mapped[str]
-    """Name of the recipe."""
     site_name: Mapped[str]
-    """Name of the site."""
     recipe_fingerprint: Mapped[str]
-    """Fingerprint of the resolved recipe."""
     folder: Mapped[str]
-    """Folder of the run."""
     state: Mapped[StepState]
-    """State of the run as a whole."""
     owner: Mapped[str] = mapped_column(default="")
     """Who asked for it."""
     overrides: Mapped[tuple[str, ...]] = mapped_column(_Json(tuple[str, ...]), default=())
     """Overrides `key=value` of the recipe."""
     created_at: Mapped[float]
-    """When it was asked for, seconds since the epoch."""
+    """When it was asked for."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
-    """When it ended, seconds since the epoch; null while it goes on."""
+    """When it ended; null while it goes on."""
     outputs: Mapped[dict[str, Any]] = mapped_column(_Json(dict[str, Any]), default_factory=dict)
     """What it gave, JSON values."""
 
@@ -144,29 +136,22 @@ class LeaseRecord(Row, kw_only=True):
     key: Mapped[str]
     """What the lease is for, as in `<run_id>/<role>`; a later lease may have the same key."""
     run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id))
-    """The run it was taken for."""
     site_name: Mapped[str]
     """Site that gives the machines; the site's limit counts these."""
     role: Mapped[str]
-    """Role of the site."""
     backend: Mapped[str]
-    """Backend that gives the machines."""
     folder: Mapped[str]
-    """Folder of the lease."""
     state: Mapped[LeaseState]
-    """State of the lease."""
     job_ids: Mapped[tuple[str, ...]] = mapped_column(_Json(tuple[str, ...]), default=())
     """Ids that the backend gave: processes, jobs, instances."""
     dashboard_url: Mapped[str] = mapped_column(default="")
     """Address of the Dask dashboard; empty while there is none."""
     created_at: Mapped[float]
-    """When it was asked for, seconds since the epoch."""
+    """When it was asked for."""
     ready_at: Mapped[float | None] = mapped_column(default=None)
-    """When its machines were there, seconds since the epoch."""
+    """When its machines were there."""
     ended_at: Mapped[float | None] = mapped_column(default=None)
-    """When it ended, seconds since the epoch."""
     why_ended: Mapped[str] = mapped_column(default="")
-    """Why it ended."""
     lost_nodes: Mapped[tuple[LostNode, ...]] = mapped_column(
         _Json(tuple[LostNode, ...]), default=(), server_default="[]"
     )
@@ -181,30 +166,25 @@ class AttemptRecord(Row, kw_only=True):
     __table_args__ = (Index("headrace_attempts_by_lease", "lease_id"),)
 
     run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id), primary_key=True)
-    """The run."""
     step: Mapped[str] = mapped_column(primary_key=True)
     """Name of the step, unique in its run."""
     attempt: Mapped[int] = mapped_column(primary_key=True)
-    """Number of the attempt, from 1."""
     kind: Mapped[str]
     """Kind of the step: pack, stage, train, evaluate."""
     key: Mapped[str] = mapped_column(unique=True)
     """Identity of the attempt in the mailbox, `<run_id>/<step>/<attempt>`."""
     lease_id: Mapped[str] = mapped_column(ForeignKey(LeaseRecord.lease_id))
-    """The lease it runs in."""
     number: Mapped[int | None] = mapped_column(default=None)
     """Number in the lease's mailbox; null until submitted."""
     state: Mapped[StepState]
-    """State of the attempt."""
     failure_class: Mapped[FailureClass | None] = mapped_column(default=None)
     """Why it failed; null when it did not."""
     message: Mapped[str] = mapped_column(default="")
     """What happened, for the user."""
     created_at: Mapped[float]
-    """When it was asked for, seconds since the epoch."""
+    """When it was asked for."""
     started_at: Mapped[float | None] = mapped_column(default=None)
-    """When its driver started, seconds since the epoch."""
+    """When its driver started."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
-    """When it ended, seconds since the epoch."""
     outputs: Mapped[dict[str, Any]] = mapped_column(_Json(dict[str, Any]), default_factory=dict)
     """What later steps and the report need, JSON values."""
