@@ -236,7 +236,7 @@ class TestSlurm(BatchContract):
 
     def test_too_much_memory_is_refused(self, system: BatchSystem, tmp_path: Path) -> None:
         with pytest.raises(JobRefusedError, match="Memory specification can not be satisfied"):
-            system.submit(_job(tmp_path, memory_bytes=2**40))
+            system.submit(_job(tmp_path, memory_per_node=2**40))
 
     def test_gpus_are_given_by_slurm(self, system: BatchSystem, tmp_path: Path) -> None:
         command = ("sh", "-c", f'echo "$CUDA_VISIBLE_DEVICES" >> "{tmp_path}/seen"')
@@ -416,7 +416,7 @@ def _job(place: Path, **changes: Any) -> JobSpec:
         "command": ("true",),
         "nodes": 1,
         "cpus_per_node": 1,
-        "memory_bytes": 2**28,
+        "memory_per_node": 2**28,
         "time_limit_s": 120.0,
         "folder": str(place),
         "log": str(place / "log"),

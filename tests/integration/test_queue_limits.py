@@ -126,7 +126,7 @@ def _job(number: int) -> JobSpec:
         command=("sleep", "60"),
         nodes=1,
         cpus_per_node=1,
-        memory_bytes=2**26,
+        memory_per_node=2**26,
         time_limit_s=120.0,
         folder="/",
         log="/dev/null",

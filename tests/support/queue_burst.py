@@ -81,7 +81,7 @@ def _submitted(gate: SubmissionGate, folder: LeaseFolder) -> bool:
         command=("true",),
         nodes=1,
         cpus_per_node=1,
-        memory_bytes=2**26,
+        memory_per_node=2**26,
         time_limit_s=60.0,
         folder="/",
         log="/dev/null",

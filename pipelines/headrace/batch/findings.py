@@ -70,9 +70,6 @@ class QueueFacts(Record):
 def longest_s(limits_s: Iterable[float | None]) -> float | None:
     """Longest time of a job that may go to any of some queues, seconds.
 
-    Args:
-        limits_s: Their limits; None for one without.
-
     Returns:
         None where a queue has no limit, or there is no queue.
     """
@@ -97,13 +94,7 @@ def hours(seconds: float | None) -> str:
 
 
 def chosen(what: str, name: str | None, names: Sequence[str]) -> str | Finding:
-    """The queue that a job goes to; what is wrong when there is none of that name.
-
-    Args:
-        what: What the system calls a queue.
-        name: The queue; None where the system has no default one.
-        names: All queues.
-    """
+    """The queue that a job goes to; what is wrong when there is none of that name."""
     if name is None:
         advice = f"Write `partition` under `batch`. Valid: {', '.join(sorted(names))}."
         return fail(what, f"there is no default {what}", advice)

@@ -16,7 +16,6 @@ from typing_extensions import override
 from headrace.batch import scripts
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.system import BatchSystem, by_id
-from headrace.errors import BatchError
 
 _ATTRIBUTES = (
     "ClusterId,JobStatus,RemoteHost,LastRemoteHost,HoldReason,HoldReasonCode,RemoveReason,ExitCode,"
@@ -86,13 +85,8 @@ class HTCondor(BatchSystem):
         return by_id(list((ended | self._jobs("condor_q", *which)).values()))
 
     def _jobs(self, program: str, *which: str) -> dict[str, JobStatus]:
-        text = self._ask(program, "-json", "-attributes", _ATTRIBUTES, *which)
-        try:
-            found: list[dict[str, Any]] = json.loads(text) if text.strip() else []
-        except ValueError as error:
-            told = f"HTCondor does not answer {program} in JSON: {error}"
-            raise BatchError(told, self.silent) from error
-        return {each.job_id: each for each in map(parse_job, found)}
+        found = self._ask_json(program, "-json", "-attributes", _ATTRIBUTES, *which)
+        return {each.job_id: each for each in map(parse_job, found or [])}
 
 
 def parse_job(job: Mapping[str, Any]) -> JobStatus:

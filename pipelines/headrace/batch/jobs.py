@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from headrace.recipe.batch import Batch
 from headrace.record import Record
 from headrace.states import FailureClass
 
@@ -21,8 +22,8 @@ _MEMORY = re.compile(
 )
 
 
-class JobSpec(Record):
-    """A job as headrace asks for it: one command on each of its nodes."""
+class JobSpec(Batch):
+    """A job as headrace asks for it: what a site says of its jobs, and one command on each node."""
 
     name: str
     """Name of the job; no other job has it, so that a lost answer can be looked up."""
@@ -32,12 +33,6 @@ class JobSpec(Record):
     """Nodes, all at once."""
     cpus_per_node: int
     """CPUs of each node."""
-    gpus_per_node: int = 0
-    """Accelerators of each node."""
-    gpu_type: str | None = None
-    """Type of the accelerators; null for any."""
-    memory_bytes: int | None = None
-    """Memory of each node; null for what the queue gives by default."""
     time_limit_s: float
     """The batch system ends the job after this time, seconds."""
     folder: str
@@ -46,34 +41,6 @@ class JobSpec(Record):
     """Standard output and error of the job."""
     environment: dict[str, str] = {}
     """Environment variables of the command."""
-    partition: str | None = None
-    """Queue; null for the default one."""
-    account: str | None = None
-    """Account that pays; null for the user's default."""
-    qos: str | None = None
-    """Quality of service; null for the default."""
-    constraint: str | None = None
-    """Features that the nodes must have; null for any nodes."""
-    exclusive: bool = False
-    """Nodes that no other job shares."""
-    reservation: str | None = None
-    """Reservation that the job may use; null for none."""
-    nodelist: tuple[str, ...] = ()
-    """Nodes that the job must get."""
-    exclude: tuple[str, ...] = ()
-    """Nodes that the job must not get."""
-    parallel_environment: str | None = None
-    """Grid Engine's parallel environment; null for one slot."""
-    options: tuple[str, ...] = ()
-    """Further options of the submit command, as they are."""
-    srun_options: tuple[str, ...] = ()
-    """Further options of the command that starts one task a node, as they are."""
-    modules: tuple[str, ...] = ()
-    """Environment modules that are loaded before the prologue."""
-    prologue: tuple[str, ...] = ()
-    """Shell lines that run before the command."""
-    epilogue: tuple[str, ...] = ()
-    """Shell lines that run after the command, whether it failed or not."""
 
     @property
     def slots(self) -> int:
@@ -164,22 +131,13 @@ def ended_on(nodes: tuple[str, ...], ended: JobStatus) -> JobStatus:
     """Add where a job ran that has ended, for systems that tell no more of its nodes.
 
     They look at the first node only, so that it is the one whose failure ends a job.
-
-    Args:
-        nodes: Its nodes, the first task's first.
-        ended: How it ended.
     """
     failed = nodes[:1] if ended.state is JobState.NODE_FAILED else ()
     return ended.model_copy(update={"nodes": nodes, "failed_nodes": failed})
 
 
 def put_back(status: JobStatus, *, has_started: bool) -> bool:
-    """Whether a job that had started is in the queue again, or was there.
-
-    Args:
-        status: What the batch system tells now.
-        has_started: Whether the lease's host has ever reported.
-    """
+    """Whether a job that had started is in the queue again, or was there."""
     return status.earlier is not None or (has_started and status.state is JobState.PENDING)
 
 
@@ -209,12 +167,7 @@ def overdue_view(status: JobStatus, system: str, timeout_s: float) -> JobView:
 
 
 def view_of(status: JobStatus, system: str) -> JobView:
-    """A job as users and the control side see it.
-
-    Args:
-        status: What the batch system told.
-        system: Name of the batch system, for users.
-    """
+    """A job as users and the control side see it."""
     name = f"{system} job {status.job_id}"
     if status.never_starts:
         why = f"{name} can never start: {status.reason}"
@@ -256,10 +209,6 @@ def with_log(ended: JobStatus, log: str) -> JobStatus:
 
     Slurm gives the state `OUT_OF_MEMORY` when its cgroup plugin has killed the batch step; where
     another step was killed, or memory is polled for, the job has just failed.
-
-    Args:
-        ended: What books and queue say of the job.
-        log: The end of its log.
     """
     found = _MEMORY.findall(log)
     if ended.state is not JobState.FAILED or not found:
@@ -268,11 +217,7 @@ def with_log(ended: JobStatus, log: str) -> JobStatus:
 
 
 def queue_log(log: str) -> str:
-    """Where a batch system writes that can only do so when the job has ended.
-
-    Args:
-        log: The log of the job, which the job itself writes.
-    """
+    """Where a batch system writes that can only do so when the job has ended."""
     return f"{log}.queue"
 
 

@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.system import BatchSystem, by_id
-from headrace.errors import BatchError
 
 _STATES = {
     **dict.fromkeys(("Waiting", "Hold", "toLaunch", "toAckReservation"), JobState.PENDING),
@@ -69,11 +68,7 @@ class Oar(BatchSystem):
         return by_id(list(self._jobs(f"job_name = '{name}'").values()))
 
     def _jobs(self, where: str) -> dict[str, JobStatus]:
-        text = self._ask("oarstat", "-J", "-f", "--sql", where)
-        try:
-            found: dict[str, dict[str, Any]] = (json.loads(text) if text.strip() else {}) or {}
-        except ValueError as error:
-            raise BatchError(f"OAR does not answer oarstat in JSON: {error}") from error
+        found = self._ask_json("oarstat", "-J", "-f", "--sql", where) or {}
         return {job_id: parse_job(job_id, job) for job_id, job in found.items()}
 
 

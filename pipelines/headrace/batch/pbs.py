@@ -9,7 +9,6 @@ later; exit codes of jobs from its `job.h`.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,6 @@ from headrace.batch.findings import (
 )
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.system import BatchSystem, by_id, first_words
-from headrace.errors import BatchError
 from headrace.recipe.batch import Batch
 
 _STATES = {
@@ -122,12 +120,8 @@ class Pbs(BatchSystem):
         return next(iter(self._qstat("Server", "-B").values()), {})
 
     def _qstat(self, key: str, what: str, *job_ids: str) -> dict[str, Attributes]:
-        text = self._ask("qstat", what, "-f", "-F", "json", *job_ids)
-        try:
-            found: dict[str, Attributes] = json.loads(text or "{}", strict=False).get(key, {})
-        except ValueError as error:  # that of some versions, when a job has odd variables
-            told = f"PBS does not answer qstat {what} in JSON: {error}"
-            raise BatchError(told, self.silent) from error
+        answer = self._ask_json("qstat", what, "-f", "-F", "json", *job_ids) or {}
+        found: dict[str, Attributes] = answer.get(key, {})
         return found
 
 
@@ -175,13 +169,7 @@ def _queue_of(partition: str | None, server: Attributes) -> str:
 
 
 def queue_facts(name: str, queues: Mapping[str, Attributes], server: Attributes) -> QueueFacts:
-    """A queue out of the answers of `qstat -Q` and `qstat -B`.
-
-    Args:
-        name: Name of the queue.
-        queues: Attributes of all queues, by their names.
-        server: Attributes of the server.
-    """
+    """A queue out of the answers of `qstat -Q` and `qstat -B`."""
     queue = queues[name]
     most, least = queue.get("resources_max", {}), queue.get("resources_min", {})
     return QueueFacts(

@@ -98,12 +98,7 @@ class QueueState(Record):
 
 
 def state_file(leases: Path, queue: str) -> Path:
-    """Where the state of a queue is written down.
-
-    Args:
-        leases: Folder of all leases of the site.
-        queue: Which queue, where a site has several.
-    """
+    """Where the state of a queue is written down."""
     mark = f"-{hashlib.sha256(queue.encode()).hexdigest()[:8]}" if queue else ""
     return leases / ".queue" / f"state{mark}.json"
 
@@ -135,12 +130,6 @@ def job_status(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float)
     """How a job stands, from the state; the queue is asked when that is too old.
 
     A queue that does not answer is never taken for the end of a job.
-
-    Args:
-        system: The batch system.
-        leases: Folder of all leases of the site.
-        job: The job.
-        poll_s: Seconds between two questions.
     """
     return job_statuses(system, leases, [job], poll_s)[job.job_id]
 
@@ -165,11 +154,6 @@ def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
 
     Each queue hears one question every `poll_s` seconds, however many processes there are. One
     that does not answer is asked less often, at moments that differ from site to site.
-
-    Args:
-        system: The batch system.
-        leases: Folder of all leases of the site.
-        poll_s: Seconds between two questions.
 
     Returns:
         Whether it was asked, by this call.

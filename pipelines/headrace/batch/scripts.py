@@ -22,13 +22,7 @@ _OPTION = re.compile(r"(--[A-Za-z][\w-]*[= ]|-(?!pe )[A-Za-z]+ )(.*)")
 
 
 def render(template: str, job: JobSpec, **more: object) -> str:
-    """The script of a job.
-
-    Args:
-        template: Name of its template, such as `pbs`.
-        job: The job.
-        **more: What else the template names.
-    """
+    """The script of a job."""
     return _environment().get_template(f"{template}.sh.jinja").render(job=job, **more)
 
 

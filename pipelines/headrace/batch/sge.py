@@ -239,14 +239,7 @@ def queue_facts(name: str, queue: Mapping[str, str]) -> QueueFacts:
 def judge_environment(
     name: str, settings: Mapping[str, str], spec: JobSpec, of_queue: Sequence[str]
 ) -> Finding:
-    """Whether a parallel environment gives each node all its slots.
-
-    Args:
-        name: Its name.
-        settings: The answer of `qconf -sp`.
-        spec: The job.
-        of_queue: Environments of the job's queue; empty where it names none.
-    """
+    """Whether a parallel environment gives each node all its slots, and its queue has it."""
     rule, slots = settings.get("allocation_rule", ""), settings.get("slots", "0")
     if of_queue and name not in of_queue:
         advice = f"It has {', '.join(of_queue)}; `qconf -spl` lists all."

@@ -126,11 +126,11 @@ class Slurm(BatchSystem):
 
     @override
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        return slurm_queues.submit_limits(self._ask, spec.account, spec.qos)
+        return slurm_queues.submit_limits(self._ask, spec)
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        return slurm_queues.longest_job_s(self._ask, batch.partition, batch.account, batch.qos)
+        return slurm_queues.longest_job_s(self._ask, batch)
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -191,12 +191,7 @@ class Slurm(BatchSystem):
 
 
 def is_lasting(answer: Answer, has_nodes_out: Callable[[], bool]) -> bool:
-    """Whether `sbatch --test-only` refused a job for good.
-
-    Args:
-        answer: What it said.
-        has_nodes_out: Whether nodes are down or drained; then what no other has may come back.
-    """
+    """Whether `sbatch --test-only` refused a job for good: nodes that are out may come back."""
     words = answer.error
     if answer.code in (0, None) or Slurm.full.search(words):
         return False

@@ -13,6 +13,7 @@ from headrace.batch.findings import Finding, chosen, clock_s, fail, judge_time, 
 from headrace.batch.jobs import JobSpec
 from headrace.batch.system import Limit
 from headrace.errors import BatchError, nearest
+from headrace.recipe.batch import Batch
 from headrace.record import Record
 
 logger = logging.getLogger(__name__)
@@ -86,69 +87,54 @@ def ask_associations(ask: Ask) -> list[Association]:
     return [parse_association(line) for line in lines if line.strip()]
 
 
-def submit_limits(ask: Ask, account: str | None, qos: str | None) -> tuple[Limit, ...]:
+def submit_limits(ask: Ask, batch: Batch) -> tuple[Limit, ...]:
     """Limits on submitted jobs of the user's association and of the QOS.
 
     `MaxJobs` is left to Slurm, which lets jobs wait for it. Limits that users share cannot be kept
     by one of them: Slurm refuses the job, and it is submitted later.
-
-    Args:
-        ask: Runs a command.
-        account: Account that pays; None for the user's default.
-        qos: Quality of service; None for the association's default.
     """
-    told, name = _of_user(ask, "MaxSubmit", account, qos)
-    named = [(most, f"MaxSubmitJobs of account {paying}") for paying, most in told]
-    of_qos = f"MaxSubmitJobsPerUser of QOS {name}"
-    named += [(most, of_qos) for most in _of_qos(ask, "MaxSubmitPU", name)]
+    told, qos = _of_user(ask, "MaxSubmit", batch)
+    named = [(most, f"MaxSubmitJobs of account {account}") for account, most in told]
+    of_qos = f"MaxSubmitJobsPerUser of QOS {qos}"
+    named += [(most, of_qos) for most in _of_qos(ask, "MaxSubmitPU", qos)]
     known = [(most, whose) for most, whose in named if most.isdigit()]
     return tuple(Limit(most=int(most), whose=f"Slurm's ({whose})") for most, whose in known)
 
 
-def longest_job_s(
-    ask: Ask, partition: str | None, account: str | None, qos: str | None
-) -> float | None:
+def longest_job_s(ask: Ask, batch: Batch) -> float | None:
     """Longest time of a job, seconds: the least of the partition's, the association's, the QOS's.
 
-    Args:
-        ask: Runs a command.
-        partition: Partition, or several with commas; None for the default one.
-        account: Account that pays; None for the user's default.
-        qos: Quality of service; None for the association's default.
+    Of several partitions, with commas, the least counts, too.
     """
-    rows = [line.rsplit("|", 1) for line in ask("sinfo", "--noheader", "--format=%P|%l").split()]
-    names = partition.split(",") if partition else []
+    told = ask("sinfo", "--noheader", "--format=%P|%l").split()
+    names = batch.partition.split(",") if batch.partition else []
     limits = [
         limit
-        for name, limit in rows
+        for name, _, limit in (line.rpartition("|") for line in told)
         if (name.rstrip("*") in names if names else name.endswith("*"))
     ]
     try:
-        told, of = _of_user(ask, "MaxWall", account, qos)
-        limits += [*(limit for _, limit in told), *_of_qos(ask, "MaxWall", of)]
+        of_user, qos = _of_user(ask, "MaxWall", batch)
+        limits += [*(limit for _, limit in of_user), *_of_qos(ask, "MaxWall", qos)]
     except BatchError as error:  # books that are not kept limit nothing
         logger.info("%s", error.what)
     known = map(parse_limit, filter(None, limits))
     return min((each for each in known if each is not None), default=None)
 
 
-def _of_user(
-    ask: Ask, field: str, account: str | None, qos: str | None
-) -> tuple[list[tuple[str, str]], str]:
+def _of_user(ask: Ask, field: str, batch: Batch) -> tuple[list[tuple[str, str]], str]:
     """The account that counts with a field of it, and the QOS of a job; "" when it is not told."""
     user = ask("id", "-un").strip()
     form = f"format=DefaultAccount,Account,{field},DefaultQOS,QOS"
     told = ask(*_SACCTMGR, "user", "withassoc", f"name={user}", form)
     rows = [line.split("|") for line in told.splitlines() if line.count("|") == 4]
-    mine = [row for row in rows if row[1] == (account or row[0])]
+    mine = [row for row in rows if row[1] == (batch.account or row[0])]
     default = next((_default_qos(*row[3:]) for row in mine), "")
-    return [(row[1], row[2]) for row in mine], qos or default
+    return [(row[1], row[2]) for row in mine], batch.qos or default
 
 
 def _of_qos(ask: Ask, field: str, name: str) -> list[str]:
-    if not name:
-        return []
-    return ask(*_SACCTMGR, "qos", f"name={name}", f"format={field}").split()
+    return ask(*_SACCTMGR, "qos", f"name={name}", f"format={field}").split() if name else []
 
 
 def _default_qos(default: str, allowed: str) -> str:
@@ -195,12 +181,7 @@ def parse_gpus(gres: str) -> dict[str, int]:
 
 
 def of_partition(groups: Sequence[NodeGroup], name: str | None) -> list[NodeGroup] | Finding:
-    """Nodes of the partition that a job goes to; what is wrong when there is none.
-
-    Args:
-        groups: All nodes.
-        name: The partition; None for the default one.
-    """
+    """Nodes of the partition that a job goes to; what is wrong when there is none."""
     default = next((each.partition for each in groups if each.is_default), None)
     found = chosen("partition", name or default, sorted({each.partition for each in groups}))
     if isinstance(found, Finding):
@@ -240,7 +221,7 @@ def _lacks(group: NodeGroup, spec: JobSpec) -> str:
     parts = []
     if group.cpus < spec.cpus_per_node:
         parts.append(f"{group.cpus} CPUs")
-    if spec.memory_bytes and group.memory_mib * 2**20 < spec.memory_bytes:
+    if spec.memory_per_node and group.memory_mib * 2**20 < spec.memory_per_node:
         parts.append(f"{group.memory_mib / 1024:.3g} GiB")
     if group.num_gpus(spec.gpu_type) < spec.gpus_per_node:
         parts.append(f"{group.num_gpus(spec.gpu_type)}{kind} GPUs")
@@ -249,7 +230,7 @@ def _lacks(group: NodeGroup, spec: JobSpec) -> str:
 
 def _wish(spec: JobSpec) -> str:
     kind = f" {spec.gpu_type}" if spec.gpu_type else ""
-    memory = [f"{spec.memory_bytes / 2**30:.3g} GiB"] if spec.memory_bytes else []
+    memory = [f"{spec.memory_per_node / 2**30:.3g} GiB"] if spec.memory_per_node else []
     gpus = [f"{spec.gpus_per_node}{kind} GPUs"] if spec.gpus_per_node else []
     return ", ".join([f"{spec.cpus_per_node} CPUs", *memory, *gpus])
 

@@ -185,10 +185,6 @@ def master_command(login: Login, socket: Path) -> tuple[str, ...]:
 
     It asks for nothing: no password, no unknown host key. The user's own OpenSSH configuration
     holds, but for what would pass the user's agent, display or ports on.
-
-    Args:
-        login: How the login node is reached.
-        socket: The socket of the connection.
     """
     options = {
         "BatchMode": "yes",

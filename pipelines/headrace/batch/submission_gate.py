@@ -149,13 +149,7 @@ def limits_of_site(batch: Batch) -> tuple[Limit, ...]:
 
 
 def first_reached(limits: Iterable[Limit], num_jobs: int, num_queued: int) -> Limit | None:
-    """The first limit that leaves no room for another job.
-
-    Args:
-        limits: The limits.
-        num_jobs: Jobs that wait or run.
-        num_queued: Jobs that wait.
-    """
+    """The first limit that leaves no room for another job."""
     for limit in limits:
         if (num_queued if limit.queued_only else num_jobs) >= limit.most:
             return limit
@@ -192,10 +186,6 @@ def _refused(state: QueueState, name: str, why: str, poll_s: float) -> QueueStat
 
 def take_token(file: Path, per_minute: int) -> float:
     """Take a token from the bucket that all submits of a site share, if there is one.
-
-    Args:
-        file: The bucket; made when it is not there.
-        per_minute: Tokens that come in a minute.
 
     Returns:
         0 when a token was taken, else seconds until one comes.

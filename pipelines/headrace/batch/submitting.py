@@ -90,11 +90,6 @@ def submit_once(
 def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
     """Record the job of a submitter that died before it could; nothing is submitted.
 
-    Args:
-        system: The batch system.
-        name: Name of the job.
-        file: The job's record.
-
     Returns:
         The job; None when there is none.
 
@@ -160,11 +155,6 @@ def look_up(
     system: BatchSystem, job_ids: Sequence[str], not_in_books: Collection[str] = ()
 ) -> tuple[dict[str, JobStatus], list[str]]:
     """How jobs stand, asked at once.
-
-    Args:
-        system: The batch system.
-        job_ids: The jobs.
-        not_in_books: Those for which the books are not asked.
 
     Returns:
         Jobs by id, those of which something is known, and for which ones the books were asked.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.batch import scripts
 from headrace.batch.commands import Answer, Commands
@@ -43,6 +45,8 @@ class Limit(Record):
 
 class BatchSystem(ABC):
     """What a batch system must be able to do. One instance serves one user of one cluster.
+
+    All that asks it raises BatchError when it does not answer.
 
     Args:
         commands: Runs its commands.
@@ -130,9 +134,6 @@ class BatchSystem(ABC):
 
         Returns:
             Its words; empty where it would take the job, now or later, or cannot be asked.
-
-        Raises:
-            BatchError: It cannot be asked.
         """
         return ""
 
@@ -142,33 +143,18 @@ class BatchSystem(ABC):
 
         Returns:
             Jobs by id, those that the system still remembers.
-
-        Raises:
-            BatchError: The batch system does not answer.
         """
 
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """What the books say of jobs, also of those that `poll` has forgotten, in one query.
-
-        Raises:
-            BatchError: There are no books, or they do not answer.
-        """
+        """What the books say of jobs, also of those that `poll` has forgotten, in one query."""
         return self.poll(job_ids)
 
     @abstractmethod
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        """Jobs of that name, the ended ones too, the newest last.
-
-        Raises:
-            BatchError: The batch system does not answer.
-        """
+        """Jobs of that name, the ended ones too, the newest last."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs; those that have ended are fine.
-
-        Raises:
-            BatchError: The batch system does not answer.
-        """
+        """End jobs; those that have ended are fine."""
         if job_ids:
             self._ask(*self.cancel_command, *job_ids)
 
@@ -184,11 +170,7 @@ class BatchSystem(ABC):
         return ()
 
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """What the system tells of how many such jobs the user may have; often nothing.
-
-        Raises:
-            BatchError: It cannot be asked.
-        """
+        """What the system tells of how many such jobs the user may have; often nothing."""
         return ()
 
     def longest_job_s(self, batch: Batch) -> float | None:
@@ -199,9 +181,6 @@ class BatchSystem(ABC):
 
         Returns:
             None where there is no limit, or the system tells of none.
-
-        Raises:
-            BatchError: It cannot be asked.
         """
         return None
 
@@ -210,9 +189,6 @@ class BatchSystem(ABC):
 
         Args:
             spec: The job as headrace would submit it.
-
-        Raises:
-            BatchError: It does not answer.
         """
         found = list(self._check_programs())
         yield from found
@@ -252,6 +228,15 @@ class BatchSystem(ABC):
         told = f"{self.name} does not answer {command[0]}: {self._words(answer)}"
         raise BatchError(told, self.silent)
 
+    def _ask_json(self, *command: str) -> Any:
+        """What a command says in JSON; None when that is nothing."""
+        text = self._ask(*command)
+        try:
+            return json.loads(text, strict=False) if text.strip() else None
+        except ValueError as error:
+            told = f"{self.name} does not answer {command[0]} in JSON: {error}"
+            raise BatchError(told, self.silent) from error
+
     def _words(self, answer: Answer) -> str:
         """What users need of the words of a command that failed."""
         return answer.words
@@ -280,11 +265,7 @@ def verdict(command: str, answer: Answer) -> Finding:
 
 
 def first_words(file: str | None) -> tuple[str, ...]:
-    """Names of a job's hosts out of a file whose lines begin with them, each once.
-
-    Args:
-        file: The file; None, or one that is not there, has none.
-    """
+    """Names of a job's hosts out of a file whose lines begin with them, each once."""
     try:
         lines = Path(file).read_text().splitlines() if file else []
     except OSError:  # it is on another node

@@ -74,31 +74,15 @@ def job_spec(
     parts = (*spec.code, *python_path.split(os.pathsep))
     path = os.pathsep.join(dict.fromkeys(part for part in parts if part))
     return JobSpec(
+        **{**dict(batch), "exclude": (*batch.exclude, *spec.exclude)},
         name=job_name(folder),
         command=(batch.python or python, "-m", "headrace.leases.member", str(folder.path)),
         nodes=role.nodes,
         cpus_per_node=role.cpus_per_node,
-        gpus_per_node=batch.gpus_per_node,
-        gpu_type=batch.gpu_type,
-        memory_bytes=batch.memory_per_node,
         time_limit_s=role.lifetime_s,
         folder=str(folder.path),
         log=str(folder.log),
         environment={**mark(folder), "PYTHONPATH": path},
-        partition=batch.partition,
-        account=batch.account,
-        qos=batch.qos,
-        constraint=batch.constraint,
-        exclusive=batch.exclusive,
-        reservation=batch.reservation,
-        nodelist=batch.nodelist,
-        exclude=(*batch.exclude, *spec.exclude),
-        parallel_environment=batch.parallel_environment,
-        options=batch.options,
-        srun_options=batch.srun_options,
-        modules=batch.modules,
-        prologue=batch.prologue,
-        epilogue=batch.epilogue,
     )
 
 
@@ -112,7 +96,7 @@ def host_job(gang: JobSpec, role: Role) -> JobSpec:
             "cpus_per_node": 1,
             "gpus_per_node": 0,
             "gpu_type": None,
-            "memory_bytes": None,
+            "memory_per_node": None,
             "constraint": None,
             "exclusive": False,
             "nodelist": (),

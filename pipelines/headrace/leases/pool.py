@@ -86,7 +86,7 @@ class PoolJob(Job):  # type: ignore[misc]
         script: str,
         **options: Any,
     ) -> None:
-        memory = spec.memory_bytes or 0
+        memory = spec.memory_per_node or 0
         options |= {"cores": spec.cpus_per_node, "memory": memory, "processes": 1}
         super().__init__(scheduler, name, job_name=spec.name, **options)
         self.shebang, *lines = script.splitlines()

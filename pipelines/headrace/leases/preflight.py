@@ -75,11 +75,6 @@ def examine(folder: LeaseFolder, spec: LeaseSpec, index: int) -> NodeReport:
     """Look at this node, and write down what was seen.
 
     Side effects: makes the folders of the tiers; writes `preflight/<index>.json`.
-
-    Args:
-        folder: The lease.
-        spec: What was asked for.
-        index: Place of this node in the gang, from 0.
     """
     looks: dict[str, Callable[[], str]] = {}
     if spec.role.batch.preflight != "off":
@@ -107,12 +102,7 @@ def report_file(folder: LeaseFolder, index: int) -> Path:
 
 
 def reports(folder: LeaseFolder, known: Sequence[NodeReport] = ()) -> tuple[NodeReport, ...]:
-    """What the nodes have reported up to now, in the order of their places.
-
-    Args:
-        folder: The lease.
-        known: Reports that were read before; they are not read again.
-    """
+    """What the nodes have reported up to now, in the order of their places."""
     found = {report.index: report for report in known}
     for file in folder.preflight.glob("*.json"):
         if int(file.stem) not in found:
@@ -152,12 +142,7 @@ def require_good(folder: LeaseFolder, found: Iterable[NodeReport]) -> None:
 
 
 def skewed(report: NodeReport, skew_s: float) -> NodeReport:
-    """A report, with what the host says of the node's clock.
-
-    Args:
-        report: What the node found out.
-        skew_s: By how much its clock differs from the host's, seconds.
-    """
+    """A report, with what the host says of the node's clock."""
     problem = ""
     if abs(skew_s) > MAX_SKEW_S:
         way = "behind" if skew_s > 0 else "ahead of"
@@ -188,12 +173,7 @@ def environment() -> dict[str, str]:
 
 
 def offer_meeting(folder: LeaseFolder, address: str) -> None:
-    """Say where the nodes meet for the all-reduce: a free port of the first one.
-
-    Args:
-        folder: The lease.
-        address: Address of this node.
-    """
+    """Say where the nodes meet for the all-reduce: a free port of the first one."""
     with socket.socket() as listener:
         listener.bind((address, 0))
         port = listener.getsockname()[1]

@@ -23,12 +23,7 @@ _LOOKS = 12
 
 
 def sure_state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
-    """How the lease stands, for whoever would end it; see `sure_states`.
-
-    Args:
-        folder: The lease.
-        lost_after_s: Seconds without a heartbeat after which it counts as lost.
-    """
+    """How the lease stands, for whoever would end it; see `sure_states`."""
     return sure_states({folder: lost_after_s})[folder]
 
 
@@ -36,9 +31,6 @@ def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseS
     """How leases stand; a silent one counts as lost only when the time of more beats brings none.
 
     Waits for that time, once for all of them, and only if one of them is silent.
-
-    Args:
-        leases: For each lease, the seconds without a heartbeat after which it counts as lost.
     """
     statuses = {folder: lease_status(folder) for folder in leases}
     states = {each: decide(statuses[each], leases[each]) for each in leases}

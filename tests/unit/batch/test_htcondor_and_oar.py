@@ -74,7 +74,7 @@ exec /opt/python -m work
 def test_a_whole_job_of_htcondor():
     wishes = {
         "gpus_per_node": 2,
-        "memory_bytes": 2**32,
+        "memory_per_node": 2**32,
         "account": "physics",
         "exclude": ("bad1", "bad2"),
         "options": ("-append request_disk = 1GB",),

@@ -126,7 +126,7 @@ def test_torque_is_told_apart():
 
 def test_a_pbs_whose_answer_cannot_be_read_is_told():
     torn = ScriptedCommands(Answer(0, '{"Queue": {', ""))
-    with pytest.raises(BatchError, match="PBS does not answer qstat -B in JSON: "):
+    with pytest.raises(BatchError, match="PBS does not answer qstat in JSON: "):
         Pbs(torn).longest_job_s(Batch(partition="long"))
 
 

@@ -57,7 +57,7 @@ def test_accelerators(text: str, gpus: dict[str, int]):
         ({"partition": "cpu"}, "ok", "8 can give 4 CPUs"),
         ({"nodes": 9}, "fail", "8 of 9 with 4 CPUs"),
         ({"cpus_per_node": 128}, "fail", "others have 64 CPUs (c[1-8])"),
-        ({"memory_bytes": 2**40}, "fail", "others have 251 GiB (c[1-8])"),
+        ({"memory_per_node": 2**40}, "fail", "others have 251 GiB (c[1-8])"),
         ({"partition": "gpu", "gpus_per_node": 4}, "ok", "3 can give 4 CPUs, 4 GPUs"),
         ({"partition": "gpu", "gpus_per_node": 4, "nodes": 4}, "warn", "can be used: g4 drain*"),
         ({"partition": "gpu", "gpus_per_node": 8}, "fail", "others have 2 GPUs (g5) / 4 GPUs"),

@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace import __version__
 from headrace.batch.commands import Commands
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.hosts import way_to
 from headrace.batch.jobs import JobSpec
 from headrace.batch.systems import commands_of_hosts
+from headrace.control.site_check.storage import VERSION, judge_version
 from headrace.errors import BatchError
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
@@ -22,18 +22,12 @@ _TOOLS = (
     "[ -e /proc/self/environ ] || printf 'no /proc'"
 )
 _SEES = 'cat "$1" && [ -w "$2" ] || exit 1'
-_VERSION = "import headrace; print(headrace.__version__)"
 _PYTHON = 'PYTHONPATH="$1" "$2" -c "$3" || exit 1'
 _QUIETLY = '"$@" < /dev/null || exit 1'
 
 
 def login_node(commands: Commands, login: Login, folder: Path) -> Iterator[Finding]:
     """Whether a login node answers, and sees the site's folder.
-
-    Args:
-        commands: Runs commands there.
-        login: How it is reached.
-        folder: The site's folder.
 
     Raises:
         LoginError: It cannot be reached.
@@ -46,13 +40,7 @@ def login_node(commands: Commands, login: Login, folder: Path) -> Iterator[Findi
 
 
 def hosts(role: Role, folder: Path, spec: JobSpec) -> Iterator[Finding]:
-    """Whether hosts without a queue can be the nodes of a job.
-
-    Args:
-        role: A role with hosts.
-        folder: The site's folder.
-        spec: The job as headrace would start it.
-    """
+    """Whether hosts without a queue can be the nodes of a job."""
     used = role.batch.hosts[: spec.nodes]
     commands = commands_of_hosts(role)
     reached = []
@@ -86,16 +74,12 @@ def _host(commands: Commands, name: str, folder: Path, spec: JobSpec) -> Iterato
 
 def _python(commands: Commands, name: str, spec: JobSpec) -> Finding:
     python, path = spec.command[0], spec.environment["PYTHONPATH"]
-    answer = commands.run(("sh", "-c", _PYTHON, "sh", path, python, _VERSION))
+    answer = commands.run(("sh", "-c", _PYTHON, "sh", path, python, VERSION))
     if answer.code != 0:
         why = answer.words.rpartition("; ")[2]
         advice = "Install headrace there, or name another Python as `batch.python`."
         return fail("python", f"{python} on {name}: {why}", advice)
-    theirs = answer.output.strip()
-    if theirs != __version__:
-        seen = f"{python} on {name} has headrace {theirs}, this is {__version__}"
-        return fail("python", seen, "Install the same version in both.")
-    return ok("python", f"{python} on {name}")
+    return judge_version(f"{python} on {name}", answer.output.strip())
 
 
 def _between(commands: Commands, first: Login, other: Login) -> Finding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import stat
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 from pydantic import ByteSize
 
 from headrace import __version__
-from headrace.batch.findings import Finding, fail, ok, warn
+from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.files import tiers
 from headrace.files.machine import file_system_of
 from headrace.recipe.site import Role, Site, Tier
@@ -23,6 +22,9 @@ from headrace.recipe.site import Role, Site, Tier
 _OF_ONE_MACHINE = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
 )  # fmt: skip
+VERSION = "import headrace; print(headrace.__version__)"
+"""What a Python runs to tell its version of headrace."""
+
 _LEAST_FREE_BYTES = 2**28
 _LITTLE_FREE_BYTES = 5 * 2**30
 _PYTHON_TIMEOUT_S = 60.0
@@ -33,10 +35,6 @@ def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
     """Whether runs and leases can live in the site's folder.
 
     Side effects: makes the folder; writes and removes a file in it.
-
-    Args:
-        site: The site.
-        is_proved: Whether a job has used the folder from other nodes.
     """
     folder = Path(site.folder).expanduser().absolute()
     try:
@@ -67,36 +65,36 @@ def tier_folders(site: Site) -> Iterator[Finding]:
 
 
 def python_of_nodes(role: Role, *, is_proved: bool) -> Finding:
-    """Whether the Python that nodes start is there and has this headrace.
-
-    Args:
-        role: A role whose nodes are elsewhere.
-        is_proved: Whether nodes have started it.
-    """
+    """Whether the Python that nodes start is there and has this headrace."""
     python = Path(role.batch.python or sys.executable)
     if is_proved:
         return ok("python", f"{python}, started on the nodes")
     if not python.exists():
-        return warn(
-            "python",
-            f"{python} is not on this machine",
-            f"It must be there on the nodes. {_BY_JOB}",
-        )
-    command = [str(python), "-c", "import headrace; print(headrace.__version__)"]
+        advice = f"It must be there on the nodes. {_BY_JOB}"
+        return warn("python", f"{python} is not on this machine", advice)
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PYTHON_TIMEOUT_S, check=False
+            [str(python), "-c", VERSION],
+            capture_output=True,
+            text=True,
+            timeout=_PYTHON_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return fail("python", f"{python} cannot be run: {error}", "Correct `batch.python`.")
     if ended.returncode != 0:
         told = ended.stderr.strip().splitlines()[-1:]
         return fail("python", f"{python}: {''.join(told)}", "Install headrace there.")
-    theirs = ended.stdout.strip()
-    if theirs != __version__:
-        seen = f"{python} has headrace {theirs}, this is {__version__}"
-        return fail("python", seen, "Install the same version in both.")
-    return _place(python, "python", is_doubtful=True)
+    found = judge_version(str(python), ended.stdout.strip())
+    return _place(python, "python", is_doubtful=True) if found.grade is Grade.OK else found
+
+
+def judge_version(python: str, theirs: str) -> Finding:
+    """Whether a Python has this headrace; `theirs` is what it answers to `VERSION`."""
+    if theirs == __version__:
+        return ok("python", python)
+    seen = f"{python} has headrace {theirs}, this is {__version__}"
+    return fail("python", seen, "Install the same version in both.")
 
 
 def container_image(role: Role) -> Iterator[Finding]:
@@ -130,29 +128,19 @@ def _has_queue(site: Site) -> bool:
 
 
 def _locks(folder: Path, probe: Path) -> Finding:
-    """Both kinds of lock must be granted once and refused the second time."""
-    kinds: dict[str, Callable[[int], None]] = {
-        "flock": lambda handle: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB),
-        "fcntl": lambda handle: fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB),
-    }
+    """Both kinds of lock must be granted once, and flock refused the second time."""
+    kinds: dict[str, Callable[[int, int], None]] = {"fcntl": fcntl.lockf, "flock": fcntl.flock}
     advice = "Ask for a mount with locks: `flock` on Lustre, not `nolock` on NFS."
     for name, lock in kinds.items():
-        handle = os.open(probe, os.O_RDWR)
-        try:
-            lock(handle)
-        except OSError as error:
-            return fail("locks", f"{name} in {folder}: {error.strerror or error}", advice)
-        finally:
-            os.close(handle)
-    first, second = os.open(probe, os.O_RDWR), os.open(probe, os.O_RDWR)
-    try:
-        kinds["flock"](first)
-        kinds["flock"](second)
-    except BlockingIOError:
-        return ok("locks", "flock and fcntl")
-    finally:
-        os.close(first)
-        os.close(second)
+        with probe.open("r+") as first, probe.open("r+") as second:
+            try:
+                lock(first.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                return fail("locks", f"{name} in {folder}: {error.strerror or error}", advice)
+            try:
+                lock(second.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return ok("locks", "flock and fcntl")  # fcntl's are the process's own
     return fail("locks", f"flock in {folder} is granted twice", advice)
 
 
