@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import StorageFullError, UserError
-from headrace.files.machine import available_memory_bytes, file_system_of
-from headrace.files.room import free_bytes
+from headrace.files.machine import available_memory_bytes, file_system_of, free_bytes
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 

@@ -24,7 +24,7 @@ SENT = (
     "headrace.probes",
     "headrace.packing.pack_shard",
     "headrace.staging.staged",
-    "headrace.staging.node",
+    "headrace.staging.step",
     "headrace.training.node",
     "headrace.training.gang",
     "headrace.evaluation.job",

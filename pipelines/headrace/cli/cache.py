@@ -21,7 +21,6 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import Tier
 from headrace.staging import cache
 from headrace.staging.cache import CachedCopy
-from headrace.staging.staged_folder import StagedFolder
 
 app = typer.Typer(help="Staged datasets on this machine's tiers.", no_args_is_help=True)
 
@@ -87,7 +86,7 @@ def evict(
         copies = [copy for tier in tiers for copy in cache.past_keep(tier)]
     else:
         copies = _chosen(tiers, names or [], every)
-    removed = [copy for copy in copies if cache.evict(StagedFolder(copy.path, copy.tier))]
+    removed = [copy for copy in copies if cache.evict(copy.folder)]
     kept = [copy for copy in copies if copy not in removed]
     if as_json:
         typer.echo(json.dumps({"evicted": _plain(removed), "kept": _plain(kept)}, indent=1))

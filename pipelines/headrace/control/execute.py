@@ -14,7 +14,7 @@ from headrace.control.retrying import MAX_FAILURES
 from headrace.control.runs import Run
 from headrace.control.steps import Ticket, collect, conclude, start_step
 from headrace.errors import CapacityError, LeaseError, StepNotEndedError, StorageFullError
-from headrace.files.room import full_words, is_full
+from headrace.files.machine import full_words, is_full
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.steps.records import StepResult

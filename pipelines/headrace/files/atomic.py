@@ -15,7 +15,7 @@ from typing import BinaryIO, TypeVar
 from pydantic import BaseModel
 
 from headrace.errors import StepError
-from headrace.files.room import is_full
+from headrace.files.machine import is_full
 
 logger = logging.getLogger(__name__)
 

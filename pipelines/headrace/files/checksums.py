@@ -21,17 +21,9 @@ CHUNK_BYTES = HUGE_PAGE
 
 
 def file_xxh3_128(path: Path, tick: Callable[[int], None] | None = None) -> str:
-    """Checksum of a whole file.
+    """XXH3 of a whole file, 128 bits, 32 hexadecimal digits.
 
-    Args:
-        path: The file.
-        tick: Called with the bytes of every chunk read; may raise to stop.
-
-    Returns:
-        XXH3, 128 bits, 32 hexadecimal digits.
-
-    Raises:
-        OSError: The file cannot be read.
+    `tick` is called with the bytes of every chunk read, and may raise to stop.
     """
     state = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
@@ -47,8 +39,8 @@ def copy_verified(
 ) -> tuple[int, str]:
     """Copy a file and checksum the bytes on the way; `target` is durable on return.
 
-    Other threads run meanwhile. The caller compares the checksum with the one it expects and gives
-    `target` its final name. A copy that fails leaves no `target` behind.
+    The caller compares the checksum with the one it expects and gives `target` its final name. A
+    copy that fails leaves no `target` behind.
 
     Args:
         source: File to read.
@@ -57,9 +49,6 @@ def copy_verified(
 
     Returns:
         Bytes copied and their XXH3 checksum, 128 bits, hexadecimal.
-
-    Raises:
-        OSError: Reading or writing failed, as with a full disk (`errno.ENOSPC`).
     """
     with source.open("rb", buffering=0) as reader, _Writing(target, tick) as writing:
         chunks = _chunks(reader)
@@ -72,19 +61,7 @@ def copy_verified(
 def write_verified(
     chunks: Iterable[memoryview], target: Path, tick: Callable[[int], None] | None = None
 ) -> tuple[int, str]:
-    """Write chunks into a file and checksum them on the way; see `copy_verified`.
-
-    Args:
-        chunks: The content; each chunk is used before the next one is asked for.
-        target: File to create or overwrite; its folder must exist.
-        tick: Called with the bytes of every chunk written; may raise to stop.
-
-    Returns:
-        Bytes written and their XXH3 checksum, 128 bits, hexadecimal.
-
-    Raises:
-        OSError: Writing failed.
-    """
+    """`copy_verified` of chunks, each of which is used before the next one is asked for."""
     with _Writing(target, tick) as writing:
         for chunk in chunks:
             if len(chunk) == HUGE_PAGE and writing.num_bytes % HUGE_PAGE == 0:
@@ -94,12 +71,7 @@ def write_verified(
 
 
 class _Writing:
-    """A file that is being written and checksummed; none is left when the block raises.
-
-    Attributes:
-        num_bytes: Bytes written so far.
-        pages: What they lie in.
-    """
+    """A file that is being written and checksummed; none is left when the block raises."""
 
     def __init__(self, target: Path, tick: Callable[[int], None] | None) -> None:
         self.num_bytes = 0
@@ -129,10 +101,7 @@ class _Writing:
         """Copy what fills huge pages inside the kernel, and checksum it where it then lies.
 
         That is one pass less than by a buffer, which is taken while there are no huge pages.
-
-        Args:
-            reader: The file to copy, at its start.
-            chunks: Reads on in it.
+        `chunks` reads on in the file to copy.
         """
         size = os.fstat(reader.fileno()).st_size
         while num_pages := min((size - self.num_bytes) // HUGE_PAGE, AT_ONCE):

@@ -74,12 +74,7 @@ class BackOff:
 
 
 class HugePages:
-    """Makes a file that is being written lie in huge pages, as far as that is possible.
-
-    Args:
-        file: File descriptor, open for writing and reading.
-        back_off: When to do without; None for one of the file's own, which is patient.
-    """
+    """Makes a file, open for reading and writing, lie in huge pages as far as possible."""
 
     def __init__(self, file: int, back_off: BackOff | None = None) -> None:
         self._file = file
@@ -92,16 +87,12 @@ class HugePages:
         """Take huge pages for the bytes from `start` on; the file then ends behind them.
 
         Args:
-            start: Place in the file, a multiple of `HUGE_PAGE`; nothing lies there or behind so
-                far.
+            start: A multiple of `HUGE_PAGE`; nothing lies there or behind so far.
             num_pages: Pages, `AT_ONCE` at most.
 
         Returns:
             What lies there, to be read until the next call, in one page or all of them,
             `(num_bytes,) uint8`; None when it lies in small pages.
-
-        Raises:
-            OSError: There is no room (`errno.ENOSPC`).
         """
         if self._window is None or not self.is_usable:
             return None
@@ -131,11 +122,7 @@ class _Window:
             weakref.finalize(self, _libc.munmap, start, size)
 
     def collapse(self, file: int, start: int, num_pages: int) -> int:
-        """Let bytes of a file from `start` on lie in huge pages, which are mapped here.
-
-        Returns:
-            0 when they do, else the error's number (`errno`).
-        """
+        """Let bytes of a file lie in huge pages, which are mapped here; gives 0 or `errno`."""
         if self._address is None:
             return errno.EINVAL
         size, flags = num_pages * HUGE_PAGE, mmap.MAP_SHARED | _MAP_FIXED

@@ -22,17 +22,10 @@ _RENEW_S = 60.0
 
 
 def locked(path: Path, *, shared: bool = False) -> int:
-    """Open a file and lock it; waits while others hold it otherwise.
-
-    Args:
-        path: Lock file, on storage of this node; created when missing.
-        shared: Others may hold it so, too.
+    """Open a file and lock it; waits while others hold it otherwise (`shared`: others may, too).
 
     Returns:
         File descriptor; the lock ends when it is closed, or with the process.
-
-    Raises:
-        OSError: It cannot be created.
     """
     return _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
@@ -47,16 +40,10 @@ def locked_at_once(path: Path) -> int | None:
 
 @contextmanager
 def exclusive(paths: Iterable[Path]) -> Iterator[None]:
-    """Hold lock files while the block runs; waits until every other holder let go.
+    """Hold lock files on storage of this node while the block runs; waits for other holders.
 
     They are taken in one fixed order, so that two callers with the same files in other orders do
-    not wait for each other.
-
-    Args:
-        paths: Lock files, on storage of this node; created when missing, left behind.
-
-    Raises:
-        OSError: A lock file cannot be created.
+    not wait for each other. They are created when missing, and left behind.
     """
     with ExitStack() as stack:
         for path in sorted(set(paths)):

@@ -1,11 +1,18 @@
-"""This machine: the file systems that its paths are on, and the memory that may still be filled."""
+"""This machine: what its disks and memory can still take, and the file systems of its paths."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath, PurePosixPath
 
 import psutil
+
+from headrace.errors import StorageFullError
 
 TABLE = Path("/proc/mounts")
 """The file systems that this machine has mounted."""
@@ -25,16 +32,51 @@ _NO_LIMIT_BYTES = 2**60
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 _V2 = ("memory.max", "memory.current", "")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error means that a disk or a quota is used up."""
+    return error.errno in _FULL
+
+
+def full_words(error: OSError, folder: Path) -> str:
+    """What a used-up disk or quota means: the file (else the folder), its mount, what is free."""
+    path = Path(os.fsdecode(error.filename)) if error.filename else folder
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    mount = next(each for each in (there, *there.resolve().parents) if each.is_mount())
+    free = f"{free_bytes(there):,} bytes free on {mount}"
+    return f"the disk or quota is full: {path} ({free})"
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes free for this user in the file system of `folder`, which must exist."""
+    return shutil.disk_usage(folder).free
+
+
+def require_room(folder: Path, needed_bytes: int) -> None:
+    """Raise a `StorageFullError` unless so many bytes fit into `folder`, which must exist."""
+    if free_bytes(folder) < needed_bytes:
+        raise _full(folder, needed_bytes)
+
+
+@contextmanager
+def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
+    """Raise a `StorageFullError` for a full disk that the block met, with the bytes it takes."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise _full(folder, needed_bytes) from error
+        raise
+
 
 def file_system(path: PurePath, mounts: str) -> str:
-    """Type of the file system that holds `path`.
+    """Type of the file system that holds a path, such as `ext4`; empty for none.
 
     Args:
         path: An absolute path without symbolic links.
-        mounts: Text of `/proc/mounts`: device, mount point, type, options and two numbers a line.
-
-    Returns:
-        The type, such as `ext4` or `nfs4`; empty when no line covers the path.
+        mounts: Text of `/proc/mounts`.
     """
     best, kind = -1, ""
     for line in mounts.splitlines():
@@ -77,16 +119,13 @@ def available_memory_bytes() -> int:
 
 
 def control_group_room_bytes(groups: str, mount: Path) -> int | None:
-    """Smallest room in the memory control groups of a process, from its own up to the root.
+    """Smallest room in the memory control groups of a process; None without a limit.
 
     Files cached in memory count as room, since the kernel gives them up; files on tmpfs do not.
 
     Args:
         groups: Content of `/proc/<pid>/cgroup`.
         mount: Where control groups are mounted, as in `/sys/fs/cgroup`.
-
-    Returns:
-        Bytes, None when no limit is set.
     """
     rooms: list[int | None] = []
     for line in groups.splitlines():
@@ -116,3 +155,10 @@ def _group_room(folder: Path, limit_name: str, used_name: str, prefix: str) -> i
 
 def _unescape(point: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
+
+
+def _full(folder: Path, needed_bytes: int) -> StorageFullError:
+    return StorageFullError(
+        f"No room in {folder}: {needed_bytes:,} bytes needed, {free_bytes(folder):,} bytes free",
+        "Free some space there, or name another `folder` in the site.",
+    )

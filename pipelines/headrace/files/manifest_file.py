@@ -122,16 +122,7 @@ def unsealed(text: bytes, path: str) -> dict[str, Any]:
 def content_fingerprint(
     fields: Iterable[BaseModel], classes: Sequence[str], shards: Iterable[BaseModel]
 ) -> str:
-    """Hash of fields, classes and shard checksums: equal content, equal fingerprint.
-
-    Args:
-        fields: Fields of a sample, `FieldInfo`.
-        classes: Class names.
-        shards: All shards in order, `ShardInfo`.
-
-    Returns:
-        32 hexadecimal digits (XXH3, 128 bits).
-    """
+    """XXH3 of fields, classes and shard checksums: equal content, equal fingerprint."""
     return _fingerprint(
         [info.model_dump(mode="json") for info in fields],
         classes,

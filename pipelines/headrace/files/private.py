@@ -45,12 +45,7 @@ def make_private_file(file: Path) -> None:
 
 
 def tighten(file: Path) -> None:
-    """Close a file to all but its owner.
-
-    Raises:
-        FileNotFoundError: It is not there.
-        UserError: It belongs to another account.
-    """
+    """Close a file to all but its owner; a `UserError` when it belongs to another account."""
     seen = file.stat()
     if seen.st_mode & _OTHERS:
         if os.getuid() not in (seen.st_uid, 0):
@@ -64,10 +59,8 @@ def tighten(file: Path) -> None:
 def make_home_of(path: Path) -> None:
     """Make headrace's home for its owner alone, if a path lies in it and it is not there.
 
-    One that is there stays readable to whom it was; others must not write in it.
-
-    Raises:
-        UserError: They may.
+    One that is there stays readable to whom it was; when others may write in it, that is a
+    `UserError`.
     """
     place = home()
     if not path.absolute().is_relative_to(place):

@@ -60,11 +60,7 @@ class TierRoom:
 
 
 def choose(rooms: Iterable[TierRoom], what: str) -> TierRoom:
-    """The first tier with room.
-
-    Args:
-        rooms: The tiers, fastest first.
-        what: What is to be put there, for the error.
+    """The first tier with room for `what`.
 
     Raises:
         StorageFullError: No tier has room; names what each one lacks.
@@ -88,11 +84,7 @@ def folder_of(tier: Tier) -> Path:
 
 
 def prepare(folder: Path) -> str:
-    """Create a tier's folder, for this user alone.
-
-    Returns:
-        Why it cannot be used, empty when it can.
-    """
+    """Create a tier's folder, for this user alone; gives why it cannot be used, else ''."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -119,13 +111,7 @@ def keep_s(tier: Tier) -> float:
 
 
 def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
-    """Measure how much room a prepared tier has.
-
-    Args:
-        tier: The tier.
-        needed_bytes: Bytes to be written there.
-        problem: Why it cannot be used, when that is known.
-    """
+    """Measure how much room a prepared tier has, unless a problem with it is known."""
     folder = folder_of(tier)
     if problem:
         return TierRoom(name=tier.name, folder=folder, needed_bytes=needed_bytes, problem=problem)
@@ -143,13 +129,7 @@ def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
 
 
 def reserve_bytes(wanted: int | None, free_bytes: int, in_memory: bool) -> int:
-    """Bytes of a tier that stay free.
-
-    Args:
-        wanted: What the site says; None to compute it.
-        free_bytes: Bytes that are free.
-        in_memory: Whether the tier lies in memory, which programs need, too.
-    """
+    """Bytes of a tier that stay free: what the site says, else by what programs need."""
     if wanted is not None:
         return wanted
     return max(_LEAST_RESERVE_BYTES, free_bytes // 10 if in_memory else 0)

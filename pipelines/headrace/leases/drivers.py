@@ -16,7 +16,7 @@ import psutil
 
 from headrace.files.atomic import write_json
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.files.room import is_full
+from headrace.files.machine import is_full
 from headrace.processes import end_processes
 
 logger = logging.getLogger(__name__)

@@ -19,9 +19,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from headrace.errors import LedgerError, nearest
-from headrace.files.machine import current_mounts, network_file_system
+from headrace.files.machine import current_mounts, free_bytes, network_file_system
 from headrace.files.private import make_private_file, tighten
-from headrace.files.room import free_bytes
 from headrace.recipe.load import home
 
 VARIABLE = "HEADRACE_LEDGER"

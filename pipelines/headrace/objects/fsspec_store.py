@@ -61,12 +61,7 @@ _connections: dict[tuple[int, str, StoreOptions], Connection] = {}
 
 
 class FsspecStore:
-    """A prefix of an object store.
-
-    Args:
-        url: `scheme://bucket/prefix`; whatever comes after the bucket is taken literally.
-        options: How to reach the server.
-    """
+    """A prefix of an object store; what comes after the bucket in its URL is taken literally."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self._url = url.rstrip("/")

@@ -39,12 +39,9 @@ class Store(Protocol):
         """`s3://bucket/prefix` or an absolute path, without a slash at the end."""
 
     def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        """All files below the URL, in any order.
+        """All files below the URL, in any order; `check` is called for every folder or page.
 
         Names with a part that begins with a dot are left out; links to folders are not followed.
-
-        Args:
-            check: Called for every folder or page of the listing; may raise to stop.
         """
 
     def stat(self, path: str) -> StoredFile | None:
@@ -62,12 +59,9 @@ class Store(Protocol):
     ) -> list[bytes | DataError]:
         """Read whole small files, many at once; the caller bounds their number and bytes.
 
-        Args:
-            paths: The files.
-            versions: Version each file must still have.
-
         Returns:
-            In the order of `paths`: the content, or a `StoreMissingError` or `StoreChangedError`.
+            In the order of `paths`: the content, a `StoreMissingError`, or a `StoreChangedError`
+            for a file whose version is not that in `versions`.
         """
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
@@ -75,8 +69,7 @@ class Store(Protocol):
 
         Args:
             path: The file.
-            target: Local file to create or overwrite, in a folder that exists. A download that
-                fails leaves none behind.
+            target: File to create or overwrite; none is left by a download that fails.
             tick: Called with the bytes of every piece that was read, by one thread at a time.
 
         Returns:
@@ -91,11 +84,7 @@ class Store(Protocol):
     def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
         """Copy a local file into the store; readers see the old or the whole new file.
 
-        Args:
-            source: The local file.
-            path: Name to give it; folders are made where the store has them.
-            tick: Called with the bytes that were sent since the last call, about every second;
-                may raise to stop.
+        `tick` is called with the bytes that were sent since the last call, about every second.
         """
 
     def write(self, path: str, content: bytes) -> None:
@@ -106,11 +95,7 @@ class Store(Protocol):
 
 
 def checked_path(url: str, path: str) -> str:
-    """A path inside a store, as it is.
-
-    Raises:
-        DataError: It is empty, absolute or leads out of the store.
-    """
+    """A path inside a store, as it is; a `DataError` for one that leads out of it."""
     pure = PurePosixPath(path)
     if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
         raise DataError(

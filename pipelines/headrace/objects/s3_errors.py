@@ -67,7 +67,7 @@ _WRONG_REGION = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Request:
     """What a request is about, for its error message."""
 
     url: str
@@ -78,7 +78,9 @@ class Place:
     """Whose credentials are used: `profile 'x'`, `no credentials` or the environment's."""
 
 
-async def retried(call: Callable[[], Awaitable[Result]], place: Place, max_attempts: int) -> Result:
+async def retried(
+    call: Callable[[], Awaitable[Result]], place: Request, max_attempts: int
+) -> Result:
     """Result of a request; one that may succeed later is sent again after a random pause.
 
     The pause is drawn from zero to a bound that doubles with every attempt ("full jitter"), so
@@ -120,7 +122,7 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, _TRANSIENT_ERRORS)
 
 
-def explained(error: Exception, place: Place) -> Exception:
+def explained(error: Exception, place: Request) -> Exception:
     """The error to raise instead of one of botocore that no further attempt can mend."""
     reason = _reason(error)
     if isinstance(error, ClientError):
@@ -171,7 +173,7 @@ def _source(error: Exception) -> Exception:
     return error.__cause__ if isinstance(error.__cause__, ClientError) else error
 
 
-def _kept_failing(error: Exception, place: Place, num_attempts: int) -> StoreError:
+def _kept_failing(error: Exception, place: Request, num_attempts: int) -> StoreError:
     return StoreError(
         f"{place.url} at {place.endpoint} failed {num_attempts} times, last with: {_reason(error)}",
         "Look at the server and the network between, then run again: finished work is kept. "

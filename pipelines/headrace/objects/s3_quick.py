@@ -43,13 +43,7 @@ _user: dict[str, int] = {}
 
 
 class Quick:
-    """Gets, lists and puts objects; safe to share by threads.
-
-    Args:
-        endpoint_url: The server, as botocore knows it.
-        region: The buckets' region.
-        options: Time limit, addressing, profile, anonymous or not.
-    """
+    """Gets, lists and puts objects; safe to share by threads."""
 
     def __init__(self, endpoint_url: str, region: str, options: StoreOptions) -> None:
         self._endpoint_url = endpoint_url
@@ -94,11 +88,7 @@ class Quick:
             return
 
     def pages(self, bucket: str, prefix: str) -> Generator[list[About], None, str | None]:
-        """Objects of a bucket, about 1,000 at once.
-
-        Args:
-            bucket: Name of the bucket.
-            prefix: What their names begin with; empty, or with a slash at the end.
+        """Objects whose names begin with `prefix`, which is empty or ends with a slash, in pages.
 
         Returns:
             None at the end of the listing; else after which name s3fs must go on.
@@ -118,14 +108,7 @@ class Quick:
         return None
 
     def put(self, bucket: str, key: str, chunks: Iterator[bytes], chunk_bytes: int) -> bool:
-        """Put a large object in parts, each signed with its SHA-256; whether it is there.
-
-        Args:
-            bucket: Name of the bucket.
-            key: Name of the object.
-            chunks: The content.
-            chunk_bytes: Size of a chunk and of a part.
-        """
+        """Put a large object in parts, each signed by its SHA-256; gives whether it is there."""
         store = self._store(bucket, key, self._options.max_attempts - 1)
         if store is None:
             return False
@@ -185,13 +168,7 @@ class Quick:
 
 
 def bucket_url(endpoint_url: str, bucket: str, addressing: str) -> tuple[str, bool]:
-    """What obstore takes for a bucket's endpoint, and whether the bucket's name is part of it.
-
-    Args:
-        endpoint_url: The server.
-        bucket: Name of the bucket.
-        addressing: `StoreOptions.addressing`.
-    """
+    """What obstore takes for a bucket's endpoint, and whether the bucket's name is part of it."""
     parts = urlsplit(endpoint_url)
     is_aws = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
     if addressing == "virtual" or (addressing == "auto" and is_aws and "." not in bucket):

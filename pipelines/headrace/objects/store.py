@@ -79,11 +79,7 @@ def check_package(url: str) -> None:
 
 
 def read_manifest_at(location: str, options: StoreOptions | None = None) -> Manifest:
-    """Read the manifest of a dataset.
-
-    Args:
-        location: Its folder or URL.
-        options: How to reach S3.
+    """Read the manifest of a dataset at a folder or URL.
 
     Raises:
         ManifestError: There is none, it is damaged, or a newer release wrote it.

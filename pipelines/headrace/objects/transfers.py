@@ -27,13 +27,7 @@ def in_order(
     """Results of a function in the order of its items, `ahead` of them under way or waiting.
 
     When it ends early, by an error or because nobody asks for more, what has begun is waited for.
-
-    Args:
-        pool: Runs the function.
-        function: Called with each item in a thread of the pool.
-        items: The items; taken as room is made.
-        ahead: Results that are under way or wait to be taken.
-        look: Called every second while the next result is waited for; may raise to stop.
+    `look` is called every second while a result is waited for, and may raise to stop.
     """
     waiting: deque[Future[Result]] = deque()
     try:

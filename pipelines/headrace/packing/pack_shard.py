@@ -8,8 +8,8 @@ from typing import overload
 
 from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_text
+from headrace.files.machine import told_when_full
 from headrace.files.manifest import FieldInfo, ShardInfo
-from headrace.files.room import told_when_full
 from headrace.packing.blocks import BlockCollector
 from headrace.packing.fields import FieldRule
 from headrace.packing.packed import PackedShard, recorded

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from headrace.errors import StorageFullError, TargetFullError
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import exclusive_while
+from headrace.files.machine import require_room
 from headrace.files.manifest import Manifest
-from headrace.files.room import require_room
 from headrace.leases.fleet import Fleet
 from headrace.objects.store import open_store
 from headrace.packing.append import (

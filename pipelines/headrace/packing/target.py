@@ -15,10 +15,9 @@ from headrace.errors import DataError, ManifestError
 from headrace.files.atomic import write_text
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.layout import SiteFolder
-from headrace.files.machine import file_system_of
+from headrace.files.machine import file_system_of, told_when_full
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, sealed_manifest, write_manifest
-from headrace.files.room import told_when_full
 from headrace.objects.store import below, is_remote, open_store, read_manifest_at
 from headrace.recipe.site import Site, StoreOptions
 

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from headrace.errors import StorageFullError
 from headrace.files.checksums import file_xxh3_128
+from headrace.files.machine import free_bytes
 from headrace.files.manifest import ShardInfo
-from headrace.files.room import free_bytes
 from headrace.objects.protocol import Store
 from headrace.objects.store import is_remote, open_store
 from headrace.recipe.site import StoreOptions

@@ -20,8 +20,8 @@ from typing import Protocol
 
 from headrace.errors import ShardError
 from headrace.files.locks import exclusive, locked, locked_at_once
+from headrace.files.machine import require_room
 from headrace.files.manifest import ShardInfo
-from headrace.files.room import require_room
 
 SCRATCH = "stream"
 """Folder in a dataset's folder for shards that are fetched and removed again."""
@@ -29,12 +29,9 @@ SCRATCH = "stream"
 _ALIVE = ".alive"
 """Lock file in a process's folder."""
 
-NEVER = float("inf")
-"""Need of a shard that is not known to be needed again."""
-
 
 class Downloads(Protocol):
-    """What is needed of a store."""
+    """What is needed of a `Store`."""
 
     def download(self, path: str, target: Path) -> str:
         """Fetch a file; gives its XXH3 checksum, 128 bits, hexadecimal."""
@@ -43,8 +40,8 @@ class Downloads(Protocol):
 @dataclass
 class _Held:
     path: Path
-    pins: int
     used: int
+    pins: int = 1
     ready: bool = False
 
 
@@ -86,8 +83,8 @@ class ShardScratch:
         self._clock = 0
         self._changed = threading.Condition()
         self._turn = threading.Lock()
-        self._own, self._alive = _own_folder(folder)
-        self._close = weakref.finalize(self, _remove, os.getpid(), self._own, self._alive)
+        self._own, alive = _own_folder(folder)
+        self._close = weakref.finalize(self, _remove, os.getpid(), self._own, alive)
         largest = sorted((shard.num_bytes for shard in shards), reverse=True)[:room]
         require_room(self._own, sum(largest))
 
@@ -100,6 +97,11 @@ class ShardScratch:
         with self._changed:
             self._needs = needs
             self._changed.notify_all()
+
+    def holds(self, number: int) -> bool:
+        """Whether a shard is there, or on its way."""
+        with self._changed:
+            return number in self._held
 
     @contextmanager
     def holding(self, numbers: Iterable[int]) -> Iterator[dict[int, Path]]:
@@ -152,20 +154,14 @@ class ShardScratch:
         self._fill(number, self._held[number])
         self._unpin([number])
 
-    def holds(self, number: int) -> bool:
-        """Whether a shard is there, or on its way."""
-        with self._changed:
-            return number in self._held
-
     def _pin_ready(self, numbers: Sequence[int]) -> bool:
         """Pin shards when all are there; so who holds them already never waits for others."""
         with self._changed:
-            found = [self._held.get(number) for number in numbers]
-            if not all(held is not None and held.ready for held in found):
+            found = [self._held[number] for number in numbers if number in self._held]
+            if len(found) < len(numbers) or not all(held.ready for held in found):
                 return False
             for held in found:
-                if held is not None:
-                    held.pins += 1
+                held.pins += 1
             return True
 
     def _pin_all(self, numbers: Sequence[int]) -> None:
@@ -194,8 +190,7 @@ class ShardScratch:
         self._fill(number, held)
 
     def _reserve(self, number: int) -> _Held:
-        name = Path(self._shards[number].file).name
-        held = _Held(path=self._own / name, pins=1, used=self._tick())
+        held = _Held(self._own / Path(self._shards[number].file).name, self._tick())
         self._held[number] = held
         self.max_held = max(self.max_held, len(self._held))
         return held
@@ -237,7 +232,7 @@ class ShardScratch:
                 part.unlink(missing_ok=True)
 
     def _make_room(self, ahead: int | None) -> bool:
-        """Let shards go until one more fits; for a shard ahead only such that are needed later."""
+        """Let shards go until one more fits; for a shard ahead only those needed later."""
         while len(self._held) >= self.room:
             free = [number for number, held in self._held.items() if held.ready and not held.pins]
             if not free:
@@ -250,7 +245,7 @@ class ShardScratch:
         return True
 
     def _need(self, number: int) -> float:
-        return self._needs.get(number, NEVER)
+        return self._needs.get(number, float("inf"))
 
     def _unpin(self, numbers: Iterable[int]) -> None:
         with self._changed:
@@ -270,18 +265,13 @@ def _own_folder(root: Path) -> tuple[Path, int]:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     with exclusive([root / ".folders.lock"]):
         for path in root.iterdir():
-            if path.is_dir() and not _is_alive(path):
+            handle = locked_at_once(path / _ALIVE) if path.is_dir() else None
+            if handle is not None:
                 shutil.rmtree(path)
+                os.close(handle)
         own = root / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         own.mkdir(mode=0o700)
         return own, locked(own / _ALIVE)
-
-
-def _is_alive(folder: Path) -> bool:
-    handle = locked_at_once(folder / _ALIVE)
-    if handle is not None:
-        os.close(handle)
-    return handle is None
 
 
 def _remove(pid: int, folder: Path, alive: int) -> None:

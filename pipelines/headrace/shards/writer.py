@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.files.atomic import fsync_folder
+from headrace.files.machine import told_when_full
 from headrace.files.manifest import Codec, FieldInfo
-from headrace.files.room import told_when_full
 from headrace.shards import format as names
 from headrace.shards.columns import Block, DirectStream, Expected, ShardArrays, data_key
 from headrace.shards.placing import (

@@ -14,8 +14,8 @@ from typing import Any
 
 from headrace.errors import ShardError, StepCancelledError, StoreMissingError
 from headrace.files.locks import exclusive_while
+from headrace.files.machine import told_when_full
 from headrace.files.manifest import ShardInfo
-from headrace.files.room import told_when_full
 from headrace.objects.protocol import Store
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions
@@ -75,11 +75,8 @@ class Fetch:
 def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
     """Bring shards, several at once; the first fault stops all.
 
-    What has come by then stays, each shard whole or not at all.
-
-    Args:
-        fetch: What is brought.
-        tick: Called by the calling thread, about twice a second and at the end.
+    What has come by then stays, each shard whole or not at all. `tick` is called about twice a
+    second and at the end.
 
     Raises:
         ShardError: A shard is missing or is not what the manifest says.
@@ -102,20 +99,10 @@ def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
 
 
 def fetch_meanwhile(fetch: Fetch, arrival: Arrival, tick: Tick | None = None) -> None:
-    """Bring shards in the order in which they are needed; tell when enough are there.
+    """`fetch_shards` in the order in which they are needed; tells when enough are there.
 
-    What an interrupted copy has left is checked first, before anybody reads it.
-
-    Args:
-        fetch: What is brought.
-        arrival: In which order.
-        tick: As for `fetch_shards`.
-
-    Raises:
-        ShardError: A shard is missing or is not what the manifest says.
-        StoreError: The store cannot be read.
-        OSError: The folder cannot be written, before anybody reads.
-        StorageFullError: There is no space left, later.
+    What an interrupted copy has left is checked first, before anybody reads it. From then on a full
+    disk is a `StorageFullError`.
     """
     places = {file: place for place, file in enumerate(arrival.order)}
     shards = sorted(fetch.shards, key=lambda shard: places.get(shard.file, len(places)))
@@ -136,13 +123,7 @@ def arriving_source(url: str, options: StoreOptions | None = None) -> ShardSourc
 
 
 def obtain(store: Store, folder: Path, shard: ShardInfo) -> None:
-    """Wait for a shard that another process brings to a copy, or bring it.
-
-    Raises:
-        ShardError: It is missing or is not what the manifest says.
-        StoreError: The store cannot be read.
-        OSError: The folder cannot be written.
-    """
+    """Wait for a shard that another process brings, or bring it; errors as `fetch_shards`."""
     path = folder / shard.file
     if not path.exists():
         source = GangStore(store, [shard], None, Traffic())
@@ -160,12 +141,7 @@ def _shared(fetch: Fetch, shards: Sequence[ShardInfo]) -> Fetch:
 
 
 class _Work:
-    """What the threads share.
-
-    Attributes:
-        stopped: Set to make them end.
-        here: Files of the shards that are there.
-    """
+    """What the threads share."""
 
     def __init__(self, fetch: Fetch, tick: Tick | None) -> None:
         self.stopped = threading.Event()
@@ -210,11 +186,7 @@ class _Work:
         yield self._fetch.folder / file
 
     def moved(self, num_bytes: int) -> None:
-        """Count bytes.
-
-        Raises:
-            StepCancelledError: The work is to stop.
-        """
+        """Count bytes; raises `StepCancelledError` when the work is to stop."""
         if self.stopped.is_set():
             raise StepCancelledError("Staging was stopped")
         with self._lock:

@@ -49,14 +49,14 @@ class CachedCopy(Record):
     last_used_at: float
     """Seconds since the epoch; 0 when never."""
 
+    @property
+    def folder(self) -> StagedFolder:
+        """The copy itself."""
+        return StagedFolder(self.path, self.tier)
+
 
 def copies_on(tier: str, datasets: Path) -> tuple[CachedCopy, ...]:
-    """Staged copies on one tier, the least recently used first.
-
-    Args:
-        tier: Its name.
-        datasets: `<tier folder>/datasets`.
-    """
+    """Staged copies below `<tier folder>/datasets`, the least recently used first."""
     found = [_look_at(StagedFolder(path, tier)) for path in _folders(datasets)]
     return tuple(sorted(found, key=lambda copy: (copy.last_used_at, copy.fingerprint)))
 
@@ -67,11 +67,7 @@ def copies_of(tiers: Sequence[Tier]) -> tuple[CachedCopy, ...]:
 
 
 def evict(folder: StagedFolder) -> bool:
-    """Remove a copy unless it is in use or being staged.
-
-    Returns:
-        Whether it was removed.
-    """
+    """Remove a copy unless it is in use or being staged; gives whether it was removed."""
     with at_once(folder.lock_file) as nobody_stages, out_of_use(folder.use_file) as unused:
         if not (nobody_stages and unused):
             return False
@@ -87,17 +83,14 @@ def evict(folder: StagedFolder) -> bool:
 def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]:
     """Copies that may go, the first to go first: interrupted ones, then by last use.
 
-    Args:
-        datasets: `<tier folder>/datasets`.
-        idle_for_s: Seconds since the last use, at least.
-        but: Fingerprint of a copy that stays.
+    Those used in the last `idle_for_s` seconds stay, and the copy with the fingerprint `but`.
     """
     copies = [copy for copy in copies_on("", datasets) if copy.fingerprint != but]
-    free = [copy for copy in copies if copy.state in ("idle", "interrupted")]
     old = [
         copy
-        for copy in free
-        if copy.state == "interrupted" or idle_s(_use_file(copy)) >= idle_for_s
+        for copy in copies
+        if copy.state == "interrupted"
+        or (copy.state == "idle" and idle_s(copy.folder.use_file) >= idle_for_s)
     ]
     return sorted(old, key=lambda copy: (copy.state == "idle", copy.last_used_at))
 
@@ -111,7 +104,7 @@ def sweep(tier: Tier) -> None:
             if nobody_evicts:
                 shutil.rmtree(path, ignore_errors=True)
     for copy in past_keep(tier):
-        if evict(StagedFolder(copy.path, copy.tier)):
+        if evict(copy.folder):
             logger.info("%s was removed from tier %s: nobody has used it", copy.path, copy.tier)
 
 
@@ -137,11 +130,8 @@ def verify(copy: CachedCopy, tick: Callable[[int], None] | None = None) -> tuple
 
     Returns:
         Files of the shards that were damaged, missing or of another size.
-
-    Raises:
-        ManifestError: The manifest is damaged.
     """
-    complete = StagedFolder(copy.path, copy.tier).complete()
+    complete = copy.folder.complete()
     if complete is None:
         return ()
     shards = [shard for shard in read_manifest(copy.path).shards if shard.file in complete.files]
@@ -200,10 +190,6 @@ def _idle_s(folder: StagedFolder) -> float:
     if folder.complete() is None or not folder.use_file.exists():
         return idle_s(folder.path)
     return idle_s(folder.use_file)
-
-
-def _use_file(copy: CachedCopy) -> Path:
-    return StagedFolder(copy.path, copy.tier).use_file
 
 
 def _folders(datasets: Path) -> Iterator[Path]:

@@ -29,14 +29,7 @@ _POLL_S = 0.1
 
 
 class GangMember:
-    """This node, as it serves a gang.
-
-    Args:
-        group: The nodes.
-
-    Raises:
-        OSError: The address is not one of this machine.
-    """
+    """This node, as it serves a gang; raises `OSError` when it cannot listen at its address."""
 
     def __init__(self, group: PeerGroup) -> None:
         self.group = group
@@ -46,11 +39,7 @@ class GangMember:
     def meet(self, store: GangStore, holding: Holding, files: Sequence[str], tick: Tick) -> None:
         """Serve while this node stages, and let the others tell what they have.
 
-        Args:
-            store: Waits from now on for nodes that have not come.
-            holding: Gets a shard.
-            files: Shards that are here.
-            tick: Called while this waits; may raise to stop.
+        From now on `store` waits for nodes that have not come. `tick` is called while this waits.
         """
         self._server.holding = holding
         self.group.announce(self._server.server_port, files, is_staged=False)
@@ -67,10 +56,7 @@ class GangMember:
     ) -> None:
         """Serve what is here until no other node stages any more.
 
-        Args:
-            holding: Gets a shard.
-            files: Shards that are here.
-            check: Called several times a second; may raise to stop.
+        `check` is called several times a second, and may raise to stop.
         """
         self._server.holding = holding
         self.group.announce(self._server.server_port, files, is_staged=True)
@@ -100,11 +86,7 @@ class GangMember:
 
 @contextmanager
 def joining(group: PeerGroup | None) -> Iterator[GangMember | None]:
-    """Be able to serve the other nodes while the block runs.
-
-    Yields:
-        None for a node alone, and when this node cannot listen at its address.
-    """
+    """Be able to serve while the block runs; None for a node alone, or that cannot listen."""
     member = None
     try:
         member = GangMember(group) if group else None
@@ -118,15 +100,9 @@ def joining(group: PeerGroup | None) -> Iterator[GangMember | None]:
 
 
 class Relay:
-    """Fetches for others, once for all that ask, what lies neither here nor on another node.
+    """Gives shards of a copy (`files`), and fetches others of the dataset, once for all that ask.
 
     What ranks of this node have at the moment is linked, and they link what is fetched here.
-
-    Args:
-        source: Where the dataset lies.
-        folder: Folder of the dataset on this node.
-        shards: All shards of the dataset.
-        files: Those that lie in the folder.
     """
 
     def __init__(

@@ -196,17 +196,6 @@ def node_source(
     """
     if group is None and not is_remote(url):
         return ShardSource.at(url, options, room)
-    return fetched_source(url, options, room, group, traffic)
-
-
-def fetched_source(
-    url: str,
-    options: StoreOptions | None,
-    room: int,
-    group: PeerGroup | None,
-    traffic: Traffic,
-) -> ShardSource:
-    """`node_source` that maps nothing."""
 
     def opened(shards: Sequence[ShardInfo]) -> GangStore:
         return GangStore(open_store(url, options), shards, group, traffic)

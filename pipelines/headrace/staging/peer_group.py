@@ -50,22 +50,15 @@ class PeerGroup:
         return tuple((self.index + step) % count for step in range(1, count))
 
     def order(self, number: int) -> tuple[int, ...]:
-        """All nodes in the order in which they are to fetch a shard from where the dataset lies.
-
-        Args:
-            number: Number of the shard in its manifest. The first nodes take turns.
-        """
+        """Nodes in the order in which they are to fetch a shard, by its number in the manifest."""
         count = len(self.hosts)
         return tuple((number + step) % count for step in range(count))
 
     def part(self, number: int) -> tuple[int, ...]:
-        """Sort key of a shard: those that this node is to hold come first, if not all fit.
+        """Sort key of a shard by its number: those that this node is to hold come first.
 
         The nodes take turns. What a node has room for beyond its own turns, it takes from the end,
         since the others hold the first ones of theirs.
-
-        Args:
-            number: Number of the shard in its manifest.
         """
         turn, node = divmod(number, len(self.hosts))
         distance = (node - self.index) % len(self.hosts)
@@ -105,8 +98,8 @@ def groups_of(
 ) -> list[PeerGroup | None]:
     """Who passes shards on to whom: all nodes, unless some share a host and so its storage.
 
-    The files of the nodes are made here, empty, and written in place later: clients of NFS
-    remember for half a minute that a file is not there, but look at its content when they open it.
+    The files of the nodes are made here, empty, and written in place later: clients of NFS remember
+    for half a minute that a file is not there, but look at its content when they open it.
 
     Args:
         folder: Folder on shared storage in which theirs is made, unless they stage alone.

@@ -55,10 +55,6 @@ class PeerLostError(HeadraceError):
 class ShardServer(ThreadingHTTPServer):
     """Gives shards to those who know the group's key, from its making until `close`.
 
-    Args:
-        group: The nodes.
-        holding: Gets a shard that is asked for.
-
     Raises:
         OSError: The address is not one of this machine.
     """
@@ -161,18 +157,12 @@ class Peer:
     port: int
 
     def take(self, shard: ShardInfo, target: Path, tick: Callable[[int], None]) -> bool:
-        """Take a shard; one that is not what its manifest says leaves no file behind.
+        """Take a shard into a file; gives whether the peer can give it.
 
-        Args:
-            shard: The shard.
-            target: File to create, in a folder that exists.
-            tick: Called with the bytes of every chunk, and about every second; may raise to stop.
-
-        Returns:
-            Whether the peer can give it.
+        `tick` is called with the bytes of every chunk, and about every second.
 
         Raises:
-            PeerLostError: The peer has gone, is too slow, or gives wrong bytes.
+            PeerLostError: The peer has gone, is too slow, or gives wrong bytes; no file is left.
             OSError: `target` cannot be written.
         """
         with self._asked(shard.file) as answer:

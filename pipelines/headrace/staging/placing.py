@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.files import tiers as tiers_module
+from headrace.files import tiers
 from headrace.files.locks import KEPT_S
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.tiers import TierRoom, bytes_in
@@ -57,37 +57,86 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Place:
+class Placed:
+    """Where a dataset goes."""
+
+    folder: StagedFolder
+    """The copy."""
+    left_out: frozenset[str]
+    """Files of the shards that stay at the source."""
+    num_bytes: int
+    """Size of the copy when it is done."""
+
+
+@dataclass(frozen=True)
+class TierPlace:
     """A tier, and where on it the dataset goes."""
 
     tier: Tier
-    """The tier."""
+    wanted: Wanted
     folder: StagedFolder
-    """The dataset's copy there."""
     problem: str
     """Why the tier cannot be used; empty when it can."""
 
     @classmethod
-    def on(cls, tier: Tier, fingerprint: str) -> Place:
-        """Where the dataset with a fingerprint goes on a tier, whose folders are made."""
-        root = tiers_module.folder_of(tier)
-        problem = tiers_module.prepare(root) or tiers_module.prepare(root / "datasets")
-        return cls(tier, StagedFolder(root / "datasets" / fingerprint, tier.name), problem)
+    def on(cls, tier: Tier, wanted: Wanted) -> TierPlace:
+        """The place on a tier, whose folders are made."""
+        root = tiers.folder_of(tier)
+        problem = tiers.prepare(root) or tiers.prepare(root / "datasets")
+        path = root / "datasets" / wanted.manifest.fingerprint
+        return cls(tier, wanted, StagedFolder(path, tier.name), problem)
 
     @property
-    def datasets(self) -> Path:
-        """Folder of all copies on the tier."""
-        return self.folder.path.parent
+    def room_lock(self) -> Path:
+        """Lock file to hold while room is measured, made and reserved."""
+        return self.folder.path.parent / ".room.lock"
+
+    def missing(self) -> tuple[ShardInfo, ...]:
+        """Shards that have yet to come."""
+        return self.folder.missing(self.wanted.manifest, self.wanted.splits)
+
+    def room(self) -> TierRoom:
+        """How much the tier can take now."""
+        missing = () if self.problem else self.missing()
+        return tiers.measure(self.tier, _size(missing), self.problem)
+
+    def idle(self, idle_for_s: float = KEPT_S) -> list[CachedCopy]:
+        """Copies of other datasets that may go for this one."""
+        but = self.wanted.manifest.fingerprint
+        return idle_copies(self.folder.path.parent, idle_for_s, but)
+
+    def make_room(self, idle_for_s: float) -> bool:
+        """Evict copies until all fits; none when that would not do."""
+        room = self.room()
+        if room.problem or room.has_room:
+            return room.has_room
+        copies = self.idle(idle_for_s)
+        if room.usable_bytes + sum(copy.num_bytes for copy in copies) < room.needed_bytes:
+            return False
+        return any(evict(copy.folder) and self.room().has_room for copy in copies)
+
+    def most_bytes(self) -> int:
+        """Bytes of the dataset that it could hold at most, what is there already included."""
+        idle_bytes = sum(copy.num_bytes for copy in self.idle())
+        return bytes_in(self.folder.path) + self.room().usable_bytes + idle_bytes
+
+    def whole(self) -> Placed:
+        """All of the dataset."""
+        return self._without(frozenset())
+
+    def part(self) -> Placed:
+        """What fits when copies go that nobody has used for a while."""
+        for copy in self.idle():
+            evict(copy.folder)
+        room_bytes = self.room().usable_bytes - self.wanted.spare_bytes
+        return self._without(fitting(self.wanted.by_preference(self.missing()), room_bytes))
+
+    def _without(self, left_out: frozenset[str]) -> Placed:
+        taken = [shard for shard in self.missing() if shard.file not in left_out]
+        return Placed(self.folder, left_out, bytes_in(self.folder.path) + _size(taken))
 
 
-def room_locks(places: Iterable[Place]) -> list[Path]:
-    """Lock files to hold while room is measured, made and reserved."""
-    return [place.datasets / ".room.lock" for place in places if not place.problem]
-
-
-def choose_place(
-    wanted: Wanted, places: Sequence[Place], full: Mapping[str, str]
-) -> tuple[StagedFolder, frozenset[str], int]:
+def choose_place(wanted: Wanted, places: Sequence[TierPlace], full: Mapping[str, str]) -> Placed:
     """The fastest tier that has room, or gets it when copies that nobody uses are evicted.
 
     Copies that were in use a moment ago go only when no tier has room otherwise.
@@ -97,26 +146,21 @@ def choose_place(
         places: The tiers, fastest first.
         full: Tiers that turned out full, by name, with why.
 
-    Returns:
-        The copy, files of shards that stay at the source, and the copy's size when it is done.
-
     Raises:
         StorageFullError: No tier has room; names what each one lacks.
     """
+    places = [replace(p, problem=p.problem or full.get(p.tier.name, "")) for p in places]
     for idle_for_s in (KEPT_S, 0.0):
         for place in places:
-            if _measure(wanted, place, full).has_room or _evict_for(
-                wanted, place, full, idle_for_s
-            ):
-                return _whole(wanted, place)
-    if wanted.partial:
-        found = _most_room(wanted, places, full)
-        if found is not None:
-            return found
+            if place.make_room(idle_for_s):
+                return place.whole()
+    usable = [place for place in places if not place.problem]
+    if wanted.partial and usable:
+        return max(usable, key=TierPlace.most_bytes).part()
     what = f"the splits {', '.join(wanted.splits)} of dataset '{wanted.manifest.name}'"
-    chosen = tiers_module.choose((_measure(wanted, place, full) for place in places), what)
-    place = next(place for place in places if place.tier.name == chosen.name)
-    return _whole(wanted, place)  # room has come up since it was first measured
+    chosen = tiers.choose((place.room() for place in places), what)
+    # room has come up since it was first measured
+    return next(place for place in places if place.tier.name == chosen.name).whole()
 
 
 def fitting(shards: Iterable[ShardInfo], room_bytes: int) -> frozenset[str]:
@@ -128,60 +172,6 @@ def fitting(shards: Iterable[ShardInfo], room_bytes: int) -> frozenset[str]:
         else:
             room_bytes -= shard.num_bytes
     return frozenset(left_out)
-
-
-def _measure(wanted: Wanted, place: Place, full: Mapping[str, str]) -> TierRoom:
-    problem = place.problem or full.get(place.tier.name, "")
-    missing = () if problem else place.folder.missing(wanted.manifest, wanted.splits)
-    return tiers_module.measure(place.tier, _size(missing), problem)
-
-
-def _evict_for(wanted: Wanted, place: Place, full: Mapping[str, str], idle_for_s: float) -> bool:
-    """Evict copies until there is room; none when that would not do."""
-    room = _measure(wanted, place, full)
-    if room.problem:
-        return False
-    copies = idle_copies(place.datasets, idle_for_s, but=wanted.manifest.fingerprint)
-    if room.usable_bytes + sum(copy.num_bytes for copy in copies) < room.needed_bytes:
-        return False
-    for copy in copies:
-        evict(StagedFolder(copy.path, place.tier.name))
-        if _measure(wanted, place, full).has_room:
-            return True
-    return False
-
-
-def _most_room(
-    wanted: Wanted, places: Sequence[Place], full: Mapping[str, str]
-) -> tuple[StagedFolder, frozenset[str], int] | None:
-    """The tier that takes most of the dataset; what nobody has used for a while goes for it."""
-    usable = [place for place in places if not _measure(wanted, place, full).problem]
-    if not usable:
-        return None
-    place = max(usable, key=lambda place: _most_bytes(wanted, place, full))
-    for copy in _idle(wanted, place):
-        evict(StagedFolder(copy.path, place.tier.name))
-    missing = place.folder.missing(wanted.manifest, wanted.splits)
-    room_bytes = _measure(wanted, place, full).usable_bytes - wanted.spare_bytes
-    left_out = fitting(wanted.by_preference(missing), room_bytes)
-    taken = [shard for shard in missing if shard.file not in left_out]
-    return place.folder, left_out, bytes_in(place.folder.path) + _size(taken)
-
-
-def _most_bytes(wanted: Wanted, place: Place, full: Mapping[str, str]) -> int:
-    """Bytes of the dataset that a tier could hold at most, what is there already included."""
-    idle_bytes = sum(copy.num_bytes for copy in _idle(wanted, place))
-    free_bytes = _measure(wanted, place, full).usable_bytes + idle_bytes
-    return bytes_in(place.folder.path) + free_bytes
-
-
-def _idle(wanted: Wanted, place: Place) -> list[CachedCopy]:
-    return idle_copies(place.datasets, KEPT_S, but=wanted.manifest.fingerprint)
-
-
-def _whole(wanted: Wanted, place: Place) -> tuple[StagedFolder, frozenset[str], int]:
-    missing = place.folder.missing(wanted.manifest, wanted.splits)
-    return place.folder, frozenset(), bytes_in(place.folder.path) + _size(missing)
 
 
 def _size(shards: Iterable[ShardInfo]) -> int:

@@ -53,13 +53,7 @@ class Soundness:
         tick: Tick | None = None,
         only: Collection[str] | None = None,
     ) -> tuple[str, ...]:
-        """Read all shards that are there; gives the files of those that are damaged.
-
-        Args:
-            num_threads: Shards that are read at once.
-            tick: As above.
-            only: Files to look at; None for all.
-        """
+        """Read shards that are there (`only` some files); gives the files of those damaged."""
         files = {shard.file for shard in self._shards} if only is None else set(only)
         changed = self.changed(files)
         asked = [shard for shard in self._present() if shard.file in files - changed]
@@ -94,14 +88,7 @@ def stat_of(path: Path) -> StagedFile | None:
 def wrong_shards(
     folder: Path, shards: Sequence[ShardInfo], num_threads: int = 1, tick: Tick | None = None
 ) -> tuple[str, ...]:
-    """Files of the shards below a folder whose bytes are not what the manifest says.
-
-    Args:
-        folder: The dataset or a copy of it.
-        shards: What to read.
-        num_threads: Shards that are read at once.
-        tick: As above.
-    """
+    """Files of the shards below a folder whose bytes are not what the manifest says."""
     with ThreadPoolExecutor(num_threads, "recheck") as pool:
         right = list(pool.map(lambda shard: _is_right(folder / shard.file, shard, tick), shards))
     return tuple(shard.file for shard, is_right in zip(shards, right, strict=True) if not is_right)

@@ -25,7 +25,7 @@ from headrace.staging.bringing import Tick
 from headrace.staging.cache import sweep
 from headrace.staging.gang_member import GangMember, Relay, joining
 from headrace.staging.gang_store import Brought, GangStore, Traffic
-from headrace.staging.placing import Place, Wanted, choose_place, room_locks
+from headrace.staging.placing import TierPlace, Wanted, choose_place
 from headrace.staging.staged_copy import StagedCopy, StagingOptions
 from headrace.staging.staged_folder import Filling, StagedFolder, TierFullError, shards_in
 
@@ -86,7 +86,7 @@ def staged(
         is_remote=is_remote(str(dataset)),
         group=options.group,
     )
-    places = [Place.on(tier, manifest.fingerprint) for tier in tiers]
+    places = [TierPlace.on(tier, wanted) for tier in tiers]
     with ExitStack() as using, joining(options.group) as member:
         work = _Staging(str(dataset), wanted, places, verify, tick, options, member, using)
         copy = work.copy()
@@ -102,7 +102,7 @@ class _Staging:
 
     dataset: str
     wanted: Wanted
-    places: Sequence[Place]
+    places: Sequence[TierPlace]
     verify: bool
     tick: Tick | None
     options: StagingOptions
@@ -216,9 +216,11 @@ class _Staging:
         group = self.member.group if self.member is not None else None
         self.traffic.brought = Brought()
         with ExitStack() as reserved:
-            with exclusive(room_locks(self.places)):
-                folder, left_out, size_bytes = choose_place(self.wanted, self.places, full)
-                reserved.enter_context(folder.reserving(size_bytes))
+            usable = [place for place in self.places if not place.problem]
+            with exclusive(place.room_lock for place in usable):
+                placed = choose_place(self.wanted, self.places, full)
+                folder = placed.folder
+                reserved.enter_context(folder.reserving(placed.num_bytes))
             only, missing = self.options.only, self._missing(folder)
             later = {s.file for s in missing if only is not None and s.file not in only}
             filling = Filling(
@@ -227,7 +229,7 @@ class _Staging:
                 splits=self.wanted.splits,
                 verify=self.verify,
                 look_again=self.looks_again,
-                left_out=left_out | later,
+                left_out=placed.left_out | later,
                 arrival=self.options.arrival,
                 member=self.member,
             )

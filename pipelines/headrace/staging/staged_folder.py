@@ -15,9 +15,9 @@ from headrace.errors import HeadraceError, ManifestError, StepError
 from headrace.files.atomic import read_bytes, read_record, write_record, write_text
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.locks import exclusive
+from headrace.files.machine import is_full
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, read_manifest, sealed_manifest, write_manifest
-from headrace.files.room import is_full
 from headrace.record import Record
 from headrace.staging.bringing import Arrival, Fetch, Tick, fetch_meanwhile, fetch_shards
 from headrace.staging.gang_member import GangMember
@@ -69,12 +69,7 @@ class Filling:
 
 @dataclass(frozen=True)
 class StagedFolder:
-    """`<tier folder>/datasets/<fingerprint>/`.
-
-    Attributes:
-        path: The folder.
-        tier: Name of the tier it lies on.
-    """
+    """`<tier folder>/datasets/<fingerprint>/` on the tier with that name."""
 
     path: Path
     tier: str
@@ -123,17 +118,14 @@ class StagedFolder:
     def fill(self, filling: Filling, tick: Tick | None = None) -> frozenset[str]:
         """Complete the copy and publish it; the caller holds the lock.
 
-        Args:
-            filling: What is to be there.
-            tick: Called with bytes done and bytes in all, about twice a second.
+        `tick` is called with bytes done and bytes in all, about twice a second.
 
         Returns:
             Files of published shards that were damaged or had gone.
 
         Raises:
-            ShardError: A shard is missing or is not what the manifest says.
-            StoreError: The dataset cannot be read.
             TierFullError: There is no space left.
+            ShardError, StoreError: As `fetch_shards`.
         """
         published = self.complete()
         every = self._with_published(filling.splits)
@@ -184,11 +176,7 @@ class StagedFolder:
 
     @contextmanager
     def reserving(self, num_bytes: int) -> Iterator[None]:
-        """Tell other stages how large the copy will be, while the block runs.
-
-        Raises:
-            TierFullError: There is no space left.
-        """
+        """Tell other stages how large the copy will be; raises `TierFullError` for a full tier."""
         try:
             write_text(self.reserved_file, json.dumps(num_bytes))
         except OSError as error:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from headrace.data.order import by_first_use
-from headrace.errors import StepError
+from headrace.errors import StepCancelledError, StepError
+from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
+from headrace.leases.cancellable_call import wanted
 from headrace.leases.fleet import Fleet, Node
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.dataset import TRAIN
-from headrace.staging.node import NodeJob, stage_node, total_done_bytes
+from headrace.recipe.recipe import StageSpec
+from headrace.recipe.site import Tier
+from headrace.record import Record
 from headrace.staging.peer_group import groups_of
-from headrace.staging.staged_copy import StagedCopy
+from headrace.staging.staged import ensure_staged
+from headrace.staging.staged_copy import StagedCopy, StagingOptions
 from headrace.steps.context import StepContext
 from headrace.steps.skipping import skipped_shards
+
+_INTERVAL_S = 0.5
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -62,6 +71,51 @@ def run(context: StepContext) -> dict[str, Any]:
     }
 
 
+def stage_node(
+    dataset: str,
+    tiers: Sequence[Tier],
+    stage: StageSpec,
+    options: StagingOptions,
+    progress_file: str,
+) -> StagedCopy:
+    """Stage the dataset on this node, and tell in a file how far it is."""
+    tick = Ticker(Path(progress_file))
+    return ensure_staged(dataset, tiers, stage.splits, stage.verify, tick, options)
+
+
+class NodeProgress(Record):
+    """How far one node is; a small file that the step driver reads."""
+
+    done_bytes: int
+    """Bytes that lie on the node, verified."""
+    total_bytes: int
+    """Bytes that will lie there."""
+
+
+class Ticker:
+    """Writes the progress of a node, not more often than twice a second."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._written_at = float("-inf")
+
+    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+        """Note how far the node is; raises `StepCancelledError` when nobody waits for it."""
+        if not wanted():
+            raise StepCancelledError("Staging was stopped: its step was cancelled or has gone")
+        now = time.monotonic()
+        if done_bytes == total_bytes or now - self._written_at > _INTERVAL_S:
+            progress = NodeProgress(done_bytes=done_bytes, total_bytes=total_bytes)
+            write_record(self._file, progress)
+            self._written_at = now
+
+
+def total_done_bytes(files: Iterable[Path]) -> int:
+    """Bytes that all nodes have by now."""
+    found = (read_record(file, NodeProgress) for file in files)
+    return sum(progress.done_bytes for progress in found if progress is not None)
+
+
 def _stage(
     context: StepContext,
     fleet: Fleet,
@@ -71,21 +125,11 @@ def _stage(
     skipped: frozenset[str],
 ) -> Sequence[StagedCopy]:
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
-    stage, only = context.recipe.stage, _needed_first(context, manifest)
+    stage, site, only = context.recipe.stage, context.site, _needed_first(context, manifest)
     groups = groups_of(context.folder.parts, [node.host for node in nodes], stage.peers)
+    options = StagingOptions(partial=stage.partial, only=only, skipped=skipped, s3=site.s3)
     jobs = [
-        NodeJob(
-            dataset=dataset,
-            tiers=context.site.tiers,
-            splits=stage.splits,
-            verify=stage.verify,
-            partial=stage.partial,
-            only=only,
-            skipped=skipped,
-            s3=context.site.s3,
-            group=group,
-            progress_file=str(file),
-        )
+        (dataset, site.tiers, stage, replace(options, group=group), str(file))
         for file, group in zip(files, groups, strict=True)
     ]
     total_bytes = _num_bytes(manifest, context, only) * len(nodes)
@@ -94,7 +138,7 @@ def _stage(
         phase = f"copying to {len(nodes)} node{'s'[: len(nodes) > 1]}"
         context.progress(total_done_bytes(files), total_bytes, "bytes", phase)
 
-    copies = fleet.on_nodes(stage_node, [(job,) for job in jobs], nodes, check=check)
+    copies = fleet.on_nodes(stage_node, jobs, nodes, check=check)
     context.progress(total_bytes, total_bytes, "bytes", "staged")
     return copies
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from headrace.errors import LeaseEndsError, StepCancelledError, StepError, StepTimedOutError
 from headrace.files.atomic import read_record, write_if_room
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
-from headrace.files.room import is_full
+from headrace.files.machine import is_full
 from headrace.leases.lifetime import TELLING_S
 from headrace.leases.records import HostRecord
 from headrace.recipe.recipe import Recipe

@@ -18,7 +18,7 @@ from typing import Any
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserCodeError, nearest
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.files.room import full_words, is_full
+from headrace.files.machine import full_words, is_full
 from headrace.processes import begin_child
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import Reporter, StepContext, resolved

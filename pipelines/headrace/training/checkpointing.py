@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace.data.checkpoint_content import check_can_be_loaded
 from headrace.errors import PickledCheckpointError, StorageFullError
 from headrace.files.atomic import write_record
-from headrace.files.room import free_bytes, is_full
+from headrace.files.machine import free_bytes, is_full
 from headrace.training import checkpoints
 from headrace.training.records import Paused
 

@@ -23,10 +23,11 @@ from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.streaming import shards_held
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
+from headrace.objects.local import LocalStore
 from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
 from headrace.shards.places import ShardSource
-from headrace.staging.gang_store import Brought, Traffic, fetched_source
+from headrace.staging.gang_store import Brought, GangStore, Traffic, node_source
 from headrace.staging.peer_group import PeerGroup, groups_of
 from headrace.staging.placing import Wanted
 from headrace.staging.staged import staged
@@ -102,7 +103,7 @@ def module(folder: Path, source: ShardSource | None = None) -> HeadraceDataModul
 
 
 def gang_source(afar: Path, group: PeerGroup, traffic: Traffic) -> ShardSource:
-    return fetched_source(str(afar), None, shards_held(SPEC), group, traffic)
+    return node_source(str(afar), None, shards_held(SPEC), group, traffic)
 
 
 def batches_of(data: HeadraceDataModule) -> Iterator[dict[str, Any]]:
@@ -188,7 +189,8 @@ def test_nothing_of_a_node_alone_goes_through_others(afar, tmp_path):
 
     (tmp_path / "near" / "shards").mkdir(parents=True)
     (tmp_path / "near" / "manifest.json").write_bytes((afar / "manifest.json").read_bytes())
-    source = fetched_source(str(afar), None, 4, None, traffic)
+    store = LocalStore(str(afar))
+    source = ShardSource(open=lambda shards: GangStore(store, shards, None, traffic), room=4)
     assert len(list(module(tmp_path / "near", source).val_dataloader())) == 2
     sizes = [shard.num_bytes for shard in read_manifest(afar).shards_of("val")]
     assert traffic.brought == Brought(source_bytes=sum(sizes))

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
-from headrace.files.room import told_when_full
+from headrace.files.machine import told_when_full
 from headrace.packing.decode import kind_of_bytes
 from headrace.packing.listed import Listed, folder_labels
 from headrace.packing.samples import (

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.errors import StepCancelledError
-from headrace.staging.node import Ticker, total_done_bytes
+from headrace.staging.step import Ticker, total_done_bytes
 
 
 def test_bytes_of_all_nodes_add_up(tmp_path):
@@ -25,6 +25,6 @@ def test_written_seldom_but_always_at_the_end(tmp_path):
 
 
 def test_stops_when_nobody_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.staging.node.wanted", lambda: False)
+    monkeypatch.setattr("headrace.staging.step.wanted", lambda: False)
     with pytest.raises(StepCancelledError):
         Ticker(tmp_path / "node.json")(1, 100)
