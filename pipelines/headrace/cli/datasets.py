@@ -22,7 +22,7 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import StoreOptions
 
 if TYPE_CHECKING:
-    from headrace.shards.inspection import DatasetSummary, Finding, ShardSummary
+    from headrace.shards.inspection import DatasetSummary, ShardProblem, ShardSummary
 
 _EXIT_DAMAGED = 1
 _NUM_SHOWN = 20
@@ -143,7 +143,9 @@ def _bytes_bar(quiet: bool) -> Progress:
     )
 
 
-def _print_findings(manifest: Manifest, findings: tuple[Finding, ...], console: Console) -> None:
+def _print_findings(
+    manifest: Manifest, findings: tuple[ShardProblem, ...], console: Console
+) -> None:
     if not is_sealed(manifest.format_version):
         console.print(f"format {manifest.format_version}: {_UNSEALED}", highlight=False)
     if not findings:

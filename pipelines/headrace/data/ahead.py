@@ -79,9 +79,9 @@ def read_ahead_while_it_pays(
 class Payoff:
     """Compares the work on what was read with the time that reading takes.
 
-    Where nobody works, nothing can be done meanwhile, and what waits only drives out of the
-    processor's caches what is read next. Copies out of memory are then faster one at a time, by all
-    cores, into memory that was just used.
+    Without work there is nothing to overlap with, and what waits only drives out of the processor's
+    caches what is read next. Copies out of memory are then faster one at a time, by all cores, into
+    memory that was just used.
 
     Attributes:
         is_ahead: Whether reading ahead pays, as far as seen; it does until something else is seen.

@@ -3,9 +3,9 @@
 Shards are mapped into one address space, so a batch is an `index_select` by addresses. They are
 found for many batches at once: for a batch of small samples that takes as long as the copy. Large
 samples are taken in pieces: PyTorch shares out whole rows among its threads, but the inside of rows
-of 32,768 elements and more, one by one, which takes up to twice as long. Samples go into memory
-that is used again when nobody refers to the batch that had it before: fresh memory would have to be
-cleared by the kernel first, which costs as much as the copy.
+of 32,768 elements and more, one by one, which takes up to twice as long. Samples go into the memory
+of batches that are no longer referred to: the kernel must clear fresh memory first, which costs as
+much as the copy.
 """
 
 from __future__ import annotations

@@ -46,10 +46,9 @@ class BatchLoader:
         fields: Names of the fields wanted; default is all.
         prefetch: Batches read ahead, by half as many threads; 0 reads a batch when it is asked
             for. Small ones are read several in one go (up to 8 MiB), and count as one. Copies out
-            of memory are not made ahead as long as nobody works on the batches, see `Payoff`.
+            of memory are not made ahead as long as the caller does no work on them, see `Payoff`.
         reading: How samples become batches.
-        num_epochs: Epochs there will be, so that no shard is fetched for one more; None when
-            nobody knows.
+        num_epochs: Epochs there will be, so that no shard is fetched for one more; None: unknown.
 
     Attributes:
         wait_s: Seconds spent waiting for batches so far.

@@ -49,7 +49,7 @@ class DataSettings:
     overlap: bool = False
     """Whether epoch 0 may start before all shards are there, see `stage.overlap`."""
     num_epochs: int | None = None
-    """Epochs there will be, so that nothing is fetched for one more; null when nobody knows."""
+    """Epochs there will be, so that nothing is fetched for one more; null: unknown."""
 
 
 class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]

@@ -46,7 +46,7 @@ class ReadAhead:
     """Fetches shards in the order in which batches need them, several at once.
 
     Near the end of an epoch it goes on with the first shards of the next one, if there will be one
-    (`num_epochs`; None when nobody knows). It holds no more than the scratch has room for, see
+    (`num_epochs`; None: unknown). It holds no more than the scratch has room for, see
     `data.read_ahead`.
     """
 

@@ -11,7 +11,7 @@ from headrace.data.samples import Batch
 from headrace.errors import DataError, nearest
 
 Transform = Callable[[Batch], Batch]
-"""Takes a batch on the model's device and gives another one; what it was given stays as it is."""
+"""Takes a batch on the model's device and gives another one; the one given does not change."""
 
 
 def apply(transforms: Iterable[Transform], batch: Batch) -> Batch:

@@ -248,7 +248,7 @@ def _lz4() -> Decompress:
             at += _LZ4_SIZE.size
             if at + packed > end:
                 return False
-            if packed == size:  # kept as it is, since it did not become smaller
+            if packed == size:  # stored raw: compression did not make it smaller
                 ctypes.memmove(room + done, at, size)
             elif function(at, room + done, packed, size) != size:
                 return False

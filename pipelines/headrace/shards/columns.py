@@ -177,7 +177,7 @@ class Spool:
 
     def close(self) -> None:
         """Forget the bytes."""
-        with suppress(OSError):  # of a full disk, which `extend` told
+        with suppress(OSError):  # of a full disk, which `extend` raised before
             self._file.close()
 
 

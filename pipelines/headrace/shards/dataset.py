@@ -199,7 +199,7 @@ class ShardedDataset:
             table.fill(reader.mapped(), local, out, positions)
 
     def _moved(self, number: int, path: Path | None) -> None:
-        """Read a shard from another path from now on; nobody reads it at the moment."""
+        """Read a shard from another path from now on."""
         before = self._mapped.move(number, path or self.folder / self.shards[number].file)
         if before is not None:
             self._chunks.forget(before)

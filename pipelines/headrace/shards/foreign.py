@@ -160,7 +160,7 @@ def _column(dataset: h5py.Dataset) -> ForeignColumn:
 
 
 def _reach(dataset: h5py.Dataset) -> tuple[int, int]:
-    """Over how many rows that nobody wants a read goes, and how many rows it takes at most."""
+    """Rows not asked for that one read may pass over, and rows that it takes at most."""
     row_bytes = max(dataset.nbytes // max(len(dataset), 1), 1)
     span = max(_RUN_BYTES // row_bytes, 1)
     if dataset.chunks is None:

@@ -156,7 +156,7 @@ def _of_shard(location: str, layout: ShardLayout) -> ShardSummary:
     )
 
 
-class Finding(Record):
+class ShardProblem(Record):
     """Something wrong with a shard."""
 
     file: str
@@ -173,7 +173,7 @@ class Finding(Record):
 
 def verify_dataset(
     location: Path | str, tick: Tick | None = None, options: StoreOptions | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[ShardProblem, ...]:
     """Check every shard: size, checksum, structure, labels, and that sample ids are unique.
 
     Args:
@@ -187,7 +187,7 @@ def verify_dataset(
         StorageFullError: There is no room for one shard out of the store.
     """
     manifest = read_manifest_at(str(location), options)
-    findings: list[Finding] = []
+    findings: list[ShardProblem] = []
     ids = _Ids()
     next_place = dict.fromkeys(manifest.splits, 0)
     with copies_of(str(location), options) as copies:
@@ -195,7 +195,7 @@ def verify_dataset(
             first = next_place.get(shard.split, 0)
             next_place[shard.split] = first + shard.num_samples
             findings += [
-                Finding(
+                ShardProblem(
                     file=shard.file,
                     split=shard.split,
                     first_sample=first,
@@ -236,11 +236,11 @@ def _problems(
         yield f"the file has {num_bytes:,} bytes, not {shard.num_bytes:,}"
         return
     try:
-        copy = copies.read(shard, tick)
-        if copy.xxh3_128 == shard.xxh3_128:
-            yield from _structure(manifest, shard, ShardReader(copy.path), ids)
+        path, checksum = copies.read(shard, tick)
+        if checksum == shard.xxh3_128:
+            yield from _structure(manifest, shard, ShardReader(path), ids)
         else:  # HDF5 is not asked about damaged files: it can hang on them
-            yield f"the checksum is {copy.xxh3_128}, not {shard.xxh3_128}"
+            yield f"the checksum is {checksum}, not {shard.xxh3_128}"
     except DataError as error:
         yield error.what
     except OSError as error:

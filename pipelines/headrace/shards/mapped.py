@@ -85,7 +85,7 @@ class MappedShards:
         return reader
 
     def move(self, number: int, path: Path) -> Path | None:
-        """Read a shard from another path from now on; nobody reads it at the moment.
+        """Read a shard from another path from now on; no thread may be reading it.
 
         Returns:
             Where it was read from before; None when that is the same place.

@@ -153,7 +153,7 @@ class ShardPlaces:
         )
 
     def _move(self, number: int, path: Path | None) -> None:
-        with self._moving:  # else two threads might both find that it was elsewhere before
+        with self._moving:  # or two threads may both find that it was in another place before
             self._moved(number, path)
 
     def _find_far(self) -> Iterator[int]:

@@ -82,14 +82,14 @@ class Region:
         return self._reserved.window(start, size, read_only=True)
 
     def release(self, slot: int) -> None:
-        """Forget the file of a slot; nobody may read it at the moment."""
+        """Forget the file of a slot; no thread may be reading it."""
         if self._slots[slot]:
             address = self._reserved.address + int(self.starts[slot])
             _reserve(address, int(self._slots[slot]), _MAP_FIXED)
 
 
 class _Reserved:
-    """A reservation; ends when nobody refers to it any more."""
+    """A reservation; ends with the last reference to it."""
 
     def __init__(self, num_bytes: int) -> None:
         size = num_bytes + HUGE_PAGE
