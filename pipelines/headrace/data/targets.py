@@ -21,19 +21,22 @@ from typing import Any
 
 from headrace.errors import HeadraceError, TargetError, UserCodeError, nearest
 from headrace.recipe.base import Target
-from headrace.recipe.kinds import (
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.recipe.targets import (
     SPECIAL_KEYS,
     Kind,
     Use,
+    allowed_path,
+    check_package,
     is_listed,
     is_under,
     made_at,
+    no_attribute,
+    not_allowed,
     uses,
     wrong_kind,
 )
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
-from headrace.recipe.targets import allowed_path, check_package, no_attribute, not_allowed
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,21 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import TargetError, nearest
-from headrace.recipe.kinds import (
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.signatures import Definition, Signature, SourceCode
+from headrace.recipe.site import Role
+from headrace.recipe.targets import (
     FRAMEWORKS,
     Kind,
     Use,
     is_under,
     made_at,
+    no_attribute,
+    not_allowed,
     targets_of,
     uses,
     wrong_kind,
 )
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.signatures import Definition, Signature, SourceCode
-from headrace.recipe.site import Role
-from headrace.recipe.targets import no_attribute, not_allowed
 
 _LOGGERS = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
 _NEEDS = {

@@ -18,14 +18,19 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import RecipeError, SiteError, UserError, nearest
 from headrace.recipe.arguments import check_arguments, check_loggers, check_reader
 from headrace.recipe.base import Target
-from headrace.recipe.kinds import FRAMEWORKS, NETWORK_LOGGERS, targets_of, uses
 from headrace.recipe.load import home
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
-from headrace.recipe.targets import check_targets
+from headrace.recipe.targets import FRAMEWORKS, check_targets, targets_of, uses
 
 _ROWS = ("hdf5", "parquet", "huggingface", "function")
 """Forms of sources of which a field may be named `label`."""
+_NETWORK_LOGGERS = tuple(
+    f"lightning.pytorch.loggers.{name}"
+    for name in ("CometLogger", "LitLogger", "MLFlowLogger", "NeptuneLogger", "WandbLogger")
+)
+"""Loggers that send what they are given to a server, which their arguments may name."""
+
 _URL = re.compile(r"[A-Za-z][\w+.-]*:+/")
 _LEADS = re.compile(rf"/+[^/]|~|{_URL.pattern}|.*::|(.*/)?\.\.(/|$)", re.DOTALL)
 """What a text of an argument begins with, or holds, that leads out of the folder of a run."""
@@ -142,7 +147,7 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
         "allowed_code": (*site.allowed_code, *here),
     }
     if is_from_terminal:
-        changes["allowed_targets"] = (*site.allowed_targets, *NETWORK_LOGGERS)
+        changes["allowed_targets"] = (*site.allowed_targets, *_NETWORK_LOGGERS)
     return site.model_copy(update=changes)
 
 

@@ -1,26 +1,205 @@
-"""Which `_target_` and which code a site allows, as far as names, paths and source can tell.
+"""Which `_target_` may stand where, and which a site allows, as far as names and paths can tell.
 
-What a name resolves to is judged again where it is imported, in `headrace.data.targets`.
+Of PyTorch, TorchMetrics and Lightning a target is allowed by what it is: a class, defined where its
+kind lives, at a key where that kind belongs. Names alone are no fence: these packages hold
+functions that call whatever they are told to. What a name resolves to is judged again where it is
+imported, in `headrace.data.targets`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import TargetError
-from headrace.recipe.kinds import Use, is_listed, is_under, targets_of, uses
+from headrace.errors import TargetError, nearest
+from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 
+FRAMEWORKS = ("torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric")
+"""Packages of which a site allows single names only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What an object is."""
+
+    name: str
+    """For messages, with its article."""
+    base: str
+    """Class that it derives from."""
+    names: str
+    """Package in which classes of this kind are named."""
+    homes: tuple[str, ...]
+    """Modules and packages that define those which a recipe may name."""
+
+    @property
+    def class_name(self) -> str:
+        """The base class without its module."""
+        return self.base.rpartition(".")[2]
+
+
+_LIGHTNING = "lightning.pytorch"
+_METRICS = (
+    "aggregation", "classification", "clustering", "collections", "nominal", "regression",
+    "retrieval", "segmentation", "wrappers",
+)  # fmt: skip
+
+_MODULE = Kind(
+    name="a module of torch.nn", base="torch.nn.Module", names="torch.nn", homes=("torch.nn",)
+)
+_INSIDE = (
+    _MODULE,
+    Kind(
+        name="an optimizer of torch.optim",
+        base="torch.optim.Optimizer",
+        names="torch.optim",
+        homes=("torch.optim",),
+    ),
+    Kind(
+        name="a scheduler of torch.optim.lr_scheduler",
+        base="torch.optim.lr_scheduler.LRScheduler",
+        names="torch.optim",
+        homes=("torch.optim",),
+    ),
+    Kind(
+        name="a metric of torchmetrics that needs no model or file",
+        base="torchmetrics.Metric",
+        names="torchmetrics",
+        homes=tuple(f"torchmetrics.{part}" for part in _METRICS),
+    ),
+)
+"""What of the frameworks may stand inside the arguments of another target."""
+
+_MADE = {
+    "model": Kind(
+        name="a LightningModule of yours", base=f"{_LIGHTNING}.LightningModule", names="", homes=()
+    ),
+    "trainer": Kind(
+        name=f"{_LIGHTNING}.Trainer",
+        base=f"{_LIGHTNING}.Trainer",
+        names=_LIGHTNING,
+        homes=(f"{_LIGHTNING}.trainer",),
+    ),
+    "trainer.callbacks": Kind(
+        name=f"a callback of {_LIGHTNING}.callbacks",
+        base=f"{_LIGHTNING}.callbacks.Callback",
+        names=f"{_LIGHTNING}.callbacks",
+        homes=(f"{_LIGHTNING}.callbacks",),
+    ),
+    "trainer.loggers": Kind(
+        name=f"a logger of {_LIGHTNING}.loggers that writes files",
+        base=f"{_LIGHTNING}.loggers.Logger",
+        names=f"{_LIGHTNING}.loggers",
+        homes=(f"{_LIGHTNING}.loggers.csv_logs", f"{_LIGHTNING}.loggers.tensorboard"),
+    ),
+}
+"""What a target at a key makes, whoever wrote it."""
+
+_AT: dict[str, tuple[Kind, ...]] = {
+    **{key: (kind,) for key, kind in _MADE.items()},
+    **dict.fromkeys(("data.sample_transforms", "data.transforms", "data.augment"), (_MODULE,)),
+    "dataset.reader": (),
+}
+"""What of the frameworks may stand at a key."""
+
+_INDEX = re.compile(r"\[\d+\]$")
+_SWITCH = (bool, "true or false")
+SPECIAL_KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "_target_": (str, "a dotted name"),
+    "_args_": ((list, tuple), "a list"),
+    "_partial_": _SWITCH,
+    "_recursive_": _SWITCH,
+    "_convert_": (str, "'all'"),
+}
+"""Keys of a target that are no arguments, as in Hydra; their types, and what is valid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """One `_target_` of a recipe."""
+
+    key: str
+    """Where it stands, as in `model.optimizer`."""
+    name: str
+    """Its dotted name."""
+    config: Mapping[str, object]
+    """It and its arguments."""
+    is_whole: bool
+    """Whether the arguments are all it gets."""
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of its arguments."""
+        return tuple(name for name in self.config if name not in SPECIAL_KEYS)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What may stand there of the frameworks."""
+        return _AT.get(_INDEX.sub("", self.key), _INSIDE)
+
+
+def made_at(key: str) -> Kind | None:
+    """What a target at a key makes, whoever wrote it; None where the user's code knows best."""
+    return _MADE.get(_INDEX.sub("", key))
+
+
+def targets_of(recipe: Recipe) -> dict[str, Target]:
+    """All targets of a recipe by key, without those inside them."""
+    data, trainer = recipe.data, recipe.trainer
+    lists: dict[str, Sequence[Target]] = {
+        "data.sample_transforms": data.sample_transforms,
+        "data.transforms": data.transforms,
+        "data.augment": data.augment,
+        "trainer.callbacks": trainer.callbacks,
+        "trainer.loggers": trainer.loggers,
+    }
+    found = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
+    single = {"dataset.reader": recipe.dataset.reader, "model": recipe.model}
+    found |= {key: one for key, one in single.items() if one is not None}
+    return {**found, "trainer": Target.model_validate({"_target_": trainer.target})}
+
+
+def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[Use]:
+    """Every `_target_` in the plain values of a key, the inner ones first.
+
+    Raises:
+        TargetError: A key that only targets have is unknown or of the wrong type.
+    """
+    if isinstance(config, Mapping):
+        _check_words(key, config)
+        inner_whole = is_whole and config.get("_recursive_", True) is True
+        for name, value in config.items():
+            yield from uses(f"{key}.{name}", value, is_whole=inner_whole)
+        if "_target_" in config:
+            is_all = not {"_args_", "_partial_"} & config.keys()
+            name = str(config["_target_"])
+            yield Use(key=key, name=name, config=config, is_whole=is_whole and is_all)
+    elif isinstance(config, list | tuple):
+        for index, value in enumerate(config):
+            yield from uses(f"{key}[{index}]", value, is_whole=is_whole)
+
+
+def wrong_kind(key: str, what: str, kind: Kind) -> TargetError:
+    """The error for something that does not belong at its key."""
+    return TargetError(f"'{key}' {what}, not a {kind.class_name}", f"Derive it from {kind.base}.")
+
+
+def is_under(name: str, prefixes: Iterable[str]) -> bool:
+    """Whether a dotted name is one of the prefixes or lies below one."""
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def is_listed(name: str, listed: Sequence[str]) -> bool:
+    """Whether a site lists a name, or a package of it that is none of the frameworks."""
+    whole = (each for each in listed if each.partition(".")[0] not in FRAMEWORKS)
+    return name in listed or is_under(name, whole)
+
 
 def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
-    """Refuse a recipe that names code which the site does not allow; imports nothing.
-
-    Args:
-        recipe: The recipe.
-        site: The site.
-        only: The one key whose target counts; empty for all.
+    """Refuse a recipe, or `only` one key of it, that names code which the site does not allow.
 
     Raises:
         TargetError: A `_target_`, a code folder or the training script is not allowed.
@@ -42,20 +221,15 @@ def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
 def check_package(use: Use, listed: Sequence[str], code: Sequence[Path] = ()) -> None:
     """Refuse a name that lies in none of the packages that belong where it stands.
 
-    Args:
-        use: The target.
-        listed: What the site allows.
-        code: Folders of user code, for the message.
-
     Raises:
-        TargetError: It does not.
+        TargetError: It does not; tells what the site lists and the folders of user code.
     """
     if not any(is_under(use.name, (kind.names,)) for kind in use.kinds if kind.names):
         raise not_allowed(use, use.name, listed, code)
 
 
 def allowed_path(code: str, site: Site) -> Path:
-    """A folder or file of user code, resolved; whether it exists is not looked at.
+    """A folder or file of user code, resolved; it need not exist.
 
     Raises:
         TargetError: The site does not allow it.
@@ -75,14 +249,7 @@ def allowed_path(code: str, site: Site) -> Path:
 def not_allowed(
     use: Use, name: str, listed: Sequence[str], code: Sequence[Path] = ()
 ) -> TargetError:
-    """The error for a target that the site does not allow.
-
-    Args:
-        use: The target.
-        name: What it names, or what that is an alias of.
-        listed: What the site allows.
-        code: Folders of user code, which are allowed as well.
-    """
+    """The error for a target that names, maybe by an alias, what the site does not allow."""
     kinds = [kind.name for kind in use.kinds]
     modules = [f"modules in {folder}" for folder in code]
     return TargetError(
@@ -108,3 +275,25 @@ def _may_lie_in(folders: Sequence[Path], name: str) -> bool:
         not folder.is_dir() or (folder / top).is_dir() or any(folder.glob(f"{top}.*"))
         for folder in folders
     )
+
+
+def _check_words(key: str, config: Mapping[str, object]) -> None:
+    for name, value in config.items():
+        if not isinstance(name, str):
+            raise TargetError(f"{key} has the key {name!r}, which is no name of an argument")
+        if re.fullmatch(r"_\w+_", name) is None:
+            continue
+        if name not in SPECIAL_KEYS:
+            raise TargetError(f"{key} has the unknown key '{name}'", nearest(name, SPECIAL_KEYS))
+        if "_target_" not in config:
+            raise TargetError(f"{key} has '{name}' but no '_target_'", "Name one, or leave it out.")
+        _check_word(f"{key}.{name}", name, value)
+
+
+def _check_word(key: str, name: str, value: object) -> None:
+    wanted, valid = SPECIAL_KEYS[name]
+    if not isinstance(value, wanted) or (name == "_convert_" and value != "all"):
+        raise TargetError(f"{key} is {value!r}", f"Valid: {valid}.")
+    parts = str(value).split(".") if name == "_target_" else ()
+    if not all(part.isidentifier() and not part.startswith("_") for part in parts):
+        raise TargetError(f"{key} is '{value}', which is no dotted name of public names")

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headrace.data.targets import Allowed, instantiate, resolve
 from headrace.recipe.base import Target
-from headrace.recipe.kinds import uses
 from headrace.recipe.recipe import TrainerSpec
+from headrace.recipe.targets import uses
 
 
 class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]

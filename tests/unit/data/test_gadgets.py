@@ -19,7 +19,7 @@ import pytest
 
 from headrace.data.targets import Allowed, resolve
 from headrace.errors import HeadraceError
-from headrace.recipe.kinds import uses
+from headrace.recipe.targets import uses
 
 NOTHING_LISTED = Allowed(listed=())
 RISKY = re.compile(

@@ -14,7 +14,7 @@ import torch
 from headrace.data.targets import Allowed, check_code, instantiate, resolve
 from headrace.data.transforms import ScaleToUnit
 from headrace.errors import TargetError, UserCodeError
-from headrace.recipe.kinds import uses
+from headrace.recipe.targets import uses
 from support.training import make_recipe, make_site
 
 SITE = Allowed(listed=("headrace.data.transforms",))
