@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
+
+from pydantic import Field
+
+from headrace.record import Record
 
 
 class StepState(str, Enum):
@@ -59,3 +64,18 @@ class FailureClass(str, Enum):
             FailureClass.DATA_ERROR,
             FailureClass.CANCELLED,
         )
+
+
+class EndedJob(Record):
+    """A job of a pool that ended by itself, or did not do what it should."""
+
+    node: str
+    """Name of the node, as in `node-0`."""
+    job_id: str
+    """Id of the job."""
+    host: str
+    """Where it ran, as the batch system knows it; empty when that is not known."""
+    why: str
+    """How it ended, for the user."""
+    at: float = Field(default_factory=time.time)
+    """When that was seen, seconds since the epoch."""

@@ -23,10 +23,10 @@ from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.leases import client, overview
 from headrace.leases.overview import LeaseView
 from headrace.leases.overview import reap as reap_site
-from headrace.leases.records import EndedJob, LeaseInfo, LeaseSpec, NodeJob
+from headrace.leases.records import LeaseInfo, LeaseSpec, NodeJob
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
-from headrace.states import LeaseState
+from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
 

@@ -22,8 +22,8 @@ from headrace.leases.records import LeaseSpec, Walltime
 from headrace.leases.second_look import sure_state
 from headrace.leases.symptoms import symptom_of
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord, LostNode
-from headrace.states import LeaseState
+from headrace.ledger.records import LeaseRecord
+from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def release(run: Run, role_name: str, reason: str) -> None:
     settle(run, record, reason)
 
 
-def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[LostNode, ...]:
+def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:
     """Jobs of the run's pools, of these leases, that came to an early end, the newest last."""
     found = [
         node

@@ -19,9 +19,9 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.second_look import sure_state
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, LostNode, RunRecord
+from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
 from headrace.record import Record
-from headrace.states import FailureClass, LeaseState, StepState
+from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepResult, StepStatus
 
@@ -128,7 +128,7 @@ class RunView(Record):
     """Such nodes where its batch system cannot leave any out."""
     why: str = ""
     """Why it failed where none of its steps tells: it got no lease."""
-    lost_nodes: tuple[LostNode, ...] = ()
+    lost_nodes: tuple[EndedJob, ...] = ()
     """Jobs of its pools that came to an early end, and why, the newest last."""
     damage: str = ""
     """Why no more is known: a file of the run or of a lease cannot be read; else empty."""

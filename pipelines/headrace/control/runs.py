@@ -8,9 +8,7 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
-
-from pydantic import JsonValue
+from typing import Any, Literal
 
 from headrace.control.flow import check_dataset, check_stores
 from headrace.control.provenance import owner_process, provenance
@@ -130,14 +128,15 @@ def take_over_run(run_id: str, owner: str) -> Run:
     return _owned_by(run, owner)
 
 
+def outputs_of(run_id: str) -> dict[str, dict[str, Any]]:
+    """Outputs of the steps that have succeeded, by step."""
+    attempts = open_ledger().attempts(run_id)
+    return {each.step: each.outputs for each in attempts if each.state is StepState.SUCCEEDED}
+
+
 def finish_run(run: Run, state: StepState) -> None:
     """Record the final state of a run and what its steps gave."""
-    outputs: dict[str, JsonValue] = {
-        attempt.step: dict(attempt.outputs)
-        for attempt in open_ledger().attempts(run.run_id)
-        if attempt.state is StepState.SUCCEEDED
-    }
-    open_ledger().finish_run(run.run_id, state, time.time(), outputs)
+    open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
 
 
 def _check_left(run: Run) -> None:

@@ -17,8 +17,8 @@ from headrace.leases import client
 from headrace.leases.records import PoolRecord
 from headrace.leases.second_look import sure_states
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord, LostNode, RunRecord
-from headrace.states import LeaseState
+from headrace.ledger.records import LeaseRecord, RunRecord
+from headrace.states import EndedJob, LeaseState
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     client.end(folder, reason=reason)
     why = client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
-    lost_nodes: tuple[LostNode, ...] = ()
+    lost_nodes: tuple[EndedJob, ...] = ()
     with suppress(StepError):  # a damaged record of its nodes keeps no lease open
         lost_nodes = lost_nodes_of(folder)
     open_ledger().set_lease_state(
@@ -77,10 +77,10 @@ def settle_ended(site_name: str | None = None) -> list[str]:
     return done
 
 
-def lost_nodes_of(folder: LeaseFolder) -> tuple[LostNode, ...]:
+def lost_nodes_of(folder: LeaseFolder) -> tuple[EndedJob, ...]:
     """Jobs of a pool that came to an early end, as its folder tells; that may be removed later."""
     pool = read_record(folder.pool, PoolRecord)
-    return () if pool is None else tuple(LostNode(**each.model_dump()) for each in pool.ended)
+    return () if pool is None else pool.ended
 
 
 def _is_begun(run: Run, record: LeaseRecord) -> bool:

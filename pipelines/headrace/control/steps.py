@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.control import leases
-from headrace.control.flow import Outputs, PlannedStep, judged, step_of
+from headrace.control.flow import PlannedStep, judged, step_of
 from headrace.control.leases import why_not_the_nodes
 from headrace.control.retrying import KEPT, TOTAL, Decision, decide
-from headrace.control.runs import Run
+from headrace.control.runs import Run, outputs_of
 from headrace.control.walltime_history import can_grow
 from headrace.errors import LeaseEndsError, StepNotEndedError
 from headrace.files.atomic import look_afresh
@@ -165,15 +165,6 @@ def cancel_step(run: Run, name: str, reason: str) -> bool:
     return ticket is not None
 
 
-def _outputs_of(run: Run) -> dict[str, Outputs]:
-    """Outputs of the steps that have succeeded, by step."""
-    return {
-        attempt.step: attempt.outputs
-        for attempt in open_ledger().attempts(run.run_id)
-        if attempt.state is StepState.SUCCEEDED
-    }
-
-
 def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> None:
     """Write the end of an attempt to the ledger."""
     failure = result.failure
@@ -259,7 +250,7 @@ def _put(run: Run, record: AttemptRecord) -> Ticket:
         name=record.step,
         attempt=record.attempt,
         run_folder=str(run.folder.path),
-        inputs=planned.inputs(_outputs_of(run)),
+        inputs=planned.inputs(outputs_of(run.run_id)),
         timeout_s=run.recipe.train.timeout if planned.kind == "train" else None,
     )
     lease = run.lease_folder(record.lease_id)

@@ -14,17 +14,10 @@ from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.guard import marked
 from headrace.leases.lease_status import lease_status
-from headrace.leases.records import (
-    AvoidedNode,
-    EndedJob,
-    LeaseInfo,
-    LeaseSpec,
-    NodeJob,
-    PoolRecord,
-)
+from headrace.leases.records import AvoidedNode, LeaseInfo, LeaseSpec, NodeJob, PoolRecord
 from headrace.leases.second_look import sure_states
 from headrace.record import Record
-from headrace.states import LeaseState
+from headrace.states import EndedJob, LeaseState
 
 logger = logging.getLogger(__name__)
 

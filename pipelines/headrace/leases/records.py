@@ -10,7 +10,7 @@ from headrace.batch.jobs import JobView
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role, Tier
 from headrace.record import Record
-from headrace.states import LeaseState
+from headrace.states import EndedJob, LeaseState
 
 
 class Walltime(Record):
@@ -130,21 +130,6 @@ class AvoidedNode(Record):
     """Its name, as the batch system knows it."""
     why: str
     """What speaks against it, for the user."""
-
-
-class EndedJob(Record):
-    """A job of a pool that ended by itself, or did not do what it should."""
-
-    node: str
-    """Name of the node, as in `node-0`."""
-    job_id: str
-    """Id of the job."""
-    host: str
-    """Where it ran, as the batch system knows it; empty when that is not known."""
-    why: str
-    """How it ended, for the user."""
-    at: float = Field(default_factory=time.time)
-    """When that was seen, seconds since the epoch."""
 
 
 class PoolRecord(Record):

@@ -7,9 +7,9 @@ from sqlalchemy.orm import Session
 from typing_extensions import TypedDict, Unpack
 
 from headrace.errors import CapacityError, UnknownNameError, nearest
-from headrace.ledger.records import LeaseRecord, LostNode
+from headrace.ledger.records import LeaseRecord
 from headrace.ledger.runs import RunRows
-from headrace.states import LeaseState
+from headrace.states import EndedJob, LeaseState
 
 ACTIVE = tuple(state for state in LeaseState if state.is_active)
 """States of leases that hold, or are about to hold, machines."""
@@ -23,7 +23,7 @@ class LeaseChanges(TypedDict, total=False):
     ready_at: float | None
     ended_at: float | None
     why_ended: str | None
-    lost_nodes: tuple[LostNode, ...] | None
+    lost_nodes: tuple[EndedJob, ...] | None
 
 
 class LeaseRows(RunRows):

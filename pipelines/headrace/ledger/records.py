@@ -14,26 +14,13 @@ from pydantic import TypeAdapter
 from sqlalchemy import Dialect, Double, ForeignKey, Index, Text, TypeDecorator
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
-from headrace.record import Figures
-from headrace.states import FailureClass, LeaseState, StepState
+from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
 REVISION = "0002"
 """Revision of the schema below; the newest migration gives it."""
 
 REVISION_TABLE = "headrace_schema"
 """Table in which the migrations keep the revision."""
-
-
-class LostNode(Figures):
-    """A job of a pool that ended by itself, or did not do what it should."""
-
-    node: str
-    job_id: str
-    host: str
-    """Where it ran, as the batch system knows it; empty when that is not known."""
-    why: str
-    at: float
-    """When that was seen."""
 
 
 class _PlainText(TypeDecorator[str]):
@@ -76,7 +63,7 @@ class _Json(TypeDecorator[Any]):
         self.kind = kind
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str:
-        return json.dumps(value, sort_keys=True, default=LostNode.model_dump)
+        return json.dumps(value, sort_keys=True, default=EndedJob.model_dump)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
         return TypeAdapter(self.kind).validate_python(json.loads(value or "null"))
@@ -152,8 +139,8 @@ class LeaseRecord(Row, kw_only=True):
     """When its machines were there."""
     ended_at: Mapped[float | None] = mapped_column(default=None)
     why_ended: Mapped[str] = mapped_column(default="")
-    lost_nodes: Mapped[tuple[LostNode, ...]] = mapped_column(
-        _Json(tuple[LostNode, ...]), default=(), server_default="[]"
+    lost_nodes: Mapped[tuple[EndedJob, ...]] = mapped_column(
+        _Json(tuple[EndedJob, ...]), default=(), server_default="[]"
     )
     """Jobs of a pool that came to an early end, the newest last, not more than the last twenty;
     written when the lease has ended."""

@@ -12,9 +12,9 @@ from rich.console import Console
 from headrace.cli.leases import _details, _summary
 from headrace.files.layout import LeaseFolder
 from headrace.leases.overview import LeaseView
-from headrace.leases.records import AvoidedNode, EndedJob
+from headrace.leases.records import AvoidedNode
 from headrace.recipe.site import Role
-from headrace.states import LeaseState
+from headrace.states import EndedJob, LeaseState
 from support.leases import lease_spec
 
 WAITS = "Slurm job 7 is pending: Resources, expected 14:05 CET"

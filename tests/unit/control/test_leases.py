@@ -16,10 +16,10 @@ from headrace.control.runs import Run
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder
 from headrace.leases.preflight import Check, NodeReport, report_file
-from headrace.leases.records import BadNodes, EndedJob, PoolRecord
+from headrace.leases.records import BadNodes, PoolRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
-from headrace.states import LeaseState, StepState
+from headrace.states import EndedJob, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import DriverExit, StepResult, StepSpec
 from support.runs import lease_on_disk, make_run
