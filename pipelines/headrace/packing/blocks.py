@@ -16,6 +16,7 @@ from headrace.packing.listed import Listed, taken
 from headrace.packing.plan import PlannedShard
 from headrace.packing.samples import Source, Unreadable, UnreadableError, Values
 from headrace.packing.sources.folder import FolderSource
+from headrace.packing.sources.parts import values_of
 from headrace.packing.statistics import Moments, SampledMoments
 from headrace.packing.uniform_npy import UniformNpyReader
 from headrace.shards.columns import Block
@@ -65,20 +66,16 @@ class BlockCollector:
         return {name: moments for name, moments in found if moments is not None}
 
     def _of_files(self, source: FolderSource, refs: Listed) -> Iterator[Block]:
-        """Blocks of `.npy` files; those in a local folder are read many at once, where uniform."""
-        uniform = contents = None
-        if source.folder is None:
-            contents = source.read(refs)
-        else:
-            uniform = UniformNpyReader(source.folder, self._converters[0][1])
+        """Blocks of `.npy` files, taken at once where they differ in their values only."""
+        uniform = UniformNpyReader(source.folder, self._converters[0][1])
+        contents = source.contents(refs) if source.folder is None else None
         for start, stop in _cuts(refs.sizes):
             some = refs[start:stop]
-            column = uniform.read(some) if uniform is not None else None
+            given = list(islice(contents, len(some))) if contents is not None else None
+            column = uniform.read(some) if given is None else uniform.parsed(given)
             if column is None:
-                values = (
-                    islice(contents, stop - start) if contents is not None else source.read(some)
-                )
-                yield from self._of_samples(start, values)
+                one_by_one = iter(given) if given is not None else source.contents(some)
+                yield from self._of_samples(start, values_of(some, one_by_one, source.fields))
             else:
                 self._positions += range(start, stop)
                 self._columns = [column]

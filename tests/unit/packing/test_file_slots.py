@@ -1,7 +1,7 @@
 """Files of one size that are read many at once: all as they are, or none."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,17 +13,15 @@ NAMES = [f"c/{number}" for number in range(3)]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[int]:
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "c").mkdir()
     for number, name in enumerate(NAMES):
         (tmp_path / name).write_bytes(HEADER + bytes([number]) * 5)
         os.utime(tmp_path / name, ns=(0, number))
-    descriptor = os.open(tmp_path, os.O_RDONLY)
-    yield descriptor
-    os.close(descriptor)
+    return tmp_path
 
 
-def test_bodies_lie_one_after_the_other(folder: int) -> None:
+def test_bodies_lie_one_after_the_other(folder: Path) -> None:
     slots = FileSlots(HEADER, 5, 4)
     assert slots.read(folder, NAMES, [0, 1, 2])
     assert slots.joined(3) == bytes([0] * 5 + [1] * 5 + [2] * 5)
@@ -53,7 +51,7 @@ def written(content: bytes) -> Callable[[Path], None]:
     ids=["gone", "written to", "longer", "shorter", "header", "folder"],
 )
 def test_one_file_that_is_not_as_it_was_listed(
-    folder: int, tmp_path: Path, change: Callable[[Path], object]
+    folder: Path, tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
     change(tmp_path / "c/1")
     num_open = len(os.listdir("/proc/self/fd"))

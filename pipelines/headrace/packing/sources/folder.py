@@ -93,6 +93,10 @@ class FolderSource:
             return own
         return joined(own, self._index.values(self.fields[num_own:], refs))
 
+    def contents(self, refs: Sequence[SampleRef]) -> Iterator[Content]:
+        """Bytes of samples that are whole files, in order."""
+        return self._place.read(Listed.of(refs).files())
+
     def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
         """Whether samples are whole `.npy` files."""
         kinds = [field.kind for field in self.fields]
@@ -109,7 +113,7 @@ class FolderSource:
     def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
         if self._patterns:
             return values_of(refs, self._place.read(parts_of(self._patterns, refs)), fields)
-        contents = self._place.read(Listed.of(refs).files())
+        contents = self.contents(refs)
         if _are_archives(refs):
             return _archives(refs, contents, tuple(field.name for field in fields))
         return values_of(refs, contents, fields)
