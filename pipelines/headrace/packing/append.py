@@ -50,17 +50,9 @@ class Base:
 def find_base(
     target: PackTarget, name: str, settings: str
 ) -> tuple[PackTarget | None, tuple[str, ...]]:
-    """The dataset of that name and settings with the most versions; None for none.
+    """The dataset of that name and settings with the most versions beside a new one; None for none.
 
-    Those of that name whose manifests are damaged are passed over with a warning.
-
-    Args:
-        target: Where a new dataset would go; others lie beside it.
-        name: Name of the dataset.
-        settings: Hash of the settings.
-
-    Returns:
-        It, and the warnings.
+    Those of that name whose manifests are damaged are passed over with a warning: the second item.
     """
     found: list[tuple[int, int, str, PackTarget]] = []
     warnings: list[str] = []
@@ -115,11 +107,7 @@ def read_base(target: PackTarget) -> Base:
 
 
 def check_can_grow(dataset: DatasetSpec, listing: Listing) -> None:
-    """Refuse what would break splits that are there.
-
-    Raises:
-        RecipeError: The dataset has folds or groups.
-    """
+    """Refuse what would break splits that are there."""
     grouped = bool(listing.samples.groups)
     if dataset.folds is not None or grouped:
         raise RecipeError(
@@ -151,11 +139,7 @@ def new_samples(base: Base, listing: Listing) -> Listing:
 
 
 def check_fields(base: Base, plan: PackPlan) -> None:
-    """Make sure that new shards hold the same fields.
-
-    Raises:
-        DataError: They do not.
-    """
+    """Make sure that new shards hold the same fields."""
     ours = [info.model_copy(update={"encoding": "raw"}) for info in base.manifest.fields]
     theirs = [info.model_copy(update={"encoding": "raw"}) for info in plan.fields]
     for one, other in zip_longest(ours, theirs):

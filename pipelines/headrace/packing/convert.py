@@ -51,11 +51,7 @@ class FieldColumn:
 
 
 class Converter:
-    """Converts the values of one field.
-
-    Args:
-        rule: How it is kept.
-    """
+    """Converts the values of one field."""
 
     def __init__(self, rule: FieldRule) -> None:
         self.rule = rule
@@ -156,12 +152,6 @@ def field_rules(
     name: str, source: Source, refs: Sequence[SampleRef], pack: PackSpec
 ) -> tuple[FieldRule, ...]:
     """How each field is kept, shapes taken from the first sample that can be read.
-
-    Args:
-        name: The source, for messages.
-        source: The source, after its listing.
-        refs: Its samples.
-        pack: What the recipe says.
 
     Returns:
         Rules in the order of the source's fields, but `label` last.

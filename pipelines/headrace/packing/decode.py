@@ -156,10 +156,6 @@ def decode_array(content: bytes) -> NDArray[Any]:
 def plain_header(content: bytes, num_bytes: int) -> tuple[bytes, NDArray[Any]] | None:
     """The header of a `.npy` file after which lie the bytes of the array that `decode_array` gives.
 
-    Args:
-        content: The file, or its beginning.
-        num_bytes: Size of the whole file.
-
     Returns:
         The header, and an array of the same shape and dtype whose values do not count; None when
         the bytes lie there in another order, or the array cannot be read.

@@ -82,15 +82,7 @@ def first_rules(fields: Sequence[SourceField], pack: PackSpec) -> tuple[FieldRul
 def settled(
     rule: FieldRule, example: NDArray[Any] | None, path: str, num_bytes: int, rate: int | None
 ) -> FieldRule:
-    """The rule with shape and dtype taken from an example.
-
-    Args:
-        rule: As `first_rules` made it.
-        example: The converted value, when it is an array.
-        path: The sample.
-        num_bytes: Bytes of its value in the source.
-        rate: Samples a second of a sound.
-    """
+    """The rule with shape and dtype taken from an example."""
     if example is None:
         return replace(rule, example=path, example_bytes=num_bytes)
     mixed = rule.options.mixed or ("ragged" if rule.kind == "audio" else "error")
@@ -128,10 +120,6 @@ def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
     """Samples in a chunk of a compressed field, all of which is decompressed for any of them.
 
     One, so that a shuffled epoch decompresses each once; smaller samples share 4 KiB.
-
-    Args:
-        sample_bytes: Size of a sample.
-        wanted: What the recipe says.
     """
     most = _MAX_CHUNK_BYTES if wanted else _CHUNK_BYTES
     return max(1, min(most // max(1, sample_bytes), wanted or most))

@@ -22,11 +22,7 @@ _NUM_SHOWN = 5
 
 
 class Times(Sequence[str]):
-    """Versions that are times; each is made a text when one is asked for.
-
-    Args:
-        times_ns: When each file was written to last, nanoseconds since the epoch.
-    """
+    """Versions that are times; each is made a text when one is asked for."""
 
     def __init__(self, times_ns: array[int]) -> None:
         self.times_ns = times_ns

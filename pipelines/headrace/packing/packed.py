@@ -53,13 +53,7 @@ class PackedShard(Record):
 
 
 def recorded(folder: DatasetFolder, file: str, pack_key: str) -> PackedShard | None:
-    """The record of a shard; None when it is to be packed. Whether the shard is whole is not told.
-
-    Args:
-        folder: The dataset's folder.
-        file: The shard, relative to it.
-        pack_key: Records of another packing do not count.
-    """
+    """The record of a shard; None when it is to be packed."""
     record_file = folder.record_file(file)
     try:
         packed = read_record(record_file, PackedShard)
@@ -73,11 +67,6 @@ def merge(
     plan: PackPlan, packed: Sequence[PackedShard], provenance: dict[str, JsonValue]
 ) -> Manifest:
     """The manifest of a dataset whose shards are all packed.
-
-    Args:
-        plan: What was to be packed.
-        packed: Records in the order of `plan.shards`.
-        provenance: Source and versions.
 
     Raises:
         DataError: No sample of some split could be read.
@@ -114,15 +103,7 @@ def merge(
 
 
 def check_quarantine(manifest: Manifest, max_share: float) -> None:
-    """Refuse a dataset of which too many samples could not be read.
-
-    Args:
-        manifest: The dataset.
-        max_share: Largest share of the samples that may be left out.
-
-    Raises:
-        DataError: More were left out.
-    """
+    """Refuse a dataset of which too many samples could not be read."""
     num_bad = len(manifest.quarantined)
     total = num_bad + manifest.num_samples
     if num_bad > max_share * total:

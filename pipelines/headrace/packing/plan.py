@@ -146,14 +146,6 @@ def make_plan(
 ) -> PackPlan:
     """Lay out splits and shards.
 
-    Args:
-        dataset: How samples are split.
-        pack: How large shards are.
-        listing: The samples.
-        rules: How each field is kept, `label` left out.
-        first: Where numbers begin, when samples are appended.
-        key: The `pack_key`, when it is known.
-
     Raises:
         RecipeError: A split would be empty.
         DataError: The source gives splits to some samples only.

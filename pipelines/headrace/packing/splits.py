@@ -43,10 +43,6 @@ def stratified_counts(
     another class moves its sample to a third split. So shares are rounded up or down, where that
     can be.
 
-    Args:
-        class_sizes: Samples of each class.
-        shares: Share of each split.
-
     Returns:
         Counts by split, one mapping a class.
     """
@@ -87,15 +83,7 @@ def _moved(
     number: int,
     seen: set[str],
 ) -> bool:
-    """Round a class up in one more split; where it has no room, another class leaves it.
-
-    Args:
-        given: Splits that each class is rounded up in.
-        open_names: Splits that each class may be rounded up in.
-        room: Samples that each split still takes.
-        number: The class.
-        seen: Splits on the way here.
-    """
+    """Round a class up in one more split; where it has no room, another class leaves it."""
     for name in open_names[number]:
         if name in seen or name in given[number]:
             continue

@@ -45,12 +45,7 @@ class Moments(Record):
 
 
 class SampledMoments:
-    """Moments of one field of a shard, block by block.
-
-    Args:
-        info: The field, of fixed shape.
-        every: One in so many elements counts.
-    """
+    """Moments of one field of a shard, block by block."""
 
     def __init__(self, info: FieldInfo, every: int) -> None:
         self._dtype = info.dtype
@@ -62,12 +57,7 @@ class SampledMoments:
         self._moments: Moments | None = None
 
     def add(self, items: Sequence[Buffer], sample_id: int) -> None:
-        """Count a block of samples.
-
-        Args:
-            items: Bytes of each.
-            sample_id: Number of the first.
-        """
+        """Count a block of samples."""
         num_rows = len(items) * len(items[0]) // self._row_bytes
         if not num_rows:
             return
@@ -94,12 +84,7 @@ class SampledMoments:
 
 
 def every_of(info: FieldInfo, num_samples: int) -> int:
-    """One in how many elements counts, so that about `MAX_ELEMENTS` do; 1 for all.
-
-    Args:
-        info: The field.
-        num_samples: Samples that count.
-    """
+    """One in how many elements counts, so that about `MAX_ELEMENTS` do; 1 for all."""
     if info.layout == "ragged":
         return 1
     return max(1, math.ceil(num_samples * math.prod(info.shape) / MAX_ELEMENTS))
@@ -135,12 +120,7 @@ def merge(parts: Iterable[Moments]) -> Moments | None:
 
 
 def finish(found: Moments, every: int = 1) -> FieldStatistics:
-    """Statistics as the manifest has them.
-
-    Args:
-        found: Moments of the elements that count.
-        every: One in how many these are.
-    """
+    """Statistics as the manifest has them."""
     stds = (
         math.sqrt(deviation / count) if count else 0.0
         for deviation, count in zip(found.deviations, found.counts, strict=True)

@@ -69,13 +69,7 @@ class PackTarget:
 
     @classmethod
     def of(cls, site: Site, place: str | None, name: str) -> PackTarget:
-        """The target of a dataset.
-
-        Args:
-            site: Where steps leave what they know.
-            place: `pack.target` of the recipe.
-            name: Name of the dataset, with its key.
-        """
+        """The target of a dataset."""
         folder = SiteFolder(Path(site.folder).expanduser()).datasets / name
         if place is not None and is_remote(place):
             url = below(place, name)  # a folder of its own: a dataset packed here stays whole
@@ -172,10 +166,6 @@ class PackTarget:
 
 def packed_dataset(location: str, options: StoreOptions) -> Manifest:
     """The manifest of a dataset that is whole.
-
-    Args:
-        location: Its folder or URL.
-        options: How to reach S3.
 
     Raises:
         ManifestError: It is no dataset.

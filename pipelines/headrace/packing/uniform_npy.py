@@ -108,13 +108,7 @@ class UniformNpyReader:
 
 
 class FileSlots:
-    """Room for some files of one size.
-
-    Args:
-        header: What every file begins with.
-        body_bytes: Bytes behind it.
-        num_files: Files at most.
-    """
+    """Room for some files of one size."""
 
     def __init__(self, header: bytes, body_bytes: int, num_files: int) -> None:
         self.num_files = num_files
@@ -131,11 +125,6 @@ class FileSlots:
 
     def read(self, folder: Path, paths: Sequence[str], times_ns: Sequence[int]) -> bool:
         """Read whole files, one open, fstat, read and close each.
-
-        Args:
-            folder: The folder that the paths begin in.
-            paths: The files, as many as there is room for at most.
-            times_ns: When each was written to last, as it was listed.
 
         Returns:
             Whether each is there with its time and size, and begins with the header.

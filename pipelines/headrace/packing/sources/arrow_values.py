@@ -20,12 +20,6 @@ _GONE = Unreadable("", "it has no value")
 def arrow_field(name: str, column: str, kind: Any, first: Any) -> SourceField:
     """The field of a column.
 
-    Args:
-        name: Name of the field.
-        column: Name of the column.
-        kind: Its Arrow type.
-        first: Gives the first value of a column of bytes.
-
     Raises:
         RecipeError: The type cannot be packed.
     """

@@ -62,10 +62,12 @@ def plural(kind: FieldKind) -> str:
     return _PLURALS.get(kind, "other files")
 
 
-def converter(kind: FieldKind) -> Callable[[bytes], Value]:
+def converter(field: SourceField) -> Callable[[bytes], Value]:
     """What makes a value of a file's bytes; raises `UnreadableError` for those that are damaged."""
+    if field.kind == "value":
+        return lambda content: to_number(field.dtype, _text(content))
     makers: dict[FieldKind, Callable[[bytes], Value]] = {"array": decode_array, "text": _text}
-    return makers.get(kind, bytes)
+    return makers.get(field.kind, bytes)
 
 
 def _text(content: bytes) -> str:
@@ -108,15 +110,7 @@ def _regex(part: str) -> str:
 
 
 def check_field_name(name: str, column: str) -> None:
-    """Refuse a name that fields cannot have.
-
-    Args:
-        name: The name.
-        column: The column that would be called so, for messages.
-
-    Raises:
-        RecipeError: It cannot be that of a field.
-    """
+    """Refuse a name that fields cannot have."""
     if not _FIELD_NAME.fullmatch(name):
         raise RecipeError(
             f"Column {column} cannot be a field: its name is not of letters, digits, dots, "
@@ -235,11 +229,7 @@ def sorted_unique(refs: list[SampleRef]) -> list[SampleRef]:
 
 
 def check_unique(paths: Sequence[str]) -> None:
-    """Refuse a path that is twice among sorted paths.
-
-    Raises:
-        DataError: There is one.
-    """
+    """Refuse a path that is twice among sorted paths."""
     if all(map(lt, paths, islice(paths, 1, None))):
         return
     double = next(one for one, other in pairwise(paths) if one == other)
@@ -247,11 +237,7 @@ def check_unique(paths: Sequence[str]) -> None:
 
 
 def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) -> None:
-    """Refuse a field that is called as the number of the class is.
-
-    Raises:
-        RecipeError: There is one.
-    """
+    """Refuse a field that is called as the number of the class is."""
     if refs and refs[0].label is not None and any(field.name == "label" for field in fields):
         raise RecipeError(
             "The samples have a field 'label', and class labels from elsewhere",
@@ -260,11 +246,7 @@ def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) ->
 
 
 def no_index(index: str | None, form: str) -> None:
-    """Refuse an index file where samples are no files.
-
-    Raises:
-        RecipeError: There is one.
-    """
+    """Refuse an index file where samples are no files."""
     if index is not None:
         raise RecipeError(
             f"dataset.index is '{index}', but samples of format '{form}' are not told by paths",

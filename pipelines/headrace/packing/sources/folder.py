@@ -50,6 +50,7 @@ class FolderSource:
 
     classes: tuple[str, ...] = ()
     sequential = False
+    _takes_columns = True  # those of the index that have no other meaning are fields
 
     def __init__(
         self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
@@ -57,7 +58,7 @@ class FolderSource:
         self.fields = fields
         self._place = place
         self._include = spec.include
-        self._index = index_of(spec, place)
+        self._index = index_of(spec, place, every=self._takes_columns)
         self._by_folders = _by_folders(spec)
         self._patterns = patterns_of(spec.fields)
 
@@ -195,11 +196,7 @@ def _are_archives(refs: Sequence[SampleRef]) -> bool:
 
 
 def _one_kind(paths: Sequence[str]) -> str:
-    """The first of the names, when all are of one kind.
-
-    Raises:
-        RecipeError: They are of several kinds.
-    """
+    """The first of the names, when all are of one kind."""
     endings = {path[path.rfind(".") :]: path for path in reversed(paths)}
     firsts = {suffix_of(path): path for path in sorted(endings.values())[::-1]}
     first, *others = (firsts[suffix] for suffix in sorted(firsts))

@@ -6,7 +6,6 @@ import inspect
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +17,7 @@ import xxhash
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.files.machine import told_when_full
 from headrace.packing.decode import kind_of_bytes
-from headrace.packing.listed import Listed, folder_labels
+from headrace.packing.listed import Listed
 from headrace.packing.samples import (
     Access,
     Fields,
@@ -28,10 +27,8 @@ from headrace.packing.samples import (
     Value,
     Values,
 )
-from headrace.packing.sources.files import check_unique, no_second_label
-from headrace.packing.sources.folder import included, joined, with_columns
-from headrace.packing.sources.index import index_of
-from headrace.packing.sources.place import Check, SourcePlace, changed
+from headrace.packing.sources.folder import FolderSource
+from headrace.packing.sources.place import SourcePlace, unchanged
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import is_of_numbers
 
@@ -43,14 +40,13 @@ _TYPES: dict[str, Types] = {
 _DTYPES = {bool: "bool", int: "int64", float: "float64"}
 
 
-class FunctionSource:
+class FunctionSource(FolderSource):
     """Files, each read by `dataset.reader`, which takes a local path.
 
     Those of S3 lie in a temporary folder while the function reads them, one at a time.
     """
 
-    classes: tuple[str, ...] = ()
-    sequential = False
+    _takes_columns = False
 
     def __init__(
         self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
@@ -60,37 +56,20 @@ class FunctionSource:
                 "Both dataset.reader and dataset.fields are given",
                 "The names in the dict that the function returns are the fields; keep one.",
             )
-        self.fields = fields
-        self._place = place
+        super().__init__(spec, place, fields, access)
         self._spec = spec
         self._access = access
-        self._index = index_of(spec, place, every=False)
+        self._by_folders = spec.labels == "folders"
 
-    def list_samples(self, check: Check | None = None) -> Listed:
-        """All samples, sorted by path; the first file is read to know the fields."""
-        listed = included(self._place, self._spec.include, self._index, check)
-        check_unique(listed.paths)
-        self.fields = self._fields_of(listed[0])
-        if self._spec.labels == "folders":
-            labels = folder_labels(self._place.name, listed.paths)
-            listed = replace(listed, labels=labels)
-        elif self._index is not None:
-            listed = self._index.matched(listed)
-            self.fields = with_columns(self.fields, self._index)
-        no_second_label(self.fields, listed)
-        return listed
+    def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
+        """Never: the function makes the values."""
+        return False
 
-    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
-        """Values of a batch of samples, in order; a sample the function fails for is set aside."""
-        if self._index is None or self._spec.label_kind == "class":
-            return self._read_own(refs, self.fields)
-        return joined(
-            self._read_own(refs, self.fields[:-1]), self._index.values(self.fields[-1:], refs)
-        )
+    def _num_own(self, refs: Sequence[SampleRef]) -> int:
+        has_value = self._index is not None and self._spec.label_kind == "value"
+        return len(self.fields) - 1 if has_value else len(self.fields)
 
-    def _read_own(
-        self, refs: Sequence[SampleRef], fields: Sequence[SourceField]
-    ) -> Iterator[Values | Unreadable]:
+    def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
         kinds = {field.name: _TYPES.get(field.kind, (bytes,)) for field in fields}
         for ref, path in zip(refs, self._local(refs), strict=True):
             if isinstance(path, Unreadable):
@@ -109,7 +88,7 @@ class FunctionSource:
         """Local paths of files, each until the next is asked for."""
         if self._place.folder is not None:
             for ref in refs:
-                self._check(ref)
+                unchanged(self._place, ref.path, ref.version)
                 yield self._place.folder / ref.path
             return
         files = Listed.of(refs).files()
@@ -125,14 +104,9 @@ class FunctionSource:
                 yield path
                 path.unlink(missing_ok=True)  # the function may have moved it
 
-    def _check(self, ref: SampleRef) -> None:
-        found = self._place.stat(ref.path)
-        if found is None:
-            raise changed(f"{self._place.name}/{ref.path}", "is gone")
-        if (found.num_bytes, found.version) != (ref.num_bytes, ref.version):
-            raise changed(f"{self._place.name}/{ref.path}", "was written to")
-
-    def _fields_of(self, ref: SampleRef) -> Fields:
+    def _fields_of(self, listed: Listed) -> Fields:
+        """The fields that the function makes of the first file."""
+        ref = listed[0]
         name = f"{self._place.name}/{ref.path}"
         with closing(self._local([ref])) as paths:
             try:

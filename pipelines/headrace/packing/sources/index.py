@@ -35,13 +35,7 @@ class _IndexRow(NamedTuple):
 
 
 class Index:
-    """The index file that a recipe names.
-
-    Args:
-        spec: Names the file and the columns.
-        place: Where it lies.
-        every: Whether columns that have no other meaning are fields.
-    """
+    """The index file that a recipe names."""
 
     def __init__(self, spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> None:
         self._file = _find(spec.index or "", place)
@@ -97,12 +91,7 @@ class Index:
     def values(
         self, fields: Sequence[SourceField], refs: Sequence[SampleRef]
     ) -> list[dict[str, Value]]:
-        """Values of the rows of samples.
-
-        Args:
-            fields: Those of `fields`.
-            refs: The samples, as `matched` gave them.
-        """
+        """Values of the rows of samples."""
         if not fields:
             return [{} for _ in refs]
         num = self._file.num_where

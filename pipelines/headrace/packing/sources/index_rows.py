@@ -29,12 +29,7 @@ _DTYPES = {bool: "bool", int: "int64", float: "float64"}
 
 
 class IndexFile(ABC):
-    """Rows of an index file.
-
-    Args:
-        place: Where it lies.
-        file: The file.
-    """
+    """Rows of an index file."""
 
     num_where = 2
     """Numbers that find a row again."""
@@ -199,13 +194,7 @@ class _CsvCell(str):
 
 
 class IndexColumns:
-    """What the columns of an index hold, found out row by row.
-
-    Args:
-        named: Column by field, as the recipe says.
-        numbers: Fields that must be numbers.
-        every: Whether columns that are not named are fields as well.
-    """
+    """What the columns of an index hold, found out row by row."""
 
     def __init__(self, named: Mapping[str, str], numbers: Sequence[str], *, every: bool) -> None:
         self.named = dict(named)

@@ -13,14 +13,14 @@ from headrace.packing.sources.files import any_of, suffix_of
 from headrace.packing.sources.parts import patterns_of
 from headrace.packing.sources.place import LocalPlace, SourcePlace
 from headrace.packing.sources.remote import RemotePlace
-from headrace.packing.sources.webdataset import is_webdataset
+from headrace.packing.sources.tars import is_webdataset
 from headrace.recipe.dataset import DatasetSpec, SourceFormat
 
 # what makes a source: of the dataset, where its files lie, fields known from a listing, and access
 _FORMS = {
     "files": "folder.FolderSource",
     "tar": "folder.tar_source",
-    "webdataset": "webdataset.WebDatasetSource",
+    "webdataset": "tars.WebDatasetSource",
     "parquet": "arrow.ParquetSource",
     "hdf5": "hdf5.Hdf5Source",
     "function": "function.FunctionSource",

@@ -125,14 +125,8 @@ def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
 def values_of(
     refs: Sequence[SampleRef], contents: Iterator[Content], fields: Sequence[SourceField]
 ) -> Iterator[Values | Unreadable]:
-    """Values of samples of one file for each field.
-
-    Args:
-        refs: The samples.
-        contents: Their files, sample after sample, in the order of the fields.
-        fields: What each file is.
-    """
-    converters = [(field.name, converter(field.kind)) for field in fields]
+    """Values of samples of one file for each field."""
+    converters = [(field.name, converter(field)) for field in fields]
     for ref in refs:
         values: dict[str, Value] = {}
         bad: Unreadable | None = None
@@ -146,13 +140,7 @@ def values_of(
 
 
 def made_of(path: str, content: Content, convert: Callable[[bytes], T]) -> T | Unreadable:
-    """What `convert` makes of a file's bytes, or why it cannot.
-
-    Args:
-        path: Name of the sample.
-        content: Bytes, or why there are none.
-        convert: Raises `UnreadableError` for bytes that are damaged.
-    """
+    """What `convert` makes of a file's bytes, or why it cannot."""
     if isinstance(content, Unreadable):
         return content
     if not content:

@@ -17,10 +17,8 @@ from headrace.objects.protocol import StoredFile
 from headrace.packing.listed import Listed, Times, by_path, numbers
 from headrace.packing.samples import Content, Unreadable
 
-Wanted = Callable[[str], object]
-"""Tells by its path whether a file counts."""
-Check = Callable[[], None]
-"""Called often; may raise to stop."""
+Wanted = Callable[[str], object]  # tells by its path whether a file counts
+Check = Callable[[], None]  # called often; may raise to stop
 
 _MAX_OPEN = 64
 _PART_FILES = 256  # files that are listed and statted together
@@ -252,13 +250,14 @@ def _statted(found: Iterator[list[os.DirEntry[str]]]) -> Iterator[os.stat_result
     waiting: deque[Future[list[os.stat_result]]] = deque()
     try:
         for entries in found:
+            stats = map(os.DirEntry.stat, entries)
             if pool is not None:
-                waiting.append(pool.submit(_stat, entries))
+                waiting.append(pool.submit(list, stats))
                 if len(waiting) > _MAX_WAITING:
                     yield from waiting.popleft().result()
                 continue
             before = _num_waits()
-            yield from _stat(entries)
+            yield from stats
             if _num_waits() - before > _WAITS * len(entries):
                 pool = ThreadPoolExecutor(_NUM_THREADS)
         while waiting:
@@ -268,27 +267,29 @@ def _statted(found: Iterator[list[os.DirEntry[str]]]) -> Iterator[os.stat_result
             pool.shutdown(cancel_futures=True)
 
 
-def _stat(entries: Sequence[os.DirEntry[str]]) -> list[os.stat_result]:
-    return [entry.stat() for entry in entries]
-
-
 def _num_waits() -> int:
     """How often this thread has waited for a server, a disk or another thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def check_name(place: str, path: str) -> None:
-    """Refuse a name that is not UTF-8.
-
-    Raises:
-        RecipeError: It is not.
-    """
+    """Refuse a name that is not UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
         raise RecipeError(
             f"The name of {path!r} in {place} is not UTF-8", "Rename the file."
         ) from None
+
+
+def unchanged(place: SourcePlace, path: str, version: str) -> StoredFile:
+    """A file that is as it was listed; else a `DataError` is raised."""
+    found = place.stat(path)
+    if found is None:
+        raise changed(f"{place.name}/{path}", "is gone")
+    if found.version != version:
+        raise changed(f"{place.name}/{path}", "was written to")
+    return found
 
 
 def changed(path: str, how: str) -> DataError:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
-from headrace.objects.protocol import Store, StoredFile
 from headrace.packing.listed import Listed, columns_of
 from headrace.packing.samples import Content
-from headrace.packing.sources.place import ByteRange, Check, Wanted, changed, check_name
+from headrace.packing.sources.place import ByteRange, Check, Wanted, changed, check_name, unchanged
+from headrace.storage.store import Store, StoredFile
 
 _BATCH_FILES = 256
 _BATCH_BYTES = 32 * 2**20
@@ -76,7 +76,7 @@ class RemotePlace:
     def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
         """Bytes of parts of files, in order; neighbours are read at once, memory as in `read`."""
         for path, version in dict.fromkeys((each.path, each.version) for each in ranges):
-            self._check(path, version)
+            unchanged(self, path, version)
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
 
             def read_group(group: Sequence[Joint]) -> list[bytes]:
@@ -90,7 +90,7 @@ class RemotePlace:
 
     def open(self, path: str, version: str) -> BinaryIO:
         """A file to read and seek in; pieces of 4 MiB are read ahead."""
-        stream = _StoreStream(self._store, self._check(path, version))
+        stream = _StoreStream(self._store, unchanged(self, path, version))
         return io.BufferedReader(cast("io.RawIOBase", stream), _READ_AHEAD_BYTES)
 
     def _files(self, check: Check | None) -> Iterator[StoredFile]:
@@ -112,14 +112,6 @@ class RemotePlace:
         if len(content) != wanted.num_bytes:
             raise changed(f"{self.name}/{wanted.path}", "was cut")
         return content
-
-    def _check(self, path: str, version: str) -> StoredFile:
-        found = self.stat(path)
-        if found is None:
-            raise changed(f"{self.name}/{path}", "is gone")
-        if found.version != version:
-            raise changed(f"{self.name}/{path}", "was written to")
-        return found
 
     def _changed(self, path: str, error: DataError) -> DataError:
         how = {StoreMissingError: "is gone", StoreChangedError: "was written to"}.get(type(error))

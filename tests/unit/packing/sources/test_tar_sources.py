@@ -13,7 +13,7 @@ from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources.folder import tar_source
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.remote import RemotePlace
-from headrace.packing.sources.webdataset import WebDatasetSource
+from headrace.packing.sources.tars import WebDatasetSource
 from headrace.recipe.dataset import DatasetSpec
 
 
