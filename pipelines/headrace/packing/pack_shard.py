@@ -15,6 +15,9 @@ from typing import overload
 import numpy as np
 
 from headrace.errors import StepError
+from headrace.files.atomic import read_record, write_text
+from headrace.files.manifest import FieldInfo, LengthStatistics, Quarantined, ShardInfo
+from headrace.files.room import told_when_full
 from headrace.packing import statistics
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.fields import FieldRule
@@ -31,9 +34,6 @@ from headrace.packing.uniform_npy import UniformNpyReader
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.columns import Block, Expected
 from headrace.shards.writer import ShardBuilder
-from headrace.storage.atomic import read_record, write_text
-from headrace.storage.manifest import FieldInfo, LengthStatistics, Quarantined, ShardInfo
-from headrace.storage.room import told_when_full
 
 _BLOCK_BYTES = 2**20  # what was read is in the processor's cache when it is written
 _BLOCK_SAMPLES = 512

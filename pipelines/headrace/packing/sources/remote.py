@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
+from headrace.objects.protocol import Store, StoredFile
 from headrace.packing.listed import Listed, columns_of
 from headrace.packing.samples import Content
 from headrace.packing.sources.place import ByteRange, Check, Wanted, changed, check_name, unchanged
-from headrace.storage.store import Store, StoredFile
 
 _BATCH_FILES = 256
 _BATCH_BYTES = 32 * 2**20

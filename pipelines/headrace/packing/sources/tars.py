@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from headrace.errors import DataError, RecipeError, nearest
+from headrace.objects.protocol import StoredFile
 from headrace.packing.listed import Listed, columns_of
 from headrace.packing.samples import (
     Access,
@@ -37,7 +38,6 @@ from headrace.packing.sources.files import (
 from headrace.packing.sources.parts import values_of
 from headrace.packing.sources.place import ByteRange, Check, SourcePlace, Wanted, check_name
 from headrace.recipe.dataset import DatasetSpec
-from headrace.storage.store import StoredFile
 
 _SUFFIXES = (".tar",)  # compressed ones cannot be read at any place
 _BLOCK_BYTES = 512
