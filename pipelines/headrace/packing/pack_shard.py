@@ -16,8 +16,8 @@ import numpy as np
 
 from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_text
+from headrace.files.machine import told_when_full
 from headrace.files.manifest import FieldInfo, LengthStatistics, Quarantined, ShardInfo
-from headrace.files.room import told_when_full
 from headrace.packing import statistics
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.fields import FieldRule
