@@ -62,10 +62,10 @@ class Judgement:
 def judge(
     predictions: Predictions, dataset: ShardedDataset, ids: NDArray[np.int64], spec: EvaluateSpec
 ) -> Judgement:
-    """Judge the predictions of a whole split by the task of the recipe.
+    """Judge the predictions of a whole split, sorted by sample id, by the task of the recipe.
 
     Args:
-        predictions: Sorted by sample id.
+        predictions: Of all samples.
         dataset: The split, for class names, source paths and pictures.
         ids: Ids of its samples in its order, `(num_samples,) int64`.
         spec: The recipe's `evaluate`.

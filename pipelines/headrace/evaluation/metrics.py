@@ -181,10 +181,7 @@ def classification_result(
 
 
 def regression_metrics(predictions: Predictions) -> dict[str, float]:
-    """Judge a regressor: mae, rmse, r2.
-
-    Args:
-        predictions: Scores and labels `(num_samples,)`.
+    """Judge a regressor, of scores and labels `(num_samples,)`: mae, rmse, r2.
 
     Raises:
         EvaluationError: Scores are NaN or infinite, or there are fewer than two samples.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from headrace.errors import StepError
 from headrace.files.layout import RunFolder, StepFolder
@@ -90,6 +92,12 @@ def interface_of(address: str, interfaces: Mapping[str, Sequence[str]]) -> str |
     return None
 
 
+def interfaces() -> dict[str, list[str]]:
+    """Addresses of this machine by network interface."""
+    found = psutil.net_if_addrs().items()
+    return {name: [each.address for each in addresses] for name, addresses in found}
+
+
 def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
     if recipe.train.script is None:
         return python_module("headrace.training.rank", str(launch.folder.spec(rank)))
@@ -168,16 +176,13 @@ _COMMANDS: dict[str, Callable[[Sequence[NodeReady], Role, Sequence[str]], tuple[
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """What a launcher tells a process about itself."""
+class Placement(NamedTuple):
+    """What a launcher tells a process about itself; None is what it does not tell."""
 
     rank: int
-    """Rank, from 0."""
     world_size: int | None
-    """Number of ranks; None where the launcher does not tell."""
     local_rank: int | None
-    """Rank among those of the same node, from 0; None where the launcher does not tell."""
+    """Rank among those of the same node, from 0."""
 
 
 _VARIABLES = (

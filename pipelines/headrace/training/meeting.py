@@ -14,7 +14,6 @@ import socket
 import sys
 from datetime import timedelta
 
-import psutil
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import ParallelStrategy, Strategy
@@ -25,7 +24,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
     TCPStore,
 )
 
-from headrace.training.launch import interface_of
+from headrace.training.launch import interface_of, interfaces
 from headrace.training.records import RankSpec
 
 _TRIAL_TIMEOUT = timedelta(seconds=60)
@@ -137,8 +136,7 @@ def _interface_to(meeting: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(_address(meeting))  # sends nothing
         address = probe.getsockname()[0]
-    found = psutil.net_if_addrs().items()
-    return interface_of(address, {name: [each.address for each in at] for name, at in found})
+    return interface_of(address, interfaces())
 
 
 def main(arguments: list[str]) -> int:

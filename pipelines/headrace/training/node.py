@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
-
 from headrace.data.targets import check_code
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
@@ -20,7 +18,7 @@ from headrace.steps.context import resolved
 from headrace.steps.model_process import start_forked
 from headrace.training.data import data_on_node
 from headrace.training.data_watch import DataWatch
-from headrace.training.launch import interface_of, rank_children
+from headrace.training.launch import interface_of, interfaces, rank_children
 from headrace.training.mpi import run_together
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
 from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady, RankSpec, Streamed
@@ -43,7 +41,8 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     manifest = _check(launch, recipe, site)
     with data_on_node(launch, recipe, site, manifest) as data:
         _write_specs(launch, recipe, manifest, data.folder)
-        node = NodeReady(launch=launch, dataset=str(data.folder), interface=_interface(launch.host))
+        interface = interface_of(launch.host, interfaces())
+        node = NodeReady(launch=launch, dataset=str(data.folder), interface=interface)
         role = site.roles[recipe.train.role]
         with DataWatch(launch, data, manifest, enabled=recipe.stage.verify) as watch:
             outcome = _run_ranks(node, recipe, role, lambda: data.keep_on() and watch.keep_on())
@@ -79,14 +78,6 @@ def _check(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
     else:
         check_code(recipe.train.script, site)
     return manifest
-
-
-def _interface(host: str) -> str | None:
-    addresses = {
-        name: [address.address for address in found]
-        for name, found in psutil.net_if_addrs().items()
-    }
-    return interface_of(host, addresses)
 
 
 def _write_specs(launch: NodeLaunch, recipe: Recipe, manifest: Manifest, staged: Path) -> None:
