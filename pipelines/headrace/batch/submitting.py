@@ -60,30 +60,23 @@ def submit_once(
         SubmitLimitError: It refuses the job until others have ended.
         BatchError: No clear answer and no such job, several times.
     """
-    known = read_record(file, JobRecord)
-    if known is not None:
-        return known
-    intent = intent_of(file)
     for attempt in range(_ATTEMPTS):
-        record = _found(system, spec.name) if intent.exists() else None
+        record = recovered(system, spec.name, file)
         if record is not None:
-            break
+            return record
         wait_for_token()
-        write_text(intent, spec.name)
+        write_text(intent_of(file), spec.name)
         try:
-            record = _record(system, system.submit(spec), spec.name)
-            break
+            return _recorded(system, system.submit(spec), spec.name, file)
         except (JobRefusedError, SubmitLimitError):
-            intent.unlink()
+            intent_of(file).unlink()
             raise
         except AmbiguousSubmitError as error:
             logger.warning("%s; looking for the job by its name", error.what)
             time.sleep(pause_s * 2**attempt * random.uniform(0.75, 1.25))
-    record = record or _found(system, spec.name)
+    record = recovered(system, spec.name, file)
     if record is None:
         raise BatchError(f"{system.name} took no job {spec.name} in {_ATTEMPTS} attempts")
-    write_record(file, record)
-    intent.unlink()
     return record
 
 
@@ -99,11 +92,8 @@ def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
     known = read_record(file, JobRecord)
     if known is not None or not intent_of(file).exists():
         return known
-    record = _found(system, name)
-    if record is not None:
-        write_record(file, record)
-        intent_of(file).unlink()
-    return record
+    found = system.find(name)
+    return _recorded(system, found[-1].job_id, name, file) if found else None
 
 
 def intent_of(file: Path) -> Path:
@@ -169,10 +159,8 @@ def look_up(
     return told, forgotten
 
 
-def _found(system: BatchSystem, name: str) -> JobRecord | None:
-    found = system.find(name)
-    return _record(system, found[-1].job_id, name) if found else None
-
-
-def _record(system: BatchSystem, job_id: str, name: str) -> JobRecord:
-    return JobRecord(job_id=job_id, name=name, queue=system.queue, submitted_at=time.time())
+def _recorded(system: BatchSystem, job_id: str, name: str, file: Path) -> JobRecord:
+    record = JobRecord(job_id=job_id, name=name, queue=system.queue, submitted_at=time.time())
+    write_record(file, record)
+    intent_of(file).unlink()
+    return record

@@ -23,6 +23,8 @@ from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.layout import LeaseFolder
+from headrace.leases.lease_jobs import NodeRequest
+from headrace.leases.pool import PoolJob
 from headrace.leases.queued import backend as batch_backend
 from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
@@ -224,6 +226,14 @@ def test_pools_only(backend: str, kind: type[BatchSystem]):
     assert "headrace.leases.worker" in text
     with pytest.raises(ValidationError, match=f"backend '{backend}' gives pools only"):
         Role.model_validate({"backend": backend, "kind": "gang", "nodes": 2})
+
+
+@pytest.mark.parametrize("system", [HTCondor, Oar])
+def test_dask_shows_the_job_that_is_submitted(system: type[BatchSystem]):
+    script = system(ScriptedCommands()).render(_job())
+    request = NodeRequest(serial=1, number=0, time_limit_s=3600.0)
+    job = PoolJob("tls://127.0.0.1:1", "node-0", request=request, spec=_job(), script=script)
+    assert [line for line in job.job_script().splitlines() if line] == script.splitlines()
 
 
 @pytest.mark.parametrize(
