@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from headrace.batch.jobs import JobView
@@ -29,9 +30,6 @@ class OpenCluster(Protocol):
     def job_ids(self) -> tuple[str, ...]:
         """Ids that the outside world knows the machines by."""
 
-    def write_scheduler_file(self) -> None:
-        """Write Dask's scheduler file into the lease folder."""
-
     def check(self) -> None:
         """Look whether it can still have nodes; called a few times a second.
 
@@ -43,9 +41,10 @@ class OpenCluster(Protocol):
         """End all workers and the scheduler."""
 
 
-class LeaseBackend(Protocol):
-    """What a backend must be able to do."""
+class LeaseBackend(ABC):
+    """What a backend must be able to do; where there is no queue, most of it is nothing."""
 
+    @abstractmethod
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         """Start the host process, which outlives the caller, or submit, once, the job that will.
 
@@ -56,18 +55,11 @@ class LeaseBackend(Protocol):
             BatchError: The batch system does not answer.
         """
 
-    def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """What `launch` would submit, as text; empty where there is no queue."""
-
-    def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """Why the batch system would never take the lease's jobs, asked without submitting any.
-
-        Returns:
-            Its words; empty where it would take them, cannot be asked so, or there is no queue.
-        """
-
+    @abstractmethod
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         """Open the cluster; called inside the host process.
+
+        Side effects: writes Dask's scheduler file, key and certificate into the lease's folder.
 
         Returns:
             The cluster: a gang with all its nodes, a pool ready to grow.
@@ -76,12 +68,36 @@ class LeaseBackend(Protocol):
             LeaseError: Not all nodes of a gang were there in time.
         """
 
+    @abstractmethod
+    def kill_leftovers(self, folder: LeaseFolder) -> int:
+        """End all processes and jobs of a lease, except the one that this runs in.
+
+        Returns:
+            How many were ended.
+
+        Raises:
+            BatchError: The batch system does not answer, or a job does not end.
+        """
+
+    def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """What `launch` would submit, as text; empty where there is no queue."""
+        return ""
+
+    def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
+        """Why the batch system would never take the lease's jobs, asked without submitting any.
+
+        Returns:
+            Its words; empty where it would take them, cannot be asked so, or there is no queue.
+        """
+        return ""
+
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
         """How the job stands that gives the machines; cheap, it may be called often.
 
         Returns:
             None where there is no queue, or no job was submitted.
         """
+        return None
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
         """How the job of a lost lease ended, as the batch system knows it now.
@@ -92,6 +108,7 @@ class LeaseBackend(Protocol):
         Raises:
             LeaseError: The batch system does not answer.
         """
+        return None
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         """The lease's job, also one that was submitted and never recorded; nothing is submitted.
@@ -102,16 +119,7 @@ class LeaseBackend(Protocol):
         Raises:
             LeaseError: The batch system does not answer.
         """
-
-    def kill_leftovers(self, folder: LeaseFolder) -> int:
-        """End all processes and jobs of a lease, except the one that this runs in.
-
-        Returns:
-            How many were ended.
-
-        Raises:
-            BatchError: The batch system does not answer, or a job does not end.
-        """
+        return ""
 
 
 def backend(name: str) -> LeaseBackend:

@@ -77,12 +77,8 @@ def spec(folder: LeaseFolder) -> LeaseSpec:
 def state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
     """How the lease stands, from its files and a look at its host process.
 
-    A lease that was never started, or whose folder has gone, counts as lost. Who would end one for
-    that looks twice: `second_look.sure_state`.
-
-    Args:
-        folder: The lease.
-        lost_after_s: Seconds without a heartbeat after which it counts as lost.
+    A lease that was never started, or whose folder has gone, counts as lost, as does one without a
+    heartbeat for `lost_after_s`. Who would end one for that looks twice: `second_look.sure_state`.
     """
     return decide(lease_status(folder), lost_after_s)
 
@@ -117,10 +113,10 @@ def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
 
 
 def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
-    """End the lease; nothing of it runs any more, and its key is gone.
+    """End the lease, also one that has ended: nothing of it runs any more, and its key is gone.
 
     Args:
-        folder: The lease; one that has ended is fine.
+        folder: The lease.
         grace_s: Seconds that the host has to end by itself, before everything is killed.
         reason: Written down as the reason.
     """
@@ -143,8 +139,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
 def cause(folder: LeaseFolder) -> JobView | None:
     """How the job of a lost lease ended, asked of the batch system; before `end` cancels it.
 
-    Returns:
-        None when there is none, or it knows no more than the lease's own files.
+    None when there is none, or the batch system knows no more than the lease's own files.
 
     Raises:
         LeaseError: The batch system does not answer.

@@ -64,22 +64,12 @@ class _OpenLocal:
 
     job_ids = ()
 
-    def __init__(self, cluster: _NodeCluster, scratch: Path, folder: LeaseFolder) -> None:
+    def __init__(self, cluster: _NodeCluster, scratch: Path) -> None:
+        self.scheduler_address = str(cluster.scheduler_address)
+        self.dashboard_url = str(cluster.scheduler.dashboard_url)
         self._cluster = cluster
         self._scratch = scratch
-        self._folder = folder
         self._keeping = asyncio.create_task(_keep_nodes(cluster))
-
-    @property
-    def scheduler_address(self) -> str:
-        return str(self._cluster.scheduler_address)
-
-    @property
-    def dashboard_url(self) -> str:
-        return str(self._cluster.scheduler.dashboard_url)
-
-    def write_scheduler_file(self) -> None:
-        write_json(self._folder.scheduler_file, self._cluster.scheduler.identity())
 
     def check(self) -> None:
         """This machine always has room for another process."""
@@ -117,7 +107,8 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _OpenLocal:
     except BaseException:
         await cluster.close()
         raise
-    return _OpenLocal(cluster, scratch, folder)
+    write_json(folder.scheduler_file, cluster.scheduler.identity())
+    return _OpenLocal(cluster, scratch)
 
 
 def _options(role: Role, scratch: Path) -> dict[str, Any]:

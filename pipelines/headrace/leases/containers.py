@@ -14,7 +14,12 @@ from headrace.recipe.batch import Container
 _ALWAYS_THERE = ("/dev", "/proc", "/sys", "/tmp")
 """Folders of the node that both runtimes show inside."""
 
-_APPTAINER_GPUS = {"nvidia": "--nv", "amd": "--rocm"}
+_RUNTIMES: dict[str, tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]] = {
+    "apptainer": (("apptainer", "exec"), {"nvidia": "--nv", "amd": "--rocm"}, ()),
+    # the libraries of accelerators are put into the image beforehand, by ch-fromhost
+    "charliecloud": (("ch-run",), {}, ("--",)),
+}
+"""Program, its option for each make of accelerators, what stands before the command."""
 
 
 def wrap(
@@ -28,11 +33,13 @@ def wrap(
         folders: Folders of the node that are seen inside under the same path.
         num_gpus: Accelerators that the command may use.
     """
-    if container is None:
+    if container is None or container.runtime == "none":
         return tuple(command)
-    return _RUNTIMES[container.runtime](
-        container, tuple(command), _binds(container, folders), num_gpus
-    )
+    program, options_of_gpus, separator = _RUNTIMES[container.runtime]
+    gpus = (options_of_gpus[container.gpus],) if num_gpus and options_of_gpus else ()
+    bound = tuple(f"--bind={bind}" for bind in _binds(container, folders))
+    image = (*gpus, *bound, *container.options, container.image, *separator)
+    return (*program, *image, *_environment(container), *command)
 
 
 def python_of(container: Container | None, python: str) -> str:
@@ -43,34 +50,6 @@ def python_of(container: Container | None, python: str) -> str:
         python: Interpreter outside it.
     """
     return python if container is None or container.runtime == "none" else container.python
-
-
-def _bare(
-    container: Container, command: tuple[str, ...], binds: Sequence[str], num_gpus: int
-) -> tuple[str, ...]:
-    del container, binds, num_gpus
-    return command
-
-
-def _apptainer(
-    container: Container, command: tuple[str, ...], binds: Sequence[str], num_gpus: int
-) -> tuple[str, ...]:
-    gpus = (_APPTAINER_GPUS[container.gpus],) if num_gpus else ()
-    bound = tuple(f"--bind={bind}" for bind in binds)
-    inside = (*_environment(container), *command)
-    return ("apptainer", "exec", *gpus, *bound, *container.options, container.image, *inside)
-
-
-def _charliecloud(
-    container: Container, command: tuple[str, ...], binds: Sequence[str], num_gpus: int
-) -> tuple[str, ...]:
-    del num_gpus  # their libraries are put into the image beforehand, by ch-fromhost
-    bound = tuple(f"--bind={bind}" for bind in binds)
-    inside = (*_environment(container), *command)
-    return ("ch-run", *bound, *container.options, container.image, "--", *inside)
-
-
-_RUNTIMES = {"none": _bare, "apptainer": _apptainer, "charliecloud": _charliecloud}
 
 
 def _environment(container: Container) -> tuple[str, ...]:

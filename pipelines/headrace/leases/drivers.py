@@ -21,8 +21,7 @@ from headrace.processes import end_processes
 
 logger = logging.getLogger(__name__)
 
-CANCEL_GRACE_S = 15.0
-"""Seconds that a driver has to end by itself once its step was cancelled."""
+_CANCEL_GRACE_S = 15.0
 
 
 @dataclass
@@ -47,7 +46,7 @@ class Drivers:
         self,
         lease: LeaseFolder,
         environment: Mapping[str, str],
-        cancel_grace_s: float = CANCEL_GRACE_S,
+        cancel_grace_s: float = _CANCEL_GRACE_S,
     ) -> None:
         self._lease = lease
         self._environment = dict(environment)

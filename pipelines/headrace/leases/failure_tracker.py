@@ -36,13 +36,9 @@ _MEND = "Correct `batch` (container, python, modules, prologue) or the tiers of 
 
 
 def is_nodes_fault(state: JobState, here_s: float | None) -> bool:
-    """Whether the end of a node's job speaks against the node.
+    """Whether the end of a node's job, `here_s` after its worker joined, speaks against the node.
 
     A job that was cancelled, preempted or out of time or memory would have been so elsewhere.
-
-    Args:
-        state: How the job ended.
-        here_s: Seconds since its worker joined; None when it never did.
     """
     if state is JobState.NODE_FAILED:
         return True
@@ -145,10 +141,7 @@ class FailureTracker:
     def record_failure(self, job: PoolJob, why: str, words: str = "") -> None:
         """Count a job that has ended by itself, or did not do what it should.
 
-        Args:
-            job: The job of a node.
-            why: What happened, for the user.
-            words: The last lines of its log.
+        Why, and the last words of its log, are for the user.
         """
         now_s = time.monotonic()
         self.last_end = f"{why}\n{words}" if words else why
@@ -213,14 +206,7 @@ class FailureTracker:
     def find_stuck(self, jobs: Iterable[PoolJob], now_s: float) -> list[PoolJob]:
         """Jobs that get no node but those it does without, since all others are down or drained.
 
-        After a while it takes all nodes from then on.
-
-        Args:
-            jobs: All jobs of a pool of which no node is there.
-            now_s: Now.
-
-        Returns:
-            Those to cancel, so that jobs follow that may get any node.
+        They are to be cancelled: after a while the pool takes all nodes from then on.
         """
         stuck = [each for each in jobs if each.is_kept_from_nodes]
         if not stuck:

@@ -173,7 +173,7 @@ class Fleet:
         Only a few items for each thread are under way at a time, however long the list is.
 
         Args:
-            function: Function of a module that the nodes can import.
+            function: As for `on_nodes`.
             items: One argument each.
             check: Called about twice a second; raises to cancel.
             retries: How often an item is tried again whose worker died.

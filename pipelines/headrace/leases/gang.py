@@ -37,10 +37,6 @@ class GangCluster:
         self.scheduler_address = str(scheduler.address)
         self.dashboard_url = str(scheduler.dashboard_url)
 
-    def write_scheduler_file(self) -> None:
-        """Write Dask's scheduler file into the lease folder; members wait for it."""
-        write_json(self._folder.scheduler_file, self._scheduler.identity())
-
     async def wait_for_nodes(self, spec: LeaseSpec) -> None:
         """Start the first node and wait for all.
 
@@ -131,7 +127,7 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
     try:
         if spec.role.batch.preflight == "full":
             preflight.offer_meeting(folder, host)
-        cluster.write_scheduler_file()
+        write_json(folder.scheduler_file, scheduler.identity())  # members wait for it
         await cluster.wait_for_nodes(spec)
     except BaseException:
         if folder.spec.exists():

@@ -41,13 +41,7 @@ _AGAIN = (
 
 
 class Host:
-    """Serves one lease from start to end.
-
-    Args:
-        folder: The lease.
-        spec: What was asked for.
-        machines: Where the nodes come from.
-    """
+    """Serves one lease from start to end."""
 
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec, machines: LeaseBackend) -> None:
         self._folder = folder
@@ -104,7 +98,6 @@ class Host:
             await asyncio.sleep(_TICK_S)
 
     def _publish(self, cluster: OpenCluster) -> None:
-        cluster.write_scheduler_file()
         info = LeaseInfo(
             lease_id=self._spec.lease_id,
             backend=self._spec.role.backend,

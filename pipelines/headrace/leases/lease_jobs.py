@@ -6,12 +6,11 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.batch.jobs import JobSpec, end_of, queue_log
-from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord, intent_of
 from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError
@@ -39,18 +38,6 @@ class NodeRequest:
     """Time limit of the job, seconds."""
     exclude: tuple[str, ...] = ()
     """Nodes that it must not get."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Queue:
-    """Where the jobs of a pool wait."""
-
-    gate: SubmissionGate
-    """The way into it."""
-    node_job: Callable[[NodeRequest], JobSpec]
-    """The job of a node."""
-    job_ids: tuple[str, ...] = ()
-    """Id of the host's own job, if it has one."""
 
 
 def job_name(folder: LeaseFolder) -> str:
@@ -107,13 +94,7 @@ def host_job(gang: JobSpec, role: Role) -> JobSpec:
 
 
 def node_job(gang: JobSpec, folder: LeaseFolder, request: NodeRequest) -> JobSpec:
-    """The job of one node of a pool.
-
-    Args:
-        gang: The job that would have all nodes.
-        folder: The lease.
-        request: What is asked for; its nodes to avoid come on top of the site's.
-    """
+    """The job of one node of a pool; what it is to avoid comes on top of what the site avoids."""
     program, place = gang.command[0], (str(folder.path), str(request.number))
     return gang.model_copy(
         update={
@@ -145,7 +126,7 @@ def last_words(folder: LeaseFolder, serial: int) -> str:
 
 
 def write_pool(folder: LeaseFolder, record: PoolRecord, avoided: tuple[AvoidedNode, ...]) -> None:
-    """Tell how the jobs of a pool stand; also for the next lease, if the nodes to avoid change.
+    """Tell how the jobs of a pool stand, and the next lease which nodes to avoid.
 
     Args:
         folder: The lease; one that was removed is not made again.

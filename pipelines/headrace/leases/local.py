@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from headrace.batch.jobs import JOB_STARTED, JobView
+from headrace.batch.jobs import JOB_STARTED
 from headrace.errors import LeaseError
 from headrace.files.layout import LeaseFolder
 from headrace.leases.backends import LeaseBackend, OpenCluster
@@ -20,33 +20,15 @@ _HOST_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
 
-class _LocalBackend:
-    """There is no queue, and nobody else knows of the machines."""
-
+class _LocalBackend(LeaseBackend):
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         start_host(folder, spec)
 
-    def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        return ""
-
-    def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        return ""
-
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         # the control side uses this module too, and must not load Dask
-        opened: OpenCluster = await importlib.import_module("headrace.leases.cluster").open_local(
-            folder, spec
-        )
+        cluster = importlib.import_module("headrace.leases.cluster")
+        opened: OpenCluster = await cluster.open_local(folder, spec)
         return opened
-
-    def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        return None
-
-    def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        return None
-
-    def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        return ""
 
     def kill_leftovers(self, folder: LeaseFolder) -> int:
         return end_marked(folder)

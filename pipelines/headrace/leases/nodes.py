@@ -60,7 +60,7 @@ def arrived(
     check: Callable[[], None],
     queue_counts: bool = False,
 ) -> tuple[Node, ...]:
-    """Wait until there are `count` nodes.
+    """Wait until there are `count` nodes; all that there are then, in order of their names.
 
     Args:
         client: Connected Dask client.
@@ -69,9 +69,6 @@ def arrived(
         timeout_s: Longest wait.
         check: Called a few times a second; raises to give up.
         queue_counts: Whether the time that jobs spend in a queue counts.
-
-    Returns:
-        All nodes that there are then, in order of their names.
 
     Raises:
         LeaseError: They did not come in time.
@@ -103,16 +100,13 @@ def _waits(dask_scheduler: Any) -> str:
 def first_done(
     client: Client, futures: list[Future], check: Callable[[], None], look: Callable[[], None]
 ) -> list[Future]:
-    """Wait until at least one future is done.
+    """Wait until some futures are done: all that are, with results, errors or cancelled.
 
     Args:
         client: Client of the futures.
         futures: What is waited for; at least one.
         check: Called about twice a second; raises to cancel.
         look: Called after each round in which nothing was done; raises when nothing ever will be.
-
-    Returns:
-        All futures that are done, in the order given; with results, errors or cancelled.
     """
     while True:
         check()
@@ -153,12 +147,7 @@ class _GoneError(Exception):
 
 
 def _gathered(client: Client, futures: list[Future]) -> list[Any]:
-    """Results of futures that were done.
-
-    Raises:
-        _GoneError: One is done no more. Dask would wait until its node computes it again, which has
-            gone.
-    """
+    """Results of futures that were done; for one that has gone Dask would wait for ever."""
     loop = client.loop.asyncio_loop
     gathering = run_coroutine_threadsafe(client.gather(futures, asynchronous=True), loop)
     while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
@@ -17,11 +18,12 @@ from distributed.deploy.cluster import Cluster
 from distributed.deploy.spec import ProcessInterface
 
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, view_of
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.submitting import JobRecord
 from headrace.files.atomic import write_json
 from headrace.files.layout import LeaseFolder
 from headrace.leases.failure_tracker import is_nodes_fault
-from headrace.leases.lease_jobs import NodeRequest, Queue
+from headrace.leases.lease_jobs import NodeRequest
 from headrace.leases.lifetime import leaving_s
 from headrace.leases.pool_loop import PoolLoop
 from headrace.leases.records import LeaseSpec, NodeJob
@@ -197,16 +199,26 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
     Args:
         folder: The lease.
         spec: What was asked for.
-        queue: Where its jobs wait.
+        gate: The way into the queue.
+        node_job: The job of a node.
+        job_ids: Id of the host's own job, if it has one.
     """
 
     job_cls = PoolJob
 
-    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, queue: Queue) -> None:
-        self.job_ids = queue.job_ids
+    def __init__(
+        self,
+        folder: LeaseFolder,
+        spec: LeaseSpec,
+        gate: SubmissionGate,
+        node_job: Callable[[NodeRequest], JobSpec],
+        job_ids: tuple[str, ...],
+    ) -> None:
+        self.job_ids = job_ids
         self._folder = folder
-        self._queue = queue
-        self._loop_of_jobs = PoolLoop(folder, spec, self, queue.gate)
+        self._gate = gate
+        self._node_job = node_job
+        self._loop_of_jobs = PoolLoop(folder, spec, self, gate)
         self._running: asyncio.Task[None] | None = None
         host = address(spec.role.batch.interface)
         super().__init__(
@@ -224,10 +236,6 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
     def dashboard_url(self) -> str:
         """Link of the dashboard."""
         return str(self.scheduler.dashboard_url)
-
-    def write_scheduler_file(self) -> None:
-        """Write Dask's scheduler file into the lease folder."""
-        write_json(self._folder.scheduler_file, self.scheduler.identity())
 
     def check(self) -> None:
         """Raise why there can be no nodes, if that is so."""
@@ -251,9 +259,8 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         await self._settle()
 
     def _options(self, request: NodeRequest) -> dict[str, Any]:
-        spec = self._queue.node_job(request)
-        script = self._queue.gate.system.render(spec)
-        return {"request": request, "spec": spec, "script": script}
+        spec = self._node_job(request)
+        return {"request": request, "spec": spec, "script": self._gate.system.render(spec)}
 
     async def _settle(self) -> None:
         # SpecCluster shares this task between all who wait for it
@@ -265,7 +272,8 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
 
     async def _start(self) -> None:
         await super()._start()
-        self.write_scheduler_file()  # workers look for it as soon as there is a job
+        # workers look for it as soon as there is a job
+        write_json(self._folder.scheduler_file, self.scheduler.identity())
         self._running = asyncio.create_task(self._loop_of_jobs.run())
 
     async def _close(self) -> None:
@@ -276,8 +284,8 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         await asyncio.wait_for(super()._close(), _CLOSE_TIMEOUT_S)
 
 
-async def open_pool(folder: LeaseFolder, spec: LeaseSpec, queue: Queue) -> NodePool:
-    """Open a pool without nodes; called inside the host process.
+async def open_pool(folder: LeaseFolder, spec: LeaseSpec, **queue: Any) -> NodePool:
+    """Open a pool without nodes; called inside the host process. See `NodePool` for its queue.
 
     Side effects: sets Dask's configuration; writes key, certificate and scheduler file into the
     lease's folder.
@@ -286,5 +294,5 @@ async def open_pool(folder: LeaseFolder, spec: LeaseSpec, queue: Queue) -> NodeP
         LeaseError: This machine has no such network interface.
     """
     configure()
-    cluster: NodePool = await NodePool(folder, spec, queue)
+    cluster: NodePool = await NodePool(folder, spec, **queue)
     return cluster

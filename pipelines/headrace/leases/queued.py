@@ -27,11 +27,10 @@ from headrace.batch.systems import system_of
 from headrace.errors import BatchError, JobRefusedError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
-from headrace.leases.backends import OpenCluster
+from headrace.leases.backends import LeaseBackend, OpenCluster
 from headrace.leases.guard import end_marked, mark
 from headrace.leases.lease_jobs import (
     NodeRequest,
-    Queue,
     end_job,
     end_node_jobs,
     host_job,
@@ -50,7 +49,7 @@ _ENDING_S = 10.0
 _LOG_BYTES = 65_536
 
 
-class _BatchBackend:
+class _BatchBackend(LeaseBackend):
     """Machines are jobs of the batch system that the lease's role names.
 
     The host of a pool may run on the control machine: then no job is submitted before there is
@@ -87,13 +86,14 @@ class _BatchBackend:
             gang = importlib.import_module("headrace.leases.gang")
             opened = await gang.open_gang(folder, spec, job_id=own_id)
             return opened
-        queue = Queue(
+        pool = importlib.import_module("headrace.leases.pool")
+        opened = await pool.open_pool(
+            folder,
+            spec,
             gate=_gate(folder, spec),
             node_job=partial(_node_job, folder, spec),
             job_ids=() if _has_host_here(spec) else (own_id,),
         )
-        pool = importlib.import_module("headrace.leases.pool")
-        opened = await pool.open_pool(folder, spec, queue)
         return opened
 
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:

@@ -39,14 +39,7 @@ _AT_ONCE_S = 30.0
 
 
 class NodeWorker:
-    """The worker of this node, with the nanny that starts it again when it dies.
-
-    Args:
-        folder: The lease.
-        spec: What was asked for.
-        index: Place of this node, from 0.
-        scheduler_address: Where to join.
-    """
+    """The worker of the node at a place, from 0, with the nanny that starts it again."""
 
     def __init__(
         self, folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
@@ -98,13 +91,7 @@ class NodeWorker:
 
 
 class ContainedNode:
-    """The process of a gang's node that runs in the site's container, started by one outside.
-
-    Args:
-        folder: The lease.
-        spec: What was asked for.
-        index: Place of this node in the gang, from 0.
-    """
+    """The process of a gang's node that runs in the site's container, started by one outside."""
 
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         self._folder = folder
@@ -158,12 +145,11 @@ async def open_node(
     folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
 ) -> GangNode:
     """Start the worker of a gang's node, in the site's container if there is one."""
-    contained = spec.role.batch.container is not None
-    node: GangNode = (
-        ContainedNode(folder, spec, index)
-        if contained
-        else NodeWorker(folder, spec, index, scheduler_address)
-    )
+    node: GangNode
+    if spec.role.batch.container is None:
+        node = NodeWorker(folder, spec, index, scheduler_address)
+    else:
+        node = ContainedNode(folder, spec, index)
     await node.start()
     return node
 
