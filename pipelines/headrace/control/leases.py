@@ -18,9 +18,9 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.leases import client
 from headrace.leases.backends import backend
+from headrace.leases.lease_jobs import symptom_of
 from headrace.leases.records import LeaseSpec, Walltime
 from headrace.leases.second_look import sure_state
-from headrace.leases.symptoms import symptom_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
 from headrace.states import EndedJob, LeaseState

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from headrace.batch.jobs import JobState, JobView
 from headrace.errors import HeadraceError, JobRefusedError, LeaseError
+from headrace.leases.lease_jobs import most_common, telling_lines
 from headrace.leases.records import AvoidedNode
 from headrace.leases.scaling import SETTLED_S, Failures
-from headrace.leases.symptoms import most_common, telling_lines
 from headrace.states import EndedJob, FailureClass
 
 if TYPE_CHECKING:

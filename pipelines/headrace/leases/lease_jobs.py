@@ -1,11 +1,13 @@
-"""The jobs of a lease: what the batch system is asked for, their records and logs, their end."""
+"""The jobs of a lease: what the batch system is asked for, what their logs tell, their end."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +18,29 @@ from headrace.batch.system import BatchSystem
 from headrace.errors import BatchError
 from headrace.files.atomic import read_record, write_if_room, write_record
 from headrace.files.layout import LeaseFolder
+from headrace.leases import preflight
 from headrace.leases.guard import mark
 from headrace.leases.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.recipe.site import Role
+from headrace.record import Record
+from headrace.storage.atomic import read_record, write_if_room, write_record
+from headrace.storage.layout import LeaseFolder
 
 _CANCEL_TIMEOUT_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _TAIL_BYTES = 8192
 _TAIL_LINES = 5
+_LOG_BYTES = 65_536
+_OF_ANY_NODE = ("container", "tiers")
+"""Checks of the pre-flight whose problem may be a mistake in the site; others are a node's own."""
+
+_TELLING = re.compile(
+    r"No such file or directory|command not found|Permission denied|Exec format error"
+    r"|cannot execute|No module named|Unable to locate a modulefile|(?:could|can)(?:'t| ?not) open"
+)
+_NOISE = re.compile(r"\bkill: \(")
+_LEADER = re.compile(r"^.*?(?:error:|FATAL:|line \d+:)\s*")
+_PROCESS = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +159,50 @@ def write_pool(folder: LeaseFolder, record: PoolRecord, avoided: tuple[AvoidedNo
         nodes = tuple(each.node for each in record.avoids)
         write_record(folder.bad_nodes, BadNodes(nodes=nodes, why=why))
     write_if_room(folder.pool, record)
+
+
+class Symptom(Record):
+    """What kept a lease's nodes from coming.
+
+    What fails in the same way on a second node, or in a second lease, is no fault of the nodes: a
+    container image, an interpreter or a module that is not there.
+    """
+
+    words: str
+    """What was said, without what differs from node to node."""
+    num_nodes: int
+    """On how many of its nodes it was said."""
+
+
+def symptom_of(folder: LeaseFolder) -> Symptom | None:
+    """What kept the nodes of a lease from coming; None when they came, or nothing told why."""
+    if folder.info.exists():
+        return None
+    found = [
+        f"{check.name}: {_plain(check.problem)}"
+        for report in preflight.reports(folder)
+        for check in report.checks
+        if check.problem and check.name in _OF_ANY_NODE
+    ]
+    if not found and not folder.host.exists():
+        found = telling_lines(end_of(folder.log, _LOG_BYTES))
+    return most_common(found)
+
+
+def telling_lines(log: str) -> list[str]:
+    """Lines of a job's log that tell what was missing, without what differs from node to node."""
+    lines = [line for line in log.splitlines() if _TELLING.search(line) and not _NOISE.search(line)]
+    return [_plain(_LEADER.sub("", line)) for line in lines]
+
+
+def most_common(found: Iterable[str]) -> Symptom | None:
+    """What is said on most nodes; the first of several."""
+    counted = Counter(found).most_common(1)
+    return Symptom(words=counted[0][0], num_nodes=counted[0][1]) if counted else None
+
+
+def _plain(text: str) -> str:
+    return _PROCESS.sub("", text).strip()
 
 
 def end_node_jobs(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:

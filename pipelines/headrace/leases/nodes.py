@@ -90,11 +90,7 @@ def arrived(
 
 def waits_for(client: Client) -> str:
     """What the nodes of a pool wait for in a queue; empty when they do not."""
-    return str(client.run_on_scheduler(_waits))
-
-
-def _waits(dask_scheduler: Any) -> str:
-    return str(dask_scheduler.task_metadata.get(WAITS, ""))
+    return str(client.get_metadata([WAITS], default=""))
 
 
 def first_done(

@@ -37,10 +37,12 @@ from headrace.leases.lease_jobs import (
     job_name,
     job_spec,
     node_job,
+    symptom_of,
 )
 from headrace.leases.local import start_host
 from headrace.leases.records import LeaseSpec, PoolRecord
-from headrace.leases.symptoms import symptom_of
+from headrace.storage.atomic import read_record
+from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

@@ -30,6 +30,9 @@ class Connected:
         waits = {WAITS: waits_for} if waits_for else {}
         self.scheduler = SimpleNamespace(workers=dict(enumerate(states)), task_metadata=waits)
 
+    def get_metadata(self, keys: list[str], default: str) -> str:
+        return self.scheduler.task_metadata.get(keys[0], default)
+
     def run_on_scheduler(self, function: Callable[..., Any]) -> Any:
         return function(dask_scheduler=self.scheduler)
 
