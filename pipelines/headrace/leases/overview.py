@@ -14,7 +14,7 @@ from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.leases import client
 from headrace.leases.guard import marked
 from headrace.leases.lease_status import lease_status
-from headrace.leases.records import AvoidedNode, LeaseInfo, LeaseSpec, NodeJob, PoolRecord
+from headrace.leases.records import AvoidedNode, LeaseInfo, LeaseSpec, PoolJobView, PoolRecord
 from headrace.leases.second_look import sure_states
 from headrace.record import Record
 from headrace.states import EndedJob, LeaseState
@@ -65,7 +65,7 @@ class LeaseView(Record):
     """Nodes of those that further jobs of a pool do without."""
     takes_all: str = ""
     """Why a pool takes bad nodes all the same; empty as long as it does not."""
-    jobs: tuple[NodeJob, ...] = ()
+    jobs: tuple[PoolJobView, ...] = ()
     """Jobs that are, or will be, nodes of a pool; empty for a gang and without a queue."""
     why_ended: str
     """Why it ended; empty while it lives."""

@@ -26,7 +26,7 @@ from headrace.leases.failure_tracker import is_nodes_fault
 from headrace.leases.lease_jobs import NodeRequest
 from headrace.leases.lifetime import leaving_s
 from headrace.leases.pool_loop import PoolLoop
-from headrace.leases.records import LeaseSpec, NodeJob
+from headrace.leases.records import LeaseSpec, PoolJobView
 from headrace.leases.scaling import PoolNode, Stage
 from headrace.leases.scheduler import LeaseScheduler, address, configure
 from headrace.leases.tls import make_keys
@@ -183,9 +183,9 @@ class PoolJob(Job):  # type: ignore[misc]
             is_bound=self.is_bound,
         )
 
-    def view(self, system: str) -> NodeJob:
+    def view(self, system: str) -> PoolJobView:
         """What users need to know."""
-        return NodeJob(
+        return PoolJobView(
             node=str(self.name),
             job_id=self.job_id,
             stage="leaving" if self.leaving_s is not None else self.stage.value,

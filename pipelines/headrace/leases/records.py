@@ -110,8 +110,8 @@ class BadNodes(Record):
     """What was wrong with them, for the user."""
 
 
-class NodeJob(Record):
-    """A job that is, or will be, a node of a pool."""
+class PoolJobView(Record):
+    """A job that is, or will be, a node of a pool, for the user."""
 
     node: str
     """Name of the node, as in `node-0`."""
@@ -135,7 +135,7 @@ class AvoidedNode(Record):
 class PoolRecord(Record):
     """How the jobs of a pool stand (`pool.json`); written by the host when something changes."""
 
-    jobs: tuple[NodeJob, ...] = ()
+    jobs: tuple[PoolJobView, ...] = ()
     """Jobs that have not ended, in order of their nodes."""
     waits_for: str = ""
     """Why the pool has fewer nodes than it has work for; empty when it has not."""

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.control.reaper import end_run
 from headrace.files.atomic import write_record
-from headrace.leases.records import NodeJob, PoolRecord
+from headrace.leases.records import PoolJobView, PoolRecord
 from headrace.processes import ProcessIdentity
 from headrace.states import StepState
 from support.command_line import headrace
@@ -73,7 +73,7 @@ def test_a_pool_that_waits_for_nodes_says_why_and_until_when() -> None:
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
     attempt_row_of(run, "pack", lease_id, state=StepState.RUNNING)
     why = "2 of 4 nodes; 2 pending: Resources, expected 14:05"
-    here = NodeJob(node="node-0", job_id="5", stage="busy", why="Slurm job 5 is running")
+    here = PoolJobView(node="node-0", job_id="5", stage="busy", why="Slurm job 5 is running")
     write_record(run.lease_folder(lease_id).pool, PoolRecord(jobs=(here,), waits_for=why))
     told = shown("status", run.run_id)
     assert f"Waits for nodes: {why}" in told

@@ -20,7 +20,7 @@ from headrace.leases.records import (
     HostRecord,
     LeaseInfo,
     LeaseSpec,
-    NodeJob,
+    PoolJobView,
     PoolRecord,
     Waiting,
 )
@@ -153,7 +153,7 @@ def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: P
     pool = PoolRecord(waits_for="Slurm job 7 is pending")
     write_record(lease.pool, pool)
     assert client.waiting_for(lease) == pool.waits_for
-    node = NodeJob(node="node-0", job_id="6", stage="busy", why="")
+    node = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
     write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
     assert (client.waiting_for(lease), client.lacks(lease)) == ("", pool.waits_for)
 
