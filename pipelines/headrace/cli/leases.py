@@ -23,7 +23,7 @@ from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.leases import client, overview
 from headrace.leases.overview import LeaseView
 from headrace.leases.overview import reap as reap_site
-from headrace.leases.records import LeaseInfo, LeaseSpec, NodeJob
+from headrace.leases.records import LeaseInfo, LeaseSpec, PoolJobView
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.states import EndedJob, LeaseState
@@ -248,7 +248,7 @@ def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableTy
         yield "takes all", Text(f"nodes, also bad ones: {view.takes_all}")
 
 
-def _jobs(jobs: Sequence[NodeJob]) -> Table:
+def _jobs(jobs: Sequence[PoolJobView]) -> Table:
     table = Table("node", "job", "state", "why", box=None, pad_edge=False)
     for job in jobs:
         table.add_row(job.node, job.job_id, job.stage, Text(job.why))

@@ -23,8 +23,6 @@ from headrace.leases.guard import mark
 from headrace.leases.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.recipe.site import Role
 from headrace.record import Record
-from headrace.storage.atomic import read_record, write_if_room, write_record
-from headrace.storage.layout import LeaseFolder
 
 _CANCEL_TIMEOUT_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0

@@ -41,8 +41,6 @@ from headrace.leases.lease_jobs import (
 )
 from headrace.leases.local import start_host
 from headrace.leases.records import LeaseSpec, PoolRecord
-from headrace.storage.atomic import read_record
-from headrace.storage.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import logging
 import time
 from pathlib import Path
 
-from headrace.files.atomic import write_record, write_text
-from headrace.files.layout import SiteFolder
 import pytest
 
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases import client
 from headrace.leases.lease_status import write_heartbeat
 from headrace.leases.overview import leftovers, reap, view, views
@@ -17,8 +17,6 @@ from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
 from support.leases import lease_spec
 
 

@@ -8,12 +8,8 @@ import pytest
 
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.leases.preflight import Check, NodeReport, report_file
-from headrace.leases.symptoms import Symptom, symptom_of, telling_lines
 from headrace.leases.lease_jobs import Symptom, symptom_of, telling_lines
 from headrace.leases.preflight import Check, NodeReport, report_file
-from headrace.storage.atomic import write_record, write_text
-from headrace.storage.layout import LeaseFolder, SiteFolder
 
 _SLURM = """\
 slurmstepd-node2: error: execve(): /nope/bin/python: No such file or directory
