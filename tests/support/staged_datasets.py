@@ -9,7 +9,7 @@ import xxhash
 
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import content_fingerprint, read_manifest, write_manifest
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.recipe.site import Tier
 
 SHARD_BYTES = 300_000

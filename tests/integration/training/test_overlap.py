@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.files.manifest_file import read_manifest
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.staging.staged import ensure_staged
 from support.shards import write_dataset
 from support.training import (

@@ -23,7 +23,7 @@ from headrace.data.module import DataSettings, HeadraceDataModule
 from headrace.data.streaming import shards_held
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
 from headrace.shards.places import ShardSource

@@ -21,8 +21,7 @@ from headrace.data.order import FIRST_WINDOW, EachOnceOrder, by_first_use
 from headrace.data.streaming import Needs, ReadAhead, shards_held
 from headrace.errors import ShardError, UserError
 from headrace.files.manifest_file import read_manifest
-from headrace.objects.local import LocalStore
-from headrace.objects.store import open_store
+from headrace.objects.store import LocalStore, open_store
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource

@@ -15,7 +15,7 @@ from headrace.errors import ShardError, StepError
 from headrace.evaluation.metrics import Predictions
 from headrace.evaluation.predictor import Predictor, sample_ids, split_on_node
 from headrace.files.manifest import Manifest
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset

@@ -19,7 +19,7 @@ from headrace.files.atomic import (
     write_record,
     write_text,
 )
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.steps.records import DriverExit
 from support.small_disk import fill, small_disk
 from support.staged_datasets import make_dataset

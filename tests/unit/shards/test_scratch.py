@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import ShardError, StoreMissingError
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest import ShardInfo
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.shards.scratch import ShardScratch
 
 NUM_SHARDS = 6

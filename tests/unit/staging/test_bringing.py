@@ -14,7 +14,7 @@ import pytest
 from headrace.errors import ShardError
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.staging.bringing import Arrival, obtain
 from headrace.staging.staged import ensure_staged, staged
 from headrace.staging.staged_copy import StagingOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.files.manifest import Manifest
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.staging import peers
 from headrace.staging.gang_member import Relay
 from headrace.staging.gang_store import Brought, GangStore, Traffic

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.objects.local import LocalStore
+from headrace.objects.store import LocalStore
 from headrace.staging import peers
 from headrace.staging.bringing import Tick
 from headrace.staging.gang_member import Relay, holds_nothing, joining
