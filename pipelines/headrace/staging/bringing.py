@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
@@ -91,7 +92,8 @@ def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
             if fetch.member is not None:
                 fetch.member.meet(fetch.store, work.holding, tuple(work.here), work.moved)
                 missing = fetch.store.own_first(missing)
-            work.run([pool.submit(work.bring, shard) for shard in missing])
+            left = deque(missing)
+            work.run([pool.submit(work.bring_all, left) for _ in range(fetch.num_threads)])
         except BaseException:
             work.stopped.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -170,6 +172,15 @@ class _Work:
         if self._fetch.is_intact(shard):
             self.here.add(shard.file)
             self.moved(shard.num_bytes)
+
+    def bring_all(self, left: deque[ShardInfo]) -> None:
+        """Bring one shard after the other until none is left."""
+        while True:
+            try:
+                shard = left.popleft()
+            except IndexError:
+                return
+            self.bring(shard)
 
     def bring(self, shard: ShardInfo, *, from_source: bool = False) -> None:
         """Bring a shard that is not there yet; others that want it wait for it."""

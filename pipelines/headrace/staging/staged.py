@@ -221,8 +221,9 @@ class _Staging:
                 placed = choose_place(self.wanted, self.places, full)
                 folder = placed.folder
                 reserved.enter_context(folder.reserving(placed.num_bytes))
-            only, missing = self.options.only, self._missing(folder)
-            later = {s.file for s in missing if only is not None and s.file not in only}
+            only, later = self.options.only, frozenset[str]()
+            if only is not None:
+                later = frozenset(s.file for s in self._missing(folder)) - only
             filling = Filling(
                 store=GangStore(store, manifest.shards, group, self.traffic),
                 manifest=manifest,
