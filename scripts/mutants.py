@@ -33,7 +33,7 @@ from cosmic_ray.mutating import mutate_code, use_mutation
 from cosmic_ray.plugins import get_operator, operator_names
 from cosmic_ray.work_item import MutationSpec
 
-PACKAGES = ("batch", "control", "data", "leases", "recipe", "shards", "steps")
+PACKAGES = ("batch", "clusters", "data", "recipe", "runs", "shards", "steps")
 """Where to look: the packages whose mistakes cost data or hours."""
 
 LEFT_OUT = re.compile(r"BitOr|_(Eq|NotEq|Lt|LtE|Gt|GtE)_Is(Not)?$|_Is_Eq$|_IsNot_NotEq$")

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
+from headrace.clusters.fleet import Fleet
 from headrace.files.tiers import folder_of
-from headrace.leases.fleet import Fleet
 from headrace.record import Record
 from headrace.steps.context import StepContext
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.clusters.overview import leftovers, views
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.manifest_file import read_manifest
-from headrace.leases.overview import leftovers, views
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
 from headrace.record import Record

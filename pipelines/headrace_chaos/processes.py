@@ -22,8 +22,8 @@ _TRACKERS_S = 10.0
 _BY_NAME = (("rank ", "rank"), ("predictor", "predictor"))
 _BY_COMMAND = (
     ("headrace.cli.app", "command"),
-    ("headrace.leases.host", "host"),
-    ("headrace.leases.guard", "guard"),
+    ("headrace.clusters.host", "host"),
+    ("headrace.clusters.guard", "guard"),
     ("headrace.steps.run", "driver"),
     ("headrace.steps.model_process", "server"),
     ("multiprocessing.resource_tracker", "tracker"),

@@ -18,13 +18,13 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from headrace.control import leases
-from headrace.control.flow import PlannedStep, steps_of
-from headrace.control.leases import why_not_the_nodes
-from headrace.control.overview import look, look_lease
-from headrace.control.runs import Run, open_run
-from headrace.control.steps import Ticket, cancel_step, collect, conclude, start_step
 from headrace.errors import CapacityError, JobRefusedError, QueueFullError, StepNotEndedError
+from headrace.runs import leases
+from headrace.runs.flow import PlannedStep, steps_of
+from headrace.runs.leases import why_not_the_nodes
+from headrace.runs.overview import look, look_lease
+from headrace.runs.runs import Run, open_run
+from headrace.runs.steps import Ticket, cancel_step, collect, conclude, start_step
 from headrace.states import LeaseState, StepState
 from headrace.steps.records import StepResult
 from headrace_airflow.dag_parts import DATASETS, publish

@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeVar
 from airflow.sdk import BaseOperator, BaseOperatorLink, BaseXCom
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from headrace.control.flow import steps_of
-from headrace.control.leases import RELEASED
-from headrace.control.reaper import ABANDONED, end_run, reap
-from headrace.control.runs import Run, RunRequest, create_run, finish_run, open_run
 from headrace.errors import HeadraceError
+from headrace.runs.flow import steps_of
+from headrace.runs.leases import RELEASED
+from headrace.runs.reaper import ABANDONED, end_run, reap
+from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run
 from headrace.states import StepState
 from headrace.steps.records import StepResult
 from headrace_airflow.airflow_api import (

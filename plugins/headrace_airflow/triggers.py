@@ -16,9 +16,9 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from headrace.control.overview import LeaseLook, look, look_lease
+from headrace.clusters import client
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.leases import client
+from headrace.runs.overview import LeaseLook, look, look_lease
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus

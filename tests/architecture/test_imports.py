@@ -12,11 +12,11 @@ LIGHT = (
     "headrace.recipe.load",
     "headrace.recipe.schema",
     "headrace.steps.mailbox",
-    "headrace.leases.client",
-    "headrace.leases.records",
+    "headrace.clusters.client",
+    "headrace.clusters.records",
     "headrace.ledger.ledger",
-    "headrace.control.execute",
-    "headrace.control.reaper",
+    "headrace.runs.execute",
+    "headrace.runs.reaper",
     "headrace.cli.app",
 )
 

@@ -20,11 +20,11 @@ else:
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 
 HOMES = {
-    "dask": {"leases"},
+    "dask": {"clusters"},
     "h5py": {"shards"},
     "sqlalchemy": {"ledger"},
     "torch": {"data", "training", "evaluation", "examples"},
-    "boto3": {"leases", "objects"},
+    "boto3": {"clusters", "objects"},
 }
 """The only modules of headrace that may import a package by themselves."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from support.sources import ROOT, product_modules
 
-HOME = "leases/timeouts.py"
+HOME = "clusters/timeouts.py"
 
 
 def caught(tree: ast.AST) -> Iterator[ast.expr]:

@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from headrace.clusters import client
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.guard import marked
+from headrace.clusters.overview import leftovers, reap, views
+from headrace.clusters.records import HostRecord
+from headrace.clusters.tls import make_keys
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.leases import client
-from headrace.leases.fleet import Fleet
-from headrace.leases.guard import marked
-from headrace.leases.overview import leftovers, reap, views
-from headrace.leases.records import HostRecord
-from headrace.leases.tls import make_keys
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
@@ -187,8 +187,8 @@ class BackendContract:
         write_record(asked, lease_spec(folder, self.role()))
         code = (
             "import sys; from pathlib import Path\n"
-            "from headrace.leases import client\n"
-            "from headrace.leases.records import LeaseSpec\n"
+            "from headrace.clusters import client\n"
+            "from headrace.clusters.records import LeaseSpec\n"
             "from headrace.files.layout import LeaseFolder\n"
             "spec = LeaseSpec.model_validate_json(Path(sys.argv[1]).read_bytes())\n"
             "client.start(LeaseFolder(Path(sys.argv[2])), spec)\n"
@@ -202,7 +202,7 @@ class BackendContract:
     def test_a_second_host_leaves_the_lease_alone(self, site: Path) -> None:
         folder = opened(site, self.role())
         first = host_of(folder)
-        command = [sys.executable, "-m", "headrace.leases.host", str(folder.path)]
+        command = [sys.executable, "-m", "headrace.clusters.host", str(folder.path)]
         assert subprocess.run(command, check=False, timeout=60).returncode == 0
         assert host_of(folder) == first
         assert client.state(folder, 15) is LeaseState.READY
@@ -367,7 +367,7 @@ def host_of(folder: LeaseFolder) -> psutil.Process:
 
 
 def hosts_of(folder: LeaseFolder) -> list[psutil.Process]:
-    return [each for each in processes_of(folder) if "headrace.leases.host" in _arguments(each)]
+    return [each for each in processes_of(folder) if "headrace.clusters.host" in _arguments(each)]
 
 
 def children_with(folder: LeaseFolder, argument: str) -> list[psutil.Process]:

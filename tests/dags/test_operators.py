@@ -15,16 +15,16 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from headrace.control.leases import RELEASED
-from headrace.control.overview import LeaseLook, Look
-from headrace.control.reaper import ABANDONED
-from headrace.control.retrying import KEPT
-from headrace.control.runs import open_run
-from headrace.control.steps import Ticket
+from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.errors import CapacityError, JobRefusedError, LeaseError
 from headrace.files.atomic import read_record, write_record
-from headrace.leases.records import LeaseSpec, Walltime
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.leases import RELEASED
+from headrace.runs.overview import LeaseLook, Look
+from headrace.runs.reaper import ABANDONED
+from headrace.runs.retrying import KEPT
+from headrace.runs.runs import open_run
+from headrace.runs.steps import Ticket
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.records import Failure, StepResult, StepStatus
 from headrace_airflow import airflow_api as owners

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from headrace.batch.submitting import JobRecord
+from headrace.clusters.records import Ending, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.leases.records import Ending, LeaseSpec
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace_airflow import triggers

@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from headrace.control import overview as watch
+from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
-from headrace.leases.lease_status import write_heartbeat
-from headrace.leases.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
+from headrace.runs import overview as watch
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.records import DriverExit, Progress, StepResult, StepSpec, StepStatus

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from headrace.batch.submitting import intent_of
-from headrace.control import leases
-from headrace.control.runs import Run, RunRequest, create_run
-from headrace.control.steps import Ticket, collect, start_step
+from headrace.clusters import client
+from headrace.clusters.lease_jobs import job_name, job_spec
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.leases import client
-from headrace.leases.lease_jobs import job_name, job_spec
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
+from headrace.runs import leases
+from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.steps import Ticket, collect, start_step
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from support.command_line import headrace

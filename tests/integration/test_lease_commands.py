@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.clusters import client
+from headrace.clusters.guard import marked
+from headrace.clusters.records import HostRecord
 from headrace.errors import SiteError, UnknownNameError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
-from headrace.leases import client
-from headrace.leases.guard import marked
-from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox

@@ -11,8 +11,8 @@ import pytest
 from headrace.batch.jobs import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands, master_command
+from headrace.clusters import client
 from headrace.errors import AmbiguousSubmitError, BatchError, LoginError
-from headrace.leases import client
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
 from support.leases import opened

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.control.execute import execute
-from headrace.control.leases import bad_nodes
-from headrace.control.overview import overview
-from headrace.control.provenance import process_owner
-from headrace.control.runs import Run, RunRequest, create_run
+from headrace.clusters import client
+from headrace.clusters.backends import backend
 from headrace.errors import JobRefusedError
 from headrace.files.layout import SiteFolder
-from headrace.leases import client
-from headrace.leases.backends import backend
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
+from headrace.runs.execute import execute
+from headrace.runs.leases import bad_nodes
+from headrace.runs.overview import overview
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.states import FailureClass, LeaseState, StepState
 from support.command_line import headrace
 from support.container_image import why_not

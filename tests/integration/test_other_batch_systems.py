@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.clusters import client
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.guard import marked
+from headrace.clusters.overview import view
+from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
-from headrace.leases import client
-from headrace.leases.fleet import Fleet
-from headrace.leases.guard import marked
-from headrace.leases.overview import view
-from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 from support import fleet_functions
@@ -147,7 +147,7 @@ def _workers(folder: LeaseFolder, number: str, variable: str) -> list[psutil.Pro
         each
         for each in marked([folder])[str(folder.path.resolve())]
         if each.environ().get(variable, "").partition(".")[0] == number
-        and "headrace.leases.worker" in each.cmdline()
+        and "headrace.clusters.worker" in each.cmdline()
     ]
 
 

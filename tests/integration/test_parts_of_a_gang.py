@@ -13,14 +13,14 @@ import h5py
 import numpy as np
 import pytest
 
-from headrace.control.execute import execute
-from headrace.control.provenance import process_owner
-from headrace.control.runs import Run, RunRequest, create_run
-from headrace.leases.lease_jobs import job_name
+from headrace.clusters.lease_jobs import job_name
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.site import StoreOptions
+from headrace.runs.execute import execute
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.staging.peer_group import PeerGroup
 from headrace.states import StepState
 from headrace.training.step import train

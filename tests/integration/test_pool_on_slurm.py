@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.clusters import client
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.overview import view
+from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.leases import client
-from headrace.leases.fleet import Fleet
-from headrace.leases.overview import view
-from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 from support import fleet_functions

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from headrace.clusters import client, preflight
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.leases import client, preflight
-from headrace.leases.fleet import Fleet
-from headrace.leases.records import BadNodes, LeaseSpec
 from headrace.recipe.site import Role, Tier
 from headrace.states import LeaseState
 from support import container_image

@@ -11,9 +11,9 @@ import pytest
 
 from headrace.batch.jobs import JobSpec
 from headrace.batch.submission_gate import SubmissionGate
+from headrace.clusters import client
 from headrace.errors import QueueFullError, SubmitLimitError
 from headrace.files.layout import SiteFolder
-from headrace.leases import client
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.states import LeaseState

@@ -13,21 +13,21 @@ import slurm_dev
 import yaml
 
 from headrace.batch.slurm_queues import parse_limit
-from headrace.control import leases
-from headrace.control.execute import execute
-from headrace.control.preview import previews
-from headrace.control.provenance import process_owner
-from headrace.control.runs import Run, RunRequest, create_run
-from headrace.control.walltime import DEFAULT_S
+from headrace.clusters import client
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.overview import view
 from headrace.errors import JobRefusedError
 from headrace.files.layout import SiteFolder
-from headrace.leases import client
-from headrace.leases.fleet import Fleet
-from headrace.leases.overview import view
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
+from headrace.runs import leases
+from headrace.runs.execute import execute
+from headrace.runs.preview import previews
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.walltime import DEFAULT_S
 from headrace.states import FailureClass, LeaseState, StepState
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
 from support.slurm_dev import DevSlurm

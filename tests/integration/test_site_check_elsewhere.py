@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.control.site_check.trial import try_host
 from headrace.recipe.batch import Login
 from headrace.recipe.load import load_site
+from headrace.runs.site_check.trial import try_host
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
 from support.site_checks import check, graded, site_file

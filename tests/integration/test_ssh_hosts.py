@@ -15,13 +15,13 @@ import pytest
 from headrace.batch.hosts import JOB, SshHosts
 from headrace.batch.jobs import JobSpec, JobState
 from headrace.batch.ssh import SshCommands
+from headrace.clusters import client
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.guard import marked
+from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
-from headrace.leases import client
-from headrace.leases.fleet import Fleet
-from headrace.leases.guard import marked
-from headrace.leases.lease_jobs import job_name
-from headrace.leases.records import HostRecord
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
 from headrace.states import LeaseState

@@ -9,6 +9,8 @@ import psutil
 import pytest
 import torch
 
+from headrace.clusters import client
+from headrace.clusters.records import LeaseSpec
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
 from headrace.evaluation.metrics import read_predictions
@@ -16,8 +18,6 @@ from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.manifest_file import read_manifest
-from headrace.leases import client
-from headrace.leases.records import LeaseSpec
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier

@@ -20,12 +20,12 @@ import yaml
 
 from headrace.cli import airflow_server
 from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
-from headrace.control.overview import RunView, overview
-from headrace.control.reaper import end_run
-from headrace.control.runs import Run, open_run
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.recipe.load import BUILT_IN
+from headrace.runs.overview import RunView, overview
+from headrace.runs.reaper import end_run
+from headrace.runs.runs import Run, open_run
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.records import StepStatus

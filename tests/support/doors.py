@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from headrace.clusters.tls import security
 from headrace.files.layout import LeaseFolder
-from headrace.leases.tls import security
 
 _TIMEOUT_S = 30.0
 

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from headrace.leases.cancellable_call import wanted
+from headrace.clusters.cancellable_call import wanted
 
 
 def double(number: int) -> int:

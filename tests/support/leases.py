@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.clusters import client
+from headrace.clusters.records import LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
-from headrace.leases import client
-from headrace.leases.records import LeaseSpec
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role

@@ -12,15 +12,15 @@ import psutil
 import yaml
 
 from headrace.batch.submitting import JobRecord
-from headrace.control.execute import execute
-from headrace.control.provenance import process_owner
-from headrace.control.runs import RunRequest, create_run
+from headrace.clusters.guard import marked
+from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import LeaseFolder
-from headrace.leases.guard import marked
-from headrace.leases.records import HostRecord
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
+from headrace.runs.execute import execute
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import RunRequest, create_run
 from support.disturbed import Records, kill
 from support.rank_processes import SERVER, is_rank, worker_of
 

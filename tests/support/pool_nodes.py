@@ -6,8 +6,8 @@ import time
 
 from headrace.batch.jobs import JobSpec
 from headrace.batch.submitting import JobRecord
-from headrace.leases.lease_jobs import NodeRequest
-from headrace.leases.pool import PoolJob
+from headrace.clusters.lease_jobs import NodeRequest
+from headrace.clusters.pool import PoolJob
 
 SPEC = JobSpec(
     name="demo", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60, folder="/", log="/l"

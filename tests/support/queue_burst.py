@@ -15,10 +15,10 @@ from headrace.batch.commands import LocalCommands
 from headrace.batch.jobs import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
+from headrace.clusters.lease_jobs import job_name
 from headrace.errors import QueueFullError
 from headrace.files.atomic import write_text
 from headrace.files.layout import LeaseFolder
-from headrace.leases.lease_jobs import job_name
 from headrace.recipe.batch import Batch
 
 _NUM_PROCESSES = 4

@@ -7,14 +7,14 @@ import time
 import uuid
 from typing import Any
 
-from headrace.control.provenance import process_owner
-from headrace.control.runs import Run, RunRequest, create_run
+from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.records import HostRecord, LeaseSpec
 from headrace.files.atomic import write_record
-from headrace.leases.lease_status import write_heartbeat
-from headrace.leases.records import HostRecord, LeaseSpec
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord
 from headrace.processes import ProcessIdentity
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.states import LeaseState, StepState
 
 

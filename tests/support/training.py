@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from headrace.clusters.fleet import Node
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, SiteFolder
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
-from headrace.leases.fleet import Node
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site

@@ -18,12 +18,12 @@ from headrace.cli.airflow_server import Login, Server, down, running, up, words_
 from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
-from headrace.control.overview import overview
-from headrace.control.reaper import end_run
-from headrace.control.runs import open_run
 from headrace.errors import HeadraceError, StepError, UnknownNameError
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import home
+from headrace.runs.overview import overview
+from headrace.runs.reaper import end_run
+from headrace.runs.runs import open_run
 from headrace.states import StepState
 
 DAG_ID = "headrace_train"

@@ -16,16 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import JsonOption, SiteOption, duration, keep_whole, open_console
-from headrace.control.adopt import adopt as adopt_leases
-from headrace.control.reaper import reap as reap_ledger
+from headrace.clusters import client, overview
+from headrace.clusters.overview import LeaseView
+from headrace.clusters.overview import reap as reap_site
+from headrace.clusters.records import LeaseInfo, LeaseSpec, PoolJobView
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
-from headrace.leases import client, overview
-from headrace.leases.overview import LeaseView
-from headrace.leases.overview import reap as reap_site
-from headrace.leases.records import LeaseInfo, LeaseSpec, PoolJobView
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
+from headrace.runs.adopt import adopt as adopt_leases
+from headrace.runs.reaper import reap as reap_ledger
 from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox
 from headrace.steps.records import StepSpec
@@ -151,7 +151,7 @@ def shell(
     """
     folder = _lease_folder(site, lease_id)
     # Dask takes half a second to load; only this command needs it
-    with importlib.import_module("headrace.leases.fleet").Fleet.open(folder) as fleet:
+    with importlib.import_module("headrace.clusters.fleet").Fleet.open(folder) as fleet:
         names = {"client": fleet.client, "fleet": fleet, "lease": folder}
         if command:
             exec(compile(command, "<command>", "exec"), names)

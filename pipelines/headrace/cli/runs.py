@@ -26,9 +26,13 @@ from headrace.cli.console import (
 )
 from headrace.cli.view import closing, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
-from headrace.control.execute import execute
-from headrace.control.flow import steps_of
-from headrace.control.overview import (
+from headrace.errors import StepError, UnknownNameError, nearest
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import RunRecord
+from headrace.recipe.load import load_recipe, load_site
+from headrace.runs.execute import execute
+from headrace.runs.flow import steps_of
+from headrace.runs.overview import (
     RunView,
     newest_run_id,
     overview,
@@ -36,14 +40,10 @@ from headrace.control.overview import (
     why_failed,
     why_no_lease,
 )
-from headrace.control.preview import previews
-from headrace.control.provenance import owner_is_gone, process_owner
-from headrace.control.runs import Run, RunRequest, create_run, open_run, take_over_run
-from headrace.control.steps import cancel_step
-from headrace.errors import StepError, UnknownNameError, nearest
-from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.recipe.load import load_recipe, load_site
+from headrace.runs.preview import previews
+from headrace.runs.provenance import owner_is_gone, process_owner
+from headrace.runs.runs import Run, RunRequest, create_run, open_run, take_over_run
+from headrace.runs.steps import cancel_step
 from headrace.states import StepState
 
 Recipe = Annotated[str, typer.Argument(help="Name of a recipe, or a YAML file.")]

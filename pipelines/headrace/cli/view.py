@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import amount, duration
-from headrace.control.overview import RunView, StepView
-from headrace.control.provenance import owner_process
+from headrace.runs.overview import RunView, StepView
+from headrace.runs.provenance import owner_process
 from headrace.states import FailureClass, StepState
 
 _STYLES = {

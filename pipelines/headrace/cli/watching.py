@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from headrace.cli.view import live, remarks
-from headrace.control.overview import RunView, StepView, overview
+from headrace.runs.overview import RunView, StepView, overview
 
 REFRESH_S = 0.5
 """Time between two looks at the run."""

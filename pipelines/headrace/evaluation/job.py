@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from headrace.clusters.cancellable_call import node_name, wanted
 from headrace.errors import WorkerLostError
 from headrace.evaluation.plan import ShardTask
-from headrace.leases.cancellable_call import node_name, wanted
 from headrace.processes import ProcessIdentity
 from headrace.staging.peer_group import PeerGroup
 from headrace.steps.children import Child

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from headrace.clusters.cancellable_call import wanted
+from headrace.clusters.fleet import Fleet
 from headrace.errors import StepCancelledError
 from headrace.evaluation.job import (
     ConcludeJob,
@@ -22,8 +24,6 @@ from headrace.evaluation.job import (
 )
 from headrace.evaluation.plan import EvaluationPlan, Inputs, plan_evaluation, read_inputs, require
 from headrace.files.layout import RunFolder
-from headrace.leases.cancellable_call import wanted
-from headrace.leases.fleet import Fleet
 from headrace.recipe.dataset import packed_split
 from headrace.staging.peer_group import PeerGroup, groups_of
 from headrace.staging.staged import staged

@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headrace.clusters.fleet import Fleet
 from headrace.errors import StorageFullError, TargetFullError
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import exclusive_while
 from headrace.files.machine import require_room
 from headrace.files.manifest import Manifest
-from headrace.leases.fleet import Fleet
 from headrace.objects.store import open_store
 from headrace.packing.append import (
     SETTINGS,
@@ -52,7 +52,7 @@ _WHEN_FULL = (
 
 
 class Mapper(Protocol):
-    """The part of `headrace.leases.fleet.Fleet` that packing needs."""
+    """The part of `headrace.clusters.fleet.Fleet` that packing needs."""
 
     def map(
         self,

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headrace.clusters.cancellable_call import wanted
+from headrace.clusters.fleet import Fleet, Node
 from headrace.data.order import by_first_use
 from headrace.errors import StepCancelledError, StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
-from headrace.leases.cancellable_call import wanted
-from headrace.leases.fleet import Fleet, Node
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import StageSpec

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from headrace.clusters.lifetime import TELLING_S
+from headrace.clusters.records import HostRecord
 from headrace.errors import LeaseEndsError, StepCancelledError, StepError, StepTimedOutError
 from headrace.files.atomic import read_record, write_if_room
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.machine import is_full
-from headrace.leases.lifetime import TELLING_S
-from headrace.leases.records import HostRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.states import StepState

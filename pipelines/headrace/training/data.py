@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.clusters.cancellable_call import wanted
 from headrace.data.order import by_first_use
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.manifest import Manifest
-from headrace.leases.cancellable_call import wanted
 from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site

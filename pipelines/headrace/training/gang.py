@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
+from headrace.clusters.fleet import Fleet, Node
 from headrace.data.streaming import in_turn
 from headrace.errors import DataError, HeadraceError, LeaseEndsError, WorkerLostError
 from headrace.files.atomic import read_record, write_text
-from headrace.leases.fleet import Fleet, Node
 from headrace.staging.peer_group import PeerGroup, groups_of
 from headrace.steps.context import StepContext
 from headrace.training import checkpoints

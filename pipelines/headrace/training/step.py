@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headrace.clusters.fleet import Fleet
 from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
-from headrace.leases.fleet import Fleet
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.fit import gang_size
 from headrace.steps.context import StepContext

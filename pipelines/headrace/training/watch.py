@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from headrace.clusters.cancellable_call import wanted
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import StepFolder
-from headrace.leases.cancellable_call import wanted
 from headrace.steps.children import (
     KILLED_FOR_MEMORY,
     MORE_MEMORY,

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.control import leases
-from headrace.control.runs import Run
-from headrace.leases.records import LeaseSpec, Walltime
+from headrace.clusters.records import LeaseSpec, Walltime
+from headrace.runs import leases
+from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.training import checkpoints
 from support.disturbed import LONG_S, Records, headrace, newest_run

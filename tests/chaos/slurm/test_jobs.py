@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from headrace.batch.submitting import JobRecord
+from headrace.clusters import client
+from headrace.clusters.overview import view
+from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.leases import client
-from headrace.leases.overview import view
-from headrace.leases.records import HostRecord
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 from support.leases import lease_spec, opened, wait_for_state

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.overview import step_folders
 from headrace.errors import StepError
+from headrace.runs.overview import step_folders
 from headrace.states import StepState
 from support import job_processes
 from support.airflow_service import NARROW_LEASES, NARROW_SITE, PACK_DAG_ID, AirflowService

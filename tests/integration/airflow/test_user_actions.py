@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.leases import RELEASED
-from headrace.control.reaper import ABANDONED
+from headrace.runs.leases import RELEASED
+from headrace.runs.reaper import ABANDONED
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace_airflow.triggers import STOPPED
@@ -35,8 +35,8 @@ Start = Callable[[], HeldTraining]
 
 _START_STEP = """
 import sys
-from headrace.control.runs import open_run
-from headrace.control.steps import start_step
+from headrace.runs.runs import open_run
+from headrace.runs.steps import start_step
 print(start_step(open_run(sys.argv[1]), "train").attempt)
 """
 

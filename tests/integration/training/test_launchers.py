@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from headrace.clusters import client
+from headrace.clusters.fleet import Fleet
 from headrace.errors import HeadraceError, SiteError
 from headrace.files.manifest_file import read_manifest
-from headrace.leases import client
-from headrace.leases.fleet import Fleet
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext
 from headrace.training.records import LaunchFolder

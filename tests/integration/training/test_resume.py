@@ -14,9 +14,9 @@ import psutil
 import pytest
 import torch
 
+from headrace.clusters.records import HostRecord
 from headrace.errors import LeaseEndsError, StepCancelledError, WorkerLostError
 from headrace.files.atomic import write_record
-from headrace.leases.records import HostRecord
 from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.mailbox import request_cancel

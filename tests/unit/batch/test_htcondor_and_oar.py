@@ -21,12 +21,12 @@ from headrace.batch.jobs import JobSpec, JobState
 from headrace.batch.oar import Oar
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
+from headrace.clusters.lease_jobs import NodeRequest
+from headrace.clusters.pool import PoolJob
+from headrace.clusters.queued import backend as batch_backend
+from headrace.clusters.records import LeaseSpec
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.layout import LeaseFolder
-from headrace.leases.lease_jobs import NodeRequest
-from headrace.leases.pool import PoolJob
-from headrace.leases.queued import backend as batch_backend
-from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
 from support.scripted_commands import Answer, ScriptedCommands
 
@@ -223,7 +223,7 @@ def test_pools_only(backend: str, kind: type[BatchSystem]):
     assert isinstance(system_of(role), kind)
     lease = LeaseSpec(lease_id="a-1", key="demo/cpu", run_id="demo", role_name="cpu", role=role)
     text = batch_backend().preview(LeaseFolder(Path("/shared/leases/a-1")), lease)
-    assert "headrace.leases.worker" in text
+    assert "headrace.clusters.worker" in text
     with pytest.raises(ValidationError, match=f"backend '{backend}' gives pools only"):
         Role.model_validate({"backend": backend, "kind": "gang", "nodes": 2})
 

@@ -12,11 +12,11 @@ from headrace.batch import lsf, pbs, sge
 from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
+from headrace.clusters.lease_jobs import job_name, job_spec
+from headrace.clusters.queued import backend
+from headrace.clusters.records import LeaseSpec
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder
-from headrace.leases.lease_jobs import job_name, job_spec
-from headrace.leases.queued import backend
-from headrace.leases.records import LeaseSpec
 from headrace.recipe.site import Role
 from support.scripted_commands import ScriptedCommands
 
@@ -38,7 +38,7 @@ export HEADRACE_NODE_INDEX=$1
 command -v module > /dev/null || . /etc/profile || true
 module load cuda/12
 ulimit -n 65536
-exec /opt/python -m headrace.leases.member /shared/leases/a-1
+exec /opt/python -m headrace.clusters.member /shared/leases/a-1
 END_OF_NODE_SCRIPT
 hosts=($(awk '!seen[$1]++ {print $1}' HOSTS))
 if [ ${#hosts[@]} -ne 2 ]; then
@@ -179,7 +179,7 @@ def test_a_single_node_needs_no_launcher():
     assert body[-5:] == [
         "export HEADRACE_NODE_INDEX=0",
         "code=0",
-        "/opt/python -m headrace.leases.member /shared/leases/a-1 || code=$?",
+        "/opt/python -m headrace.clusters.member /shared/leases/a-1 || code=$?",
         "echo bye",
         "exit $code",
     ]
@@ -198,8 +198,8 @@ def test_a_pool_is_shown_as_its_host_and_a_node(backend: str, batch: dict[str, A
     given = {"kind": "pool", "host": "job", "threads_per_node": 4, "node_lifetime": 3600.0}
     role = Role.model_validate({"backend": backend, "nodes": 3, "batch": batch, **given})
     host, node = _scripts(role)
-    assert "headrace.leases.host /shared/leases/a-1" in host
-    assert "headrace.leases.worker /shared/leases/a-1 0" in node
+    assert "headrace.clusters.host /shared/leases/a-1" in host
+    assert "headrace.clusters.worker /shared/leases/a-1 0" in node
     assert (of_node in node, of_node in host, "-pe" in host) == (True, False, False)
     assert "exec >> /shared/leases/a-1/jobs/000001.log" in node
     assert ("01:00" in node, "04:00" in host) == (True, True)

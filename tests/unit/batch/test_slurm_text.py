@@ -18,10 +18,10 @@ from headrace.batch.jobs import (
 )
 from headrace.batch.scripts import with_quotes
 from headrace.batch.slurm import Slurm, parse_sacct, parse_squeue
+from headrace.clusters.lease_jobs import job_name, job_spec
+from headrace.clusters.records import LeaseSpec
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.layout import LeaseFolder
-from headrace.leases.lease_jobs import job_name, job_spec
-from headrace.leases.records import LeaseSpec
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.states import FailureClass
@@ -52,7 +52,7 @@ export SPT_NOENV=1
 export PYTHONPATH='/my code:/lib'
 module load cuda
 exec srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --kill-on-bad-exit=1 --wait=30 \
---export=ALL /opt/python -m headrace.leases.member /shared/leases/demo-gpu-1
+--export=ALL /opt/python -m headrace.clusters.member /shared/leases/demo-gpu-1
 """
 
 

@@ -58,8 +58,8 @@ def end_packing(home: Path) -> None:
 
 def test_the_process_of_the_role_is_killed(tmp_path: Path):
     with (
-        sleeper(tmp_path, "headrace.leases.guard") as guard,
-        sleeper(tmp_path, "headrace.leases.host") as host,
+        sleeper(tmp_path, "headrace.clusters.guard") as guard,
+        sleeper(tmp_path, "headrace.clusters.host") as host,
     ):
         one = disturbance(tmp_path)
         ticks(one)
@@ -72,7 +72,7 @@ def test_the_process_of_the_role_is_killed(tmp_path: Path):
 
 
 def test_a_halted_process_goes_on_after_its_time(tmp_path: Path):
-    with sleeper(tmp_path, "headrace.leases.host") as host:
+    with sleeper(tmp_path, "headrace.clusters.host") as host:
         one = disturbance(tmp_path, signal="stop", halt_s=HALT_S)
         ticks(one)
         began = time.monotonic()
@@ -85,7 +85,7 @@ def test_a_halted_process_goes_on_after_its_time(tmp_path: Path):
 
 
 def test_it_waits_for_its_phase(tmp_path: Path):
-    with sleeper(tmp_path, "headrace.leases.host") as host:
+    with sleeper(tmp_path, "headrace.clusters.host") as host:
         one = disturbance(tmp_path, phase="stage")
         for _ in range(3):
             one.tick()
@@ -98,7 +98,7 @@ def test_it_waits_for_its_phase(tmp_path: Path):
 
 
 def test_it_waits_for_a_part_of_what_such_a_process_lived(tmp_path: Path):
-    with sleeper(tmp_path, "headrace.leases.host"):
+    with sleeper(tmp_path, "headrace.clusters.host"):
         one = disturbance(tmp_path, spans={"pack/host": 4.0})
         ticks(one)
         assert one.hit is not None
@@ -106,8 +106,8 @@ def test_it_waits_for_a_part_of_what_such_a_process_lived(tmp_path: Path):
 
 
 def test_a_process_that_ended_too_early_is_replaced_by_another_one(tmp_path: Path):
-    with sleeper(tmp_path, "headrace.leases.guard") as guard:
-        with sleeper(tmp_path, "headrace.leases.host"):
+    with sleeper(tmp_path, "headrace.clusters.guard") as guard:
+        with sleeper(tmp_path, "headrace.clusters.host"):
             one = disturbance(tmp_path, spans={"pack/host": 2.0})
             processes = Processes(tmp_path)
             wait_until(lambda: len(processes.living()) == 2, 30, "both to be there")

@@ -18,8 +18,8 @@ from support.waiting import wait_until
     ("name", "command", "role"),
     [
         ("python", "python -c from headrace.cli.app import main", "command"),
-        ("python", "python -m headrace.leases.host /l/1 --detach", "host"),
-        ("python", "python -m headrace.leases.guard /l/1", "guard"),
+        ("python", "python -m headrace.clusters.host /l/1 --detach", "host"),
+        ("python", "python -m headrace.clusters.guard /l/1", "guard"),
         ("python", "python -m headrace.steps.run /l/1/steps/000001", "driver"),
         ("python", "python -u -m headrace.steps.model_process 16", "server"),
         ("rank 1", "python -u -m headrace.steps.model_process 16", "rank"),
@@ -37,8 +37,8 @@ def test_roles(name: str, command: str, role: str):
 def test_processes_of_this_home_alone_are_found_and_ended(tmp_path: Path):
     processes = Processes(tmp_path / "mine")
     with (
-        sleeper(tmp_path / "mine", "headrace.leases.host") as mine,
-        sleeper(tmp_path / "other", "headrace.leases.host") as other,
+        sleeper(tmp_path / "mine", "headrace.clusters.host") as mine,
+        sleeper(tmp_path / "other", "headrace.clusters.host") as other,
     ):
         found = wait_until(processes.living, 30, "the process to be found")
         assert [(each.pid, role) for each, role in found.items()] == [(mine.pid, "host")]

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from headrace.control.runs import Run
+from headrace.clusters.records import Ending, LeaseInfo, PoolRecord, Waiting
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.leases.records import Ending, LeaseInfo, PoolRecord, Waiting
 from headrace.processes import ProcessIdentity
+from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.context import append_event
 from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from headrace.control.runs import RunRequest, create_run
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
+from headrace.runs.runs import RunRequest, create_run
 from headrace.states import StepState
 from support.command_line import headrace
 

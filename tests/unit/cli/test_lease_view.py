@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from headrace.cli.leases import _details, _summary
+from headrace.clusters.overview import LeaseView
+from headrace.clusters.records import AvoidedNode
 from headrace.files.layout import LeaseFolder
-from headrace.leases.overview import LeaseView
-from headrace.leases.records import AvoidedNode
 from headrace.recipe.site import Role
 from headrace.states import EndedJob, LeaseState
 from support.leases import lease_spec

@@ -13,7 +13,7 @@ def test_the_scripts_that_a_run_on_slurm_would_submit(headrace_home: Path):
     told = headrace("plan", "digits", "--site", "slurm-dev", "--dry-run")
     assert told.exit_code == 0, told.output
     assert "cpu: pool of up to 4 nodes, on slurm, for pack\n" in told.output
-    assert "-m headrace.leases.worker" in told.output
+    assert "-m headrace.clusters.worker" in told.output
     assert "gpu: gang of 2 nodes, 2 ranks each, on slurm, for stage, train, evaluate" in told.output
     assert told.output.count("#!/bin/bash\n#SBATCH --job-name=headrace-RUN-") == 2
     assert "#SBATCH --gres=gpu:2" in told.output

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.reaper import end_run
+from headrace.clusters.records import PoolJobView, PoolRecord
 from headrace.files.atomic import write_record
-from headrace.leases.records import PoolJobView, PoolRecord
 from headrace.processes import ProcessIdentity
+from headrace.runs.reaper import end_run
 from headrace.states import StepState
 from support.command_line import headrace
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run

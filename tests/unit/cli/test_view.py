@@ -9,7 +9,7 @@ from rich.console import Console
 
 from headrace.cli.console import amount, duration
 from headrace.cli.view import closing, live, print_failures, remarks, result_line
-from headrace.control.overview import RunView, StepView
+from headrace.runs.overview import RunView, StepView
 from headrace.states import FailureClass, StepState
 from headrace.steps.records import Progress, StepStatus
 

@@ -10,7 +10,7 @@ from tests.unit.cli.test_view import view
 from headrace.cli import watching
 from headrace.cli.console import open_console
 from headrace.cli.watching import Watching
-from headrace.control.overview import StepView
+from headrace.runs.overview import StepView
 from headrace.states import StepState
 
 WHY = "Rank 1 died\n  and more"

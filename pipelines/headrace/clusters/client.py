@@ -1,0 +1,227 @@
+"""The control side of a lease: start it, see how it stands, end it. Files only, no Dask."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+
+from filelock import FileLock
+
+from headrace.batch.jobs import JobView
+from headrace.clusters.backends import backend
+from headrace.clusters.lease_status import decide, host_alive, lease_status
+from headrace.clusters.lifetime import BY_SIGNAL
+from headrace.clusters.records import (
+    BadNodes,
+    Ending,
+    HostRecord,
+    LeaseInfo,
+    LeaseSpec,
+    PoolRecord,
+    Waiting,
+)
+from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
+from headrace.files.atomic import leave_word, read_record, write_if_room, write_record
+from headrace.files.layout import LeaseFolder
+from headrace.files.private import make_private
+from headrace.states import LeaseState
+
+GAVE_UP = "the gang did not come together"
+"""Asks members to end; the host itself tells why, when it has closed what there was."""
+
+_POLL_S = 0.05
+_NEVER_STARTED = "The lease was never started, or its folder has gone"
+
+
+def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
+    """Start the lease's host, once: further calls, also at the same time, change nothing.
+
+    Returns when the host process is there, or waits in a queue; the machines come later (`state`).
+
+    Raises:
+        LeaseError: The host did not start.
+        JobRefusedError: The batch system refuses the job.
+        CapacityError: Too many jobs are there already; ask again, the lease waits meanwhile.
+    """
+    make_private(folder.path)
+    with FileLock(folder.start_lock, mode=0o600):
+        if folder.host.exists() or folder.closed.exists() or folder.job.exists():
+            return
+        if read_record(folder.spec, LeaseSpec) != spec:
+            write_record(folder.spec, spec)
+        try:
+            backend(spec.role.backend).launch(folder, spec)
+        except JobRefusedError as error:
+            ending = Ending(state=LeaseState.FAILED, reason=str(error))
+            write_record(folder.closed, ending)
+            raise
+        except CapacityError as error:
+            write_record(folder.waiting, Waiting(reason=error.what))
+            raise
+        folder.waiting.unlink(missing_ok=True)
+
+
+def spec(folder: LeaseFolder) -> LeaseSpec:
+    """What was asked for.
+
+    Raises:
+        UnknownNameError: There is no such lease.
+    """
+    found = read_record(folder.spec, LeaseSpec)
+    if found is None:
+        raise UnknownNameError(f"There is no lease '{folder.lease_id}' in {folder.path.parent}")
+    return found
+
+
+def state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
+    """How the lease stands, from its files and a look at its host process.
+
+    A lease that was never started, or whose folder has gone, counts as lost, as does one without a
+    heartbeat for `lost_after_s`. Who would end one for that looks twice: `second_look.sure_state`.
+    """
+    return decide(lease_status(folder), lost_after_s)
+
+
+def info(folder: LeaseFolder) -> LeaseInfo | None:
+    """What there is; None until the lease is ready."""
+    return read_record(folder.info, LeaseInfo)
+
+
+def find_job(folder: LeaseFolder) -> str:
+    """The job that gives the lease's machines, also one whose submitter died before recording it.
+
+    Returns:
+        What it is called, for users; empty when there is none.
+
+    Raises:
+        LeaseError: The batch system does not answer.
+    """
+    asked = spec(folder)
+    return backend(asked.role.backend).find_job(folder, asked)
+
+
+def request_close(folder: LeaseFolder, reason: str) -> None:
+    """Ask the host to end the lease; the first reason given stays."""
+    if not folder.close.exists() and not folder.closed.exists():
+        leave_word(folder.close, reason)
+
+
+def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
+    """Wait a moment for a lease that may be about to end; gives whether it is."""
+    return _wait(lambda: folder.close.exists() or folder.closed.exists(), timeout_s)
+
+
+def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
+    """End the lease, also one that has ended: nothing of it runs any more, and its key is gone.
+
+    Args:
+        folder: The lease.
+        grace_s: Seconds that the host has to end by itself, before everything is killed.
+        reason: Written down as the reason.
+    """
+    asked = read_record(folder.spec, LeaseSpec)
+    if asked is None:  # never started; nobody may start it from now on
+        write_if_room(folder.closed, Ending(state=LeaseState.LOST, reason=_NEVER_STARTED))
+        return
+    before = state(folder, asked.lost_after_s)
+    why = why_ended(folder) or reason
+    request_close(folder, why)
+    if before is not LeaseState.LOST and folder.host.exists():
+        _wait(lambda: folder.closed.exists() and not host_alive(folder), grace_s)
+    backend(asked.role.backend).kill_leftovers(folder)
+    shutil.rmtree(folder.tls, ignore_errors=True)  # others may be ending the lease as well
+    if not folder.closed.exists():
+        final = LeaseState.CLOSED if before.is_active else before
+        write_if_room(folder.closed, Ending(state=final, reason=why))
+
+
+def cause(folder: LeaseFolder) -> JobView | None:
+    """How the job of a lost lease ended, asked of the batch system; before `end` cancels it.
+
+    None when there is none, or the batch system knows no more than the lease's own files.
+
+    Raises:
+        LeaseError: The batch system does not answer.
+    """
+    known = read_record(folder.cause, JobView)
+    if known is not None:
+        return known
+    asked = read_record(folder.spec, LeaseSpec)
+    found = None if asked is None else backend(asked.role.backend).cause(folder, asked)
+    if found is not None:
+        write_if_room(folder.cause, found)
+        if found.bad_nodes:
+            write_if_room(folder.bad_nodes, BadNodes(nodes=found.bad_nodes, why=found.why))
+    return found
+
+
+def bad_nodes(folder: LeaseFolder) -> BadNodes | None:
+    """Nodes that are to blame for the lease's failure; None when none is known to be."""
+    return read_record(folder.bad_nodes, BadNodes)
+
+
+def why_ended(folder: LeaseFolder) -> str:
+    """Why the lease ended, in words for the user; empty while it lives."""
+    seen = lease_status(folder)
+    if seen.ending is not None:  # the batch system may know the cause
+        known = read_record(folder.cause, JobView) if ended_by_itself(folder) else None
+        is_told = known is None or seen.ending.reason.startswith(known.why)
+        return seen.ending.reason if known is None or is_told else known.why
+    asked = read_record(folder.spec, LeaseSpec)
+    if asked is None:
+        return _NEVER_STARTED
+    if decide(seen, asked.lost_after_s).is_active:
+        return ""
+    if seen.job is not None and seen.job.is_ended:
+        return f"{seen.job.why}; see {folder.log}" if folder.log.exists() else seen.job.why
+    host = read_record(folder.host, HostRecord)
+    if host is None:
+        return f"The host process never reported; see {folder.log}"
+    name = f"process {host.process.pid} on {host.process.host}"
+    if seen.host_alive is False:
+        return f"The lease's host ({name}) died; see {folder.log}"
+    return f"The lease's host ({name}) gave no heartbeat for {seen.silent_s:.0f} s"
+
+
+def ended_by_itself(folder: LeaseFolder) -> bool:
+    """Whether the lease has ended without anybody of headrace asking, so that there is a cause."""
+    ending = read_record(folder.closed, Ending)
+    return ending is not None and (
+        ending.state is LeaseState.LOST or ending.reason.startswith(BY_SIGNAL)
+    )
+
+
+def is_refused(folder: LeaseFolder) -> bool:
+    """Whether the batch system will never start the lease's job, so that asking again is vain."""
+    pool = read_record(folder.pool, PoolRecord)
+    job = lease_status(folder).job if pool is None else pool.failure
+    return job is not None and job.is_ended and not job.failure_class.is_retried
+
+
+def waiting_for(folder: LeaseFolder) -> str:
+    """What a lease without any node waits for in a queue, for the user; empty when for nothing."""
+    pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
+    if pool is not None:
+        return "" if pool.has_nodes else pool.waits_for
+    if folder.info.exists() or folder.host.exists():
+        return ""
+    if not folder.job.exists() and not folder.waiting.exists():
+        return ""
+    job = lease_status(folder).job
+    return "" if job is None or job.is_ended else job.why
+
+
+def lacks(folder: LeaseFolder) -> str:
+    """The same, also for a pool that has some nodes and work for more."""
+    pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
+    return waiting_for(folder) if pool is None else pool.waits_for
+
+
+def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,166 @@
+"""Dask clusters of the local backend, opened inside the host process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from distributed import LocalCluster, Nanny
+from distributed.core import Status
+from distributed.deploy.adaptive import Adaptive
+
+from headrace.clusters.records import LeaseSpec
+from headrace.clusters.scheduler import (
+    LOOPBACK,
+    LeaseScheduler,
+    demand,
+    num_threads,
+    prepare,
+    resources,
+)
+from headrace.clusters.tls import make_keys
+from headrace.errors import LeaseError
+from headrace.files.atomic import write_json
+from headrace.files.layout import LeaseFolder
+from headrace.recipe.site import Role
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+_ADAPT_EVERY_S = 0.5
+_KEEP_EVERY_S = 1.0
+_CLOSE_TIMEOUT_S = 15.0
+
+
+class _NodeCluster(LocalCluster):  # type: ignore[misc]
+    """A LocalCluster whose workers are called node-0, node-1, …; freed names are taken again."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.scheduler_spec["cls"] = LeaseScheduler
+
+    def new_worker_spec(self) -> dict[str, Any]:
+        names = (f"node-{number}" for number in itertools.count())
+        return {next(name for name in names if name not in self.worker_spec): self.new_spec}
+
+
+class _DemandAdaptive(Adaptive):  # type: ignore[misc]
+    """Grows a pool to what its connected clients ask for, even before they submit anything.
+
+    Dask alone guesses from the durations of tasks, which are not known at first.
+    """
+
+    async def target(self) -> int:
+        return max(int(await super().target()), demand(self.cluster.scheduler))
+
+
+class _OpenLocal:
+    """An open local cluster, as its host sees it."""
+
+    job_ids = ()
+
+    def __init__(self, cluster: _NodeCluster, scratch: Path) -> None:
+        self.scheduler_address = str(cluster.scheduler_address)
+        self.dashboard_url = str(cluster.scheduler.dashboard_url)
+        self._cluster = cluster
+        self._scratch = scratch
+        self._keeping = asyncio.create_task(_keep_nodes(cluster))
+
+    def check(self) -> None:
+        """This machine always has room for another process."""
+
+    async def close(self) -> None:
+        self._keeping.cancel()
+        await asyncio.wait_for(self._cluster.close(), _CLOSE_TIMEOUT_S)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _OpenLocal:
+    """Open a cluster on this machine.
+
+    Side effects: writes key and certificate into the lease's folder; sets Dask's configuration and
+    the environment of this process, both of which the workers take over.
+
+    Raises:
+        LeaseError: Not all nodes of a gang were there within the role's `start_timeout`.
+    """
+    role, scratch = spec.role, folder.path / "scratch"
+    prepare(role)
+    cluster = await _NodeCluster(security=make_keys(folder), **_options(role, scratch))
+    try:
+        if role.kind == "gang":
+            cluster.scale(role.nodes)
+            await _wait_for_nodes(cluster, role)
+        else:
+            cluster.adapt(
+                Adaptive=_DemandAdaptive,
+                minimum=0,
+                maximum=role.nodes,
+                interval=_ADAPT_EVERY_S,
+                wait_count=max(1, round(role.keep_nodes / _ADAPT_EVERY_S)),
+            )
+    except BaseException:
+        await cluster.close()
+        raise
+    write_json(folder.scheduler_file, cluster.scheduler.identity())
+    return _OpenLocal(cluster, scratch)
+
+
+def _options(role: Role, scratch: Path) -> dict[str, Any]:
+    return {
+        "n_workers": 0,
+        "threads_per_worker": num_threads(role),
+        "processes": True,
+        "host": LOOPBACK,
+        "scheduler_port": 0,
+        "memory_limit": 0,
+        "resources": resources(role),
+        "local_directory": str(scratch),
+        "preload": ["headrace.clusters.cancellable_call"],
+        "silence_logs": logging.WARNING,
+        "asynchronous": True,
+    }
+
+
+async def _wait_for_nodes(cluster: _NodeCluster, role: Role) -> None:
+    deadline = time.monotonic() + role.start_timeout
+    while (num_here := len(cluster.scheduler.workers)) < role.nodes:
+        if time.monotonic() > deadline:
+            raise LeaseError(
+                f"{num_here} of {role.nodes} nodes were there after {role.start_timeout:g} s",
+                "Raise the role's start_timeout, or ask for fewer nodes.",
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+async def _keep_nodes(cluster: _NodeCluster) -> None:
+    """Replace nodes that Dask has given up, for ever.
+
+    A nanny restarts its worker. When that takes too long, as on a busy machine, the cluster closes
+    the nanny and stays one worker short.
+    """
+    while True:
+        await asyncio.sleep(_KEEP_EVERY_S)
+        gone = [name for name in cluster.worker_spec if _is_gone(cluster.workers.get(name))]
+        if gone:
+            (error,) = await asyncio.gather(_renew(cluster, gone), return_exceptions=True)
+            if error is not None:
+                logger.warning("%s could not be replaced, trying again: %r", gone, error)
+
+
+async def _renew(cluster: _NodeCluster, gone: list[str]) -> None:
+    count = len(cluster.worker_spec)
+    failed = [name for name in gone if name in cluster.workers]
+    if failed:
+        await cluster.scale_down(failed)
+    cluster.scale(count)
+    await cluster  # opens what is asked for and not there, or is being opened already
+
+
+def _is_gone(nanny: Nanny | None) -> bool:
+    return nanny is None or nanny.status in (Status.closed, Status.failed)

@@ -1,0 +1,137 @@
+"""Dask clusters of a gang: scheduler and first node in the host process, one member a node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+
+from headrace.batch.systems import system_of
+from headrace.clusters import preflight
+from headrace.clusters.client import GAVE_UP, request_close
+from headrace.clusters.records import BadNodes, LeaseSpec
+from headrace.clusters.scheduler import LeaseScheduler, address, prepare
+from headrace.clusters.timeouts import TIMED_OUT
+from headrace.clusters.tls import make_keys
+from headrace.clusters.worker import GangNode, name_of, open_node
+from headrace.errors import LeaseError
+from headrace.files.atomic import write_json, write_record
+from headrace.files.layout import LeaseFolder
+from headrace.recipe.site import Role
+
+_POLL_S = 0.1
+_CLOSE_TIMEOUT_S = 15.0
+
+
+class GangCluster:
+    """An open gang, as its host sees it; see `OpenCluster`."""
+
+    def __init__(self, folder: LeaseFolder, job_id: str, scheduler: LeaseScheduler) -> None:
+        self.job_ids = (job_id,)
+        self._folder = folder
+        self._scheduler = scheduler
+        self._first: GangNode | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._reports: tuple[preflight.NodeReport, ...] = ()
+        self.scheduler_address = str(scheduler.address)
+        self.dashboard_url = str(scheduler.dashboard_url)
+
+    async def wait_for_nodes(self, spec: LeaseSpec) -> None:
+        """Start the first node and wait for all.
+
+        Raises:
+            LeaseError: Not all were there within the role's `start_timeout`, or some are bad.
+        """
+        role = spec.role
+        try:
+            await asyncio.wait_for(self._join(spec), role.start_timeout)
+        except TIMED_OUT as error:
+            here = {str(each.name) for each in self._scheduler.workers.values()}
+            self._blame_missing(role, here)
+            raise LeaseError(
+                f"{len(here)} of {role.nodes} nodes were there "
+                f"after {role.start_timeout:g} s{self._late(here)}",
+                "Raise the role's start_timeout, or ask for fewer nodes.",
+            ) from error
+
+    async def _join(self, spec: LeaseSpec) -> None:
+        examining = asyncio.create_task(
+            asyncio.to_thread(preflight.examine, self._folder, spec, index=0)
+        )
+        await self._until(examining.done)
+        preflight.require_good(self._folder, [examining.result()])
+        self._first = await open_node(self._folder, spec, 0, self.scheduler_address)
+        self._keeping = asyncio.create_task(self._first.keep())
+        await self._until(lambda: len(self._scheduler.workers) >= spec.role.nodes)
+        preflight.require_good(self._folder, self._with_clocks())
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait; a node that reports something bad ends it."""
+        look_s, pauses_s = 0.0, preflight.pauses_s()
+        while not is_so():
+            if self._keeping is not None and self._keeping.done():
+                self._keeping.result()
+            if time.monotonic() > look_s:
+                look_s = time.monotonic() + next(pauses_s)
+                self._reports = preflight.reports(self._folder, self._reports)
+                preflight.require_good(self._folder, self._reports)
+            await asyncio.sleep(_POLL_S)
+
+    def _with_clocks(self) -> list[preflight.NodeReport]:
+        """What the nodes reported, with how far their clocks are from this one."""
+        states = self._scheduler.workers.values()
+        skews_s = {str(each.name): float(each.time_delay) for each in states}
+        found = preflight.reports(self._folder, self._reports)
+        return [preflight.skewed(each, skews_s.get(name_of(each.index), 0.0)) for each in found]
+
+    def _late(self, here: set[str]) -> str:
+        """Which nodes are not there that have been heard of, for the user."""
+        found = preflight.reports(self._folder)
+        late = [each.node for each in found if name_of(each.index) not in here]
+        return f"; {', '.join(late)} reported and did not join" if late else ""
+
+    def _blame_missing(self, role: Role, here: set[str]) -> None:
+        """Name the nodes whose workers have not come, for the next lease to do without them."""
+        nodes = system_of(role).job_nodes(os.environ)
+        missing = tuple(name for i, name in enumerate(nodes) if name_of(i) not in here)
+        if missing:
+            why = f"no worker came from {', '.join(missing)} in {role.start_timeout:g} s"
+            write_record(self._folder.bad_nodes, BadNodes(nodes=missing, why=why))
+
+    def check(self) -> None:
+        """Nothing: Slurm ends the whole job when a node is lost."""
+
+    async def close(self) -> None:
+        """End all workers and the scheduler; members end with it."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self._first is not None:
+            await self._first.close()
+        await asyncio.wait_for(self._scheduler.close(), _CLOSE_TIMEOUT_S)
+
+
+async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCluster:
+    """Open a gang; called in the first task of its job.
+
+    Side effects: sets Dask's configuration and the environment of this process, both of which
+    the worker takes over; writes key, certificate and scheduler file into the lease's folder.
+
+    Raises:
+        LeaseError: Not all nodes were there in time, or this one has no such network interface.
+    """
+    prepare(spec.role)
+    host = address(spec.role.batch.interface)
+    scheduler = await LeaseScheduler(host=host, port=0, protocol="tls", security=make_keys(folder))
+    cluster = GangCluster(folder, job_id, scheduler)
+    try:
+        if spec.role.batch.preflight == "full":
+            preflight.offer_meeting(folder, host)
+        write_json(folder.scheduler_file, scheduler.identity())  # members wait for it
+        await cluster.wait_for_nodes(spec)
+    except BaseException:
+        if folder.spec.exists():
+            request_close(folder, GAVE_UP)  # members look at this
+        await cluster.close()
+        raise
+    return cluster

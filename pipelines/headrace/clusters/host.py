@@ -1,0 +1,250 @@
+"""The host process of a lease: `python -m headrace.clusters.host LEASE_DIR [--detach]`.
+
+It opens the cluster, shows that it lives, runs the steps of the mailbox and ends the lease. It
+belongs to no Airflow process and needs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from headrace.batch.jobs import JOB_STARTED
+from headrace.clusters import client
+from headrace.clusters.backends import LeaseBackend, OpenCluster, backend
+from headrace.clusters.drivers import Drivers
+from headrace.clusters.guard import Guard
+from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.lifetime import LeaseClock, ends_at, why_close
+from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.timeouts import TIMED_OUT
+from headrace.errors import HeadraceError
+from headrace.files.atomic import read_record, read_text, write_if_room, write_record
+from headrace.files.layout import LeaseFolder
+from headrace.processes import ProcessIdentity, tell_children
+from headrace.states import LeaseState
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.2
+_AGAIN = (
+    "The batch system started the job a second time. Its work goes on in another job: headrace "
+    "alone decides what is tried again"
+)
+
+
+class Host:
+    """Serves one lease from start to end."""
+
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, machines: LeaseBackend) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._backend = machines
+        # taken before the cluster sets what is meant for workers
+        self._drivers = Drivers(folder, dict(os.environ))
+        self._ends_s = time.monotonic() + _ends_at(spec) - time.time()
+        self._idle_since_s: float | None = None
+        self._signal_name: str | None = None
+
+    async def serve(self) -> str:
+        """Open the lease, serve it, end everything.
+
+        Returns:
+            Why it ended.
+
+        Raises:
+            LeaseError: The machines did not come.
+        """
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(sig, self._on_signal, sig)
+        beating = asyncio.create_task(keep_heartbeat(self._folder, self._spec))
+        opening = asyncio.create_task(self._backend.open_cluster(self._folder, self._spec))
+        try:
+            return await self._watch(opening, beating)
+        finally:
+            why = read_text(self._folder.close) or "its host failed"
+            await asyncio.to_thread(self._drivers.end_all, why)
+            await _close(opening)
+            beating.cancel()
+
+    def _on_signal(self, sig: signal.Signals) -> None:
+        self._signal_name = sig.name
+
+    async def _watch(self, opening: asyncio.Task[OpenCluster], beating: asyncio.Task[None]) -> str:
+        is_ready = False
+        while True:
+            if beating.done():
+                beating.result()  # raises: the folder cannot be written any more
+            if not is_ready and opening.done():
+                self._publish(opening.result())
+                is_ready = True
+            if is_ready:
+                self._check(opening.result())
+                self._drivers.check()
+                self._note_idle()
+            reason = why_close(self._clock())
+            if reason is not None:
+                logger.info("Closing: %s", reason)
+                self._tell_closing(reason)
+                return reason
+            await asyncio.sleep(_TICK_S)
+
+    def _publish(self, cluster: OpenCluster) -> None:
+        info = LeaseInfo(
+            lease_id=self._spec.lease_id,
+            backend=self._spec.role.backend,
+            job_ids=cluster.job_ids,
+            host=ProcessIdentity.of(),
+            scheduler_address=cluster.scheduler_address,
+            dashboard_url=cluster.dashboard_url,
+            nodes=self._spec.role.nodes,
+            ready_at=time.time(),
+        )
+        write_record(self._folder.info, info)
+        logger.info("Ready at %s", info.scheduler_address)
+
+    def _check(self, cluster: OpenCluster) -> None:
+        try:
+            cluster.check()
+        except HeadraceError as error:
+            self._tell_closing(str(error))
+            raise
+
+    def _tell_closing(self, reason: str) -> None:
+        if self._folder.spec.exists():  # whoever looks must not take it for alive
+            client.request_close(self._folder, reason)
+
+    def _note_idle(self) -> None:
+        if self._drivers.num_running:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = time.monotonic()
+
+    def _clock(self) -> LeaseClock:
+        owner = self._spec.owner
+        gone = owner is not None and owner.is_here and not owner.is_alive
+        asked = read_text(self._folder.close)
+        return LeaseClock(
+            now_s=time.monotonic(),
+            ends_s=self._ends_s,
+            idle_since_s=self._idle_since_s,
+            lifetime_s=self._spec.role.lifetime_s,
+            idle_stop_s=self._spec.role.idle_stop,
+            # after `GAVE_UP` comes the error of `open_cluster`
+            asked=None if asked == client.GAVE_UP else asked,
+            lost_owner=f"process {owner.pid} on {owner.host}" if owner and gone else None,
+            is_removed=not self._folder.spec.exists(),
+            signal_name=self._signal_name,
+        )
+
+
+async def keep_heartbeat(folder: LeaseFolder, spec: LeaseSpec) -> None:
+    """Write heartbeats until the lease's folder is removed.
+
+    A disk that is full for a moment is no reason to end: others may still take the lease for alive.
+
+    Raises:
+        OSError: None could be written for so long that the lease counts as lost.
+    """
+    written_s = time.monotonic()
+    while folder.spec.exists():
+        try:
+            await asyncio.to_thread(write_heartbeat, folder)
+            written_s = time.monotonic()
+        except OSError as error:
+            if time.monotonic() - written_s > spec.lost_after_s:
+                raise
+            logger.warning("No heartbeat could be written, trying again: %s", error)
+        await asyncio.sleep(spec.heartbeat_s)
+
+
+def _ends_at(spec: LeaseSpec) -> float:
+    return ends_at(spec.role.lifetime_s, time.time(), os.environ.get(JOB_STARTED))
+
+
+async def _close(opening: asyncio.Task[OpenCluster]) -> None:
+    if not opening.done():
+        opening.cancel()
+    try:
+        cluster = await opening
+    except (asyncio.CancelledError, HeadraceError):
+        return  # nothing was opened; the error, if any, is on its way already
+    try:
+        await cluster.close()
+    except (OSError, *TIMED_OUT):
+        logger.warning("The cluster did not close in order; its processes are killed")
+
+
+def serve(folder: LeaseFolder) -> None:
+    """Serve the lease in `folder`, unless another host does or it has ended.
+
+    Side effects: writes a heartbeat and `host.json` first, and `closed` last.
+    """
+    lock = FileLock(folder.lock, mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.info("Another host serves this lease")
+        return
+    if folder.closed.exists():
+        return
+    if folder.host.exists() and JOB_STARTED in os.environ:
+        logger.error(_AGAIN)
+        client.request_close(folder, _AGAIN)
+        write_record(folder.closed, Ending(state=LeaseState.LOST, reason=_AGAIN))
+        return
+    spec = read_record(folder.spec, LeaseSpec)
+    until = None if spec is None else _ends_at(spec)
+    write_heartbeat(folder)  # first, so that nobody sees a host that has never given one
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of(), ends_at=until))
+    ending = _serve_to_the_end(folder)
+    if folder.spec.exists():
+        write_if_room(folder.closed, ending)
+
+
+def _serve_to_the_end(folder: LeaseFolder) -> Ending:
+    machines: LeaseBackend | None = None
+    guard = Guard(folder)
+    try:
+        spec = client.spec(folder)
+        machines = backend(spec.role.backend)
+        reason = asyncio.run(Host(folder, spec, machines).serve())
+        ending = Ending(state=LeaseState.CLOSED, reason=reason)
+    except HeadraceError as error:
+        logger.error("The lease failed: %s", error)  # noqa: TRY400 - told to users, needs no trace
+        ending = Ending(state=LeaseState.FAILED, reason=str(error))
+    except Exception as error:
+        logger.exception("The host failed")
+        what = f"The host failed: {type(error).__name__}: {error}\n  See {folder.log}."
+        ending = Ending(state=LeaseState.FAILED, reason=what)
+    guard.dismiss()
+    if machines is not None:
+        machines.kill_leftovers(folder)
+    return ending
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the host process."""
+    folder = LeaseFolder(Path(arguments[0]).absolute())
+    if "--detach" in arguments and os.fork() != 0:
+        return 0
+    if "--detach" in arguments:
+        os.setsid()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    tell_children()
+    serve(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

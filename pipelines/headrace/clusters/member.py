@@ -1,0 +1,86 @@
+"""What runs on each node of a gang: `python -m headrace.clusters.member LEASE_DIR`.
+
+The first task of the job is the lease's host, which is a node too; all others are workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+from headrace.batch.systems import system_of
+from headrace.clusters import client, host, preflight
+from headrace.clusters.records import BadNodes, LeaseSpec
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder
+from headrace.processes import die_with_parent
+
+_POLL_S = 0.2
+_INSIDE = "--inside="
+
+
+async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int, is_inside: bool) -> None:
+    """Be a node of the gang until its host sends it away.
+
+    Args:
+        folder: The lease.
+        spec: What was asked for.
+        index: Place of this node in the gang, from 0.
+        is_inside: Whether this runs in the site's container; the member that started it is outside.
+    """
+    # the host, which is a member too, must give a heartbeat before it loads Dask
+    worker = importlib.import_module("headrace.clusters.worker")
+    importlib.import_module("headrace.clusters.scheduler").prepare(spec.role)
+    scheduler_address = await worker.scheduler_of(folder)
+    if scheduler_address is None:
+        return
+    if is_inside:
+        node = worker.NodeWorker(folder, spec, index, scheduler_address)
+        await node.start()
+    else:
+        report = await asyncio.to_thread(preflight.examine, folder, spec, index)
+        if report.problems:
+            await _sent_away(folder)  # ending first would end the host before it can tell why
+            return
+        try:
+            node = await worker.open_node(folder, spec, index, scheduler_address)
+        except Exception as error:  # told to whoever starts the next lease; the job ends with it
+            _blame_this_node(folder, f"the worker did not start: {error}")
+            raise
+    await worker.serve_until_signal(node, node.keep())
+
+
+def _blame_this_node(folder: LeaseFolder, why: str) -> None:
+    if not folder.close.exists():
+        name = preflight.node_name()
+        write_record(folder.bad_nodes, BadNodes(nodes=(name,), why=f"{name}: {why}"))
+
+
+async def _sent_away(folder: LeaseFolder) -> None:
+    while not folder.close.exists() and not folder.closed.exists():
+        await asyncio.sleep(_POLL_S)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of every task of the job, and of what runs in the site's container."""
+    folder = LeaseFolder(Path(arguments[0]).absolute())
+    spec = client.spec(folder)
+    inside = [each.removeprefix(_INSIDE) for each in arguments if each.startswith(_INSIDE)]
+    index = int(inside[0] if inside else os.environ[system_of(spec.role).index_variable])
+    if index == 0 and not inside:
+        return host.main(arguments)
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s %(levelname)s node-{index}: %(message)s"
+    )
+    if inside:
+        die_with_parent()
+    asyncio.run(_serve(folder, spec, index, bool(inside)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,264 @@
+"""The pre-flight: what each node of a gang looks at before it counts as there."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from headrace.clusters.containers import python_of, wrap
+from headrace.clusters.gpus import missing_gpus
+from headrace.clusters.records import BadNodes, LeaseSpec
+from headrace.errors import LeaseError
+from headrace.files import tiers
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import LeaseFolder
+from headrace.files.locks import locked_at_once
+from headrace.record import Record
+
+logger = logging.getLogger(__name__)
+
+MAX_SKEW_S = 5.0
+"""Clocks of nodes that differ more make live leases look lost."""
+
+_NAMES = ("SLURMD_NODENAME",)
+_START_TIMEOUT_S = 90.0
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+
+
+class Check(Record):
+    """One thing that was looked at on a node."""
+
+    name: str
+    """What was looked at."""
+    problem: str = ""
+    """What is wrong with it; empty when it is fine."""
+    blames_node: bool = True
+    """Whether a problem is this node's own fault, not that of any of the nodes."""
+    seconds: float
+    """How long the look took, seconds."""
+
+
+class NodeReport(Record):
+    """What a node found out about itself (`preflight/<index>.json`)."""
+
+    node: str
+    """Name of the node, as the batch system knows it."""
+    index: int
+    """Its place in the gang, from 0."""
+    checks: tuple[Check, ...]
+    """What was looked at."""
+    at: float = Field(default_factory=time.time)
+    """When, by the node's own clock, seconds since the epoch."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the node."""
+        return tuple(f"{each.name}: {each.problem}" for each in self.checks if each.problem)
+
+    @property
+    def is_to_blame(self) -> bool:
+        """Whether the node itself is bad."""
+        return any(each.problem and each.blames_node for each in self.checks)
+
+
+def examine(folder: LeaseFolder, spec: LeaseSpec, index: int) -> NodeReport:
+    """Look at this node, and write down what was seen.
+
+    Side effects: makes the folders of the tiers; writes `preflight/<index>.json`.
+    """
+    looks: dict[str, Callable[[], str]] = {}
+    if spec.role.batch.preflight != "off":
+        looks = {
+            "GPUs": lambda: missing_gpus(spec.role.batch.gpus_per_node),
+            "tiers": lambda: _tiers(spec),
+            "locks": lambda: _locks(folder, index),
+            "container": lambda: _container(folder, spec),
+        }
+    checks = tuple(_check(name, look) for name, look in looks.items())
+    is_good = not any(each.problem for each in checks)
+    if spec.role.batch.preflight == "full" and is_good and _all_good(folder, spec, index):
+        together = _check("all-reduce", lambda: _all_reduce(folder, spec, index))
+        checks = (*checks, together.model_copy(update={"blames_node": False}))
+    report = NodeReport(node=node_name(), index=index, checks=checks)
+    write_record(report_file(folder, index), report)
+    for problem in report.problems:
+        logger.error("Pre-flight of node %d, %s: %s", index, report.node, problem)
+    return report
+
+
+def report_file(folder: LeaseFolder, index: int) -> Path:
+    """Where the node at a place of the gang reports."""
+    return folder.preflight / f"{index}.json"
+
+
+def reports(folder: LeaseFolder, known: Sequence[NodeReport] = ()) -> tuple[NodeReport, ...]:
+    """What the nodes have reported up to now, in the order of their places."""
+    found = {report.index: report for report in known}
+    for file in folder.preflight.glob("*.json"):
+        if int(file.stem) not in found:
+            report = read_record(file, NodeReport)
+            found |= {} if report is None else {report.index: report}
+    return tuple(found[index] for index in sorted(found))
+
+
+def pauses_s() -> Iterator[float]:
+    """Pauses between looks into the folder that all nodes report to, which may be slow: seconds."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+
+
+def require_good(folder: LeaseFolder, found: Iterable[NodeReport]) -> None:
+    """Make sure that all nodes are fine.
+
+    Side effects: writes down the names of those that are not, so that the next lease avoids them.
+
+    Raises:
+        LeaseError: Some are not; each is named with what is wrong.
+    """
+    bad = [each for each in found if each.problems]
+    if not bad:
+        return
+    why = "; ".join(f"{each.node}: {', '.join(each.problems)}" for each in bad)
+    blamed = tuple(each.node for each in bad if each.is_to_blame)
+    if blamed:
+        write_record(folder.bad_nodes, BadNodes(nodes=blamed, why=why))
+    raise LeaseError(
+        f"The pre-flight found {len(bad)} bad node{'s' if len(bad) > 1 else ''}: {why}",
+        "Tell the administrators. `batch.exclude` of the role avoids nodes, `batch.preflight: off` "
+        "looks at nothing.",
+    )
+
+
+def skewed(report: NodeReport, skew_s: float) -> NodeReport:
+    """A report, with what the host says of the node's clock."""
+    problem = ""
+    if abs(skew_s) > MAX_SKEW_S:
+        way = "behind" if skew_s > 0 else "ahead of"
+        problem = f"{abs(skew_s):.0f} s {way} that of the first node"
+    clock = Check(name="clock", problem=problem, seconds=0.0)
+    return report.model_copy(update={"checks": (*report.checks, clock)})
+
+
+def node_name() -> str:
+    """Name of this node, as the batch system knows it."""
+    return next((os.environ[name] for name in _NAMES if name in os.environ), socket.gethostname())
+
+
+def in_container(
+    folder: LeaseFolder, spec: LeaseSpec, arguments: tuple[str, ...]
+) -> tuple[str, ...]:
+    """A call of Python as workers and ranks run it: in the site's container, if there is one."""
+    batch = spec.role.batch
+    command = (python_of(batch.container, sys.executable), *arguments)
+    site = str(folder.path.parent.parent)
+    shown = (site, *(str(tiers.folder_of(tier)) for tier in spec.tiers), *spec.code)
+    return wrap(batch.container, command, shown, batch.gpus_per_node)
+
+
+def environment() -> dict[str, str]:
+    """Variables of a process in a container; Charliecloud asks for the user's name."""
+    return {"USER": getpass.getuser(), **os.environ}
+
+
+def offer_meeting(folder: LeaseFolder, address: str) -> None:
+    """Say where the nodes meet for the all-reduce: a free port of the first one."""
+    with socket.socket() as listener:
+        listener.bind((address, 0))
+        port = listener.getsockname()[1]
+    write_text(_meeting(folder), f"{address}:{port}")
+
+
+def _meeting(folder: LeaseFolder) -> Path:
+    return folder.preflight / "meeting"
+
+
+def _check(name: str, look: Callable[[], str]) -> Check:
+    started_s = time.monotonic()
+    problem = look()
+    return Check(name=name, problem=problem, seconds=time.monotonic() - started_s)
+
+
+def _tiers(spec: LeaseSpec) -> str:
+    """Bad is a tier that cannot be used; a full one counts only when no other has room."""
+    problems, full = [], []
+    for tier in spec.tiers:
+        path = tiers.folder_of(tier)
+        problem = tiers.prepare(path)
+        if problem:
+            problems.append(f"{tier.name}: {path} {problem}")
+        elif tiers.measure(tier, 0).usable_bytes == 0:
+            full.append(f"{tier.name}: {path} has no room")
+    if not problems and len(full) == len(spec.tiers):
+        problems = full
+    return "; ".join(problems)
+
+
+def _locks(folder: LeaseFolder, index: int) -> str:
+    """The host holds the lease's lock; other nodes must not get it."""
+    if index == 0:
+        return ""
+    try:
+        handle = locked_at_once(folder.lock)
+    except OSError as error:
+        return f"{folder.lock} cannot be locked: {error.strerror or error}"
+    if handle is None:
+        return ""
+    os.close(handle)
+    return f"the lock that the first node holds on {folder.lock} does not hold here"
+
+
+def _container(folder: LeaseFolder, spec: LeaseSpec) -> str:
+    if spec.role.batch.container is None:
+        return ""
+    return _run(in_container(folder, spec, ("-c", "import headrace, distributed")))
+
+
+def _all_good(folder: LeaseFolder, spec: LeaseSpec, index: int) -> bool:
+    """Wait for all nodes; no when the host gives up, as it does when one of them is bad."""
+    write_text(folder.preflight / f"{index}.ready", "")
+    for pause_s in pauses_s():
+        if len(list(folder.preflight.glob("*.ready"))) >= spec.role.nodes:
+            break
+        if folder.close.exists() or folder.closed.exists():
+            return False
+        time.sleep(pause_s)
+    return True
+
+
+def _all_reduce(folder: LeaseFolder, spec: LeaseSpec, index: int) -> str:
+    """All nodes add up numbers, as ranks do with their gradients."""
+    role = spec.role
+    place = [_meeting(folder).read_text().strip(), str(index), str(role.nodes)]
+    # torch takes seconds to load, and belongs to layers above this one
+    arguments = ("-m", "headrace.training.meeting", *place, str(role.batch.gpus_per_node))
+    return _run(in_container(folder, spec, arguments))
+
+
+def _run(command: tuple[str, ...]) -> str:
+    try:
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT_S,
+            check=False,
+            env=environment(),
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not start within {_START_TIMEOUT_S:g} s"
+    except OSError as error:
+        return f"{command[0]} cannot be run: {error.strerror or error}"
+    last = "; ".join(ended.stderr.strip().splitlines()[-2:])
+    return f"it ended with code {ended.returncode}: {last}" if ended.returncode else ""

@@ -1,0 +1,244 @@
+"""The worker of a node; in a pool's job: `python -m headrace.clusters.worker LEASE_DIR NUMBER`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from distributed import Nanny
+
+from headrace.clusters import client, preflight
+from headrace.clusters.records import LeaseSpec
+from headrace.clusters.scheduler import address, num_threads, prepare, resources
+from headrace.clusters.timeouts import TIMED_OUT
+from headrace.clusters.tls import security
+from headrace.errors import LeaseError
+from headrace.files.layout import LeaseFolder
+
+logger = logging.getLogger(__name__)
+
+INSIDE = "--inside"
+"""Argument of what runs in the site's container."""
+
+_POLL_S = 0.2
+_CLOSE_TIMEOUT_S = 15.0
+_CONTAINER_CLOSE_TIMEOUT_S = 40.0
+_DEATH_TIMEOUT_S = 30.0
+_AT_ONCE_S = 30.0
+
+
+class NodeWorker:
+    """The worker of the node at a place, from 0, with the nanny that starts it again."""
+
+    def __init__(
+        self, folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
+    ) -> None:
+        self._folder = folder
+        self._scheduler_address = scheduler_address
+        # sockets and spilled data belong on the node's own disk
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"headrace-{folder.lease_id}-"))
+        self._options = _options(folder, spec, index, self._scratch)
+        self._nanny: Nanny | None = None
+
+    async def start(self) -> None:
+        """Start the worker and wait until it has joined."""
+        try:
+            await self._start()
+        except BaseException:
+            try:
+                await self.close()
+            except Exception:  # Dask asserts when it closes what has not started; why is told above
+                logger.exception("The worker of this node could not be closed in order")
+            raise
+
+    async def keep(self) -> None:
+        """Replace a nanny that gave its worker up, until the lease closes."""
+        while self._nanny is not None:
+            await self.finished()
+            if self._folder.close.exists() or not self._folder.spec.exists():
+                return
+            logger.warning("The worker of this node did not come back; starting another")
+            await self._start()
+
+    async def finished(self) -> None:
+        """Wait until the worker has ended for good: it was sent away, or its host has gone."""
+        if self._nanny is not None:
+            await self._nanny.finished()
+
+    async def close(self) -> None:
+        """End the worker."""
+        try:
+            if self._nanny is not None:
+                closing = self._nanny.close(timeout=_CLOSE_TIMEOUT_S)
+                await asyncio.wait_for(closing, 2 * _CLOSE_TIMEOUT_S)
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    async def _start(self) -> None:
+        self._nanny = Nanny(self._scheduler_address, **self._options)
+        await self._nanny
+
+
+class ContainedNode:
+    """The process of a gang's node that runs in the site's container, started by one outside."""
+
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
+        self._folder = folder
+        arguments = ("-m", "headrace.clusters.member", str(folder.path), f"{INSIDE}={index}")
+        self._command = preflight.in_container(folder, spec, arguments)
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start the process."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.DEVNULL, env=preflight.environment()
+        )
+
+    async def keep(self) -> None:
+        """Start the process again when it ends, until the lease closes.
+
+        Raises:
+            LeaseError: It ended as soon as it had started.
+        """
+        while self._process is not None:
+            started_s = time.monotonic()
+            code = await self._process.wait()
+            if self._folder.close.exists() or not self._folder.spec.exists():
+                return
+            if time.monotonic() - started_s < _AT_ONCE_S:
+                raise LeaseError(
+                    f"The container of {preflight.node_name()} ended at once, with code {code}",
+                    f"See {self._folder.log}; the command was: {' '.join(self._command)}",
+                )
+            logger.warning("The container of this node ended with code %d; starting another", code)
+            await self.start()
+
+    async def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), _CONTAINER_CLOSE_TIMEOUT_S)
+        except TIMED_OUT:
+            process.kill()
+
+
+GangNode = NodeWorker | ContainedNode
+"""The worker of a gang's node, wherever it runs."""
+
+
+async def open_node(
+    folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
+) -> GangNode:
+    """Start the worker of a gang's node, in the site's container if there is one."""
+    node: GangNode
+    if spec.role.batch.container is None:
+        node = NodeWorker(folder, spec, index, scheduler_address)
+    else:
+        node = ContainedNode(folder, spec, index)
+    await node.start()
+    return node
+
+
+async def serve_until_signal(node: GangNode, serving: Coroutine[Any, Any, None]) -> None:
+    """Let a node serve until that is over or a signal ends it, and close it."""
+    served = asyncio.create_task(serving)
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sig, served.cancel)
+    try:
+        await served
+    except asyncio.CancelledError:
+        logger.info("Asked to end")
+    finally:
+        await node.close()
+
+
+async def scheduler_of(folder: LeaseFolder) -> str | None:
+    """Wait for the address to join at; None when the lease ends before there is one.
+
+    How long that may take is the host's decision alone; a gang's job ends with the host.
+    """
+    while folder.closed.exists() or not folder.scheduler_file.exists():
+        if folder.closed.exists():
+            return None
+        await asyncio.sleep(_POLL_S)
+    return str(json.loads(folder.scheduler_file.read_text())["address"])
+
+
+def name_of(index: int) -> str:
+    """Name of the worker of the node at that place, from 0."""
+    return f"node-{index}"
+
+
+def _options(folder: LeaseFolder, spec: LeaseSpec, index: int, scratch: Path) -> dict[str, Any]:
+    return {
+        "name": name_of(index),
+        "host": address(spec.role.batch.interface),
+        "nthreads": num_threads(spec.role),
+        "memory_limit": 0,
+        "resources": resources(spec.role),
+        "local_directory": str(scratch),
+        "preload": ["headrace.clusters.cancellable_call"],
+        "dashboard": False,
+        "security": security(folder),
+        "protocol": "tls",
+        "death_timeout": _DEATH_TIMEOUT_S,
+        "silence_logs": logging.WARNING,
+    }
+
+
+async def _serve(folder: LeaseFolder, spec: LeaseSpec, number: int) -> None:
+    """Be a node of a pool until the host sends it away, or has gone."""
+    prepare(spec.role)
+    scheduler_address = await scheduler_of(folder)
+    if scheduler_address is not None:
+        node = NodeWorker(folder, spec, number, scheduler_address)
+        await node.start()
+        await serve_until_signal(node, node.finished())
+
+
+def _is_fit(folder: LeaseFolder, spec: LeaseSpec, number: int) -> bool:
+    """Whether the pre-flight finds nothing wrong with this node; its log tells what."""
+    batch = spec.role.batch
+    if batch.preflight == "full":  # the nodes of a pool never meet
+        batch = batch.model_copy(update={"preflight": "quick"})
+    role = spec.role.model_copy(update={"batch": batch})
+    alone = spec.model_copy(update={"role": role})
+    return not preflight.examine(folder, alone, number + 1).problems
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the job of a pool's node."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    folder, number = LeaseFolder(Path(arguments[0]).absolute()), int(arguments[1])
+    if folder.close.exists() or folder.closed.exists() or not folder.spec.exists():
+        logger.info("The lease has ended before this node was there")
+        return 0
+    spec = client.spec(folder)
+    is_inside = INSIDE in arguments
+    if not is_inside and not _is_fit(folder, spec, number):
+        return 1
+    if spec.role.batch.container is not None and not is_inside:
+        again = ("-m", "headrace.clusters.worker", *arguments, INSIDE)
+        command = preflight.in_container(folder, spec, again)
+        os.execvpe(command[0], command, preflight.environment())
+    asyncio.run(_serve(folder, spec, number))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,252 @@
+"""Leases of a run: acquired once by role, found again, released, recorded."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from headrace.clusters import client
+from headrace.clusters.backends import backend
+from headrace.clusters.lease_jobs import symptom_of
+from headrace.clusters.records import LeaseSpec, Walltime
+from headrace.clusters.second_look import sure_state
+from headrace.errors import BatchError, CapacityError, JobRefusedError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import LeaseRecord
+from headrace.runs.flow import steps_of
+from headrace.runs.provenance import owner_process
+from headrace.runs.runs import Run
+from headrace.runs.settling import lost_nodes_of, settle, settle_ended, why_no_room
+from headrace.runs.walltime import shown
+from headrace.runs.walltime_history import for_run
+from headrace.states import EndedJob, LeaseState
+from headrace.steps import mailbox
+
+logger = logging.getLogger(__name__)
+
+RELEASED = "Its lease was closed"
+"""How the reason begins that is given to a step which still runs when its lease is released."""
+
+
+def acquire(run: Run, role_name: str) -> str:
+    """Id of the lease of this run and role: the living one, or a new one, which is starting.
+
+    Raises:
+        CapacityError: The site's `limits.max_leases` are open.
+        JobRefusedError: The batch system refuses the lease's job or, before any work is done, would
+            refuse that of a later step.
+    """
+    record = open_ledger().latest_lease(_key(run, role_name))
+    if record is not None and record.state.is_active:
+        if _is_usable(run, record):
+            _start(run, role_name, record.lease_id)
+            return record.lease_id
+        settle(run, record)
+    generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
+    lease_id = f"{run.run_id}-{role_name}-{generation}"
+    record = recorded(run, role_name, lease_id)
+    is_first = not open_ledger().leases(run_id=run.run_id, limit=1)
+    _enter(run, record)
+    if is_first:
+        _ask_queues(run, record)
+    _start(run, role_name, lease_id)
+    return lease_id
+
+
+def _enter(run: Run, record: LeaseRecord) -> None:
+    """Take a place of the site, if need be one of a lease that has ended unnoticed."""
+    most = run.site.limits.max_leases
+    with suppress(CapacityError):
+        open_ledger().add_lease(record, max_active=most)
+        return
+    settle_ended(run.site.name)
+    try:
+        open_ledger().add_lease(record, max_active=most)
+    except CapacityError as error:
+        raise CapacityError(why_no_room(run) or error.what) from None
+
+
+def _ask_queues(run: Run, record: LeaseRecord) -> None:
+    """Find out whether the queues take the jobs of all roles, before the first one does any work.
+
+    A queue that cannot be asked now is asked again when its job is submitted.
+    """
+    for role_name in dict.fromkeys(step.role for step in steps_of(run.recipe, run.request.kind)):
+        try:
+            why = _refusal(run, role_name)
+        except BatchError as error:
+            logger.info("Role %s was not asked for beforehand: %s", role_name, error.what)
+            continue
+        if why:
+            refused = JobRefusedError(
+                f"The jobs of role {role_name} can never start. {why}",
+                f"Correct the role in site {run.site.name}; `headrace site check` looks at it.",
+            )
+            open_ledger().set_lease_state(
+                record.lease_id, LeaseState.FAILED, ended_at=time.time(), why_ended=str(refused)
+            )
+            raise refused
+
+
+def _refusal(run: Run, role_name: str) -> str:
+    lease_id = f"{run.run_id}-{role_name}-1"
+    spec = _spec(run, role_name, lease_id, for_run(run, role_name))
+    return backend(spec.role.backend).refusal(run.lease_folder(lease_id), spec)
+
+
+def current(run: Run, role_name: str) -> str | None:
+    """Id of the living lease of this run and role, if there is one."""
+    record = open_ledger().latest_lease(_key(run, role_name))
+    if record is None or not record.state.is_active or not _is_usable(run, record):
+        return None
+    return record.lease_id
+
+
+def note_ready(run: Run, lease_id: str) -> None:
+    """Record addresses and job ids of a lease that has become ready."""
+    info = client.info(run.lease_folder(lease_id))
+    if info is not None:
+        open_ledger().set_lease_state(
+            lease_id,
+            LeaseState.READY,
+            job_ids=info.job_ids,
+            dashboard_url=info.dashboard_url,
+            ready_at=info.ready_at,
+        )
+
+
+def release(run: Run, role_name: str, reason: str) -> None:
+    """Close the run's lease of this role and record it; harmless when there is none.
+
+    A step that still runs on it is cancelled: nobody waits for it any more.
+    """
+    record = open_ledger().latest_lease(_key(run, role_name))
+    if record is None or not record.state.is_active:
+        return
+    folder = run.lease_folder(record.lease_id)
+    if sure_state(folder, run.site.limits.lost_after).is_active:
+        _cancel_steps(folder, f"{RELEASED}: {reason}")
+    settle(run, record, reason)
+
+
+def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:
+    """Jobs of the run's pools, of these leases, that came to an early end, the newest last."""
+    found = [
+        node
+        for record in records
+        for node in record.lost_nodes or lost_nodes_of(run.lease_folder(record.lease_id))
+    ]
+    return tuple(sorted(found, key=lambda each: each.at))
+
+
+def _cancel_steps(folder: LeaseFolder, reason: str) -> None:
+    for step in mailbox.submitted(folder):
+        if mailbox.outcome(step) is None:
+            mailbox.request_cancel(step, reason)
+
+
+def _is_usable(run: Run, record: LeaseRecord) -> bool:
+    folder = run.lease_folder(record.lease_id)
+    if folder.close.exists():
+        return False
+    if not folder.spec.exists():
+        return True  # the caller before us ended between the ledger and the start
+    return sure_state(folder, run.site.limits.lost_after).is_active
+
+
+def _key(run: Run, role_name: str) -> str:
+    return f"{run.run_id}/{role_name}"
+
+
+def _start(run: Run, role_name: str, lease_id: str) -> None:
+    folder = run.lease_folder(lease_id)
+    asked = read_record(folder.spec, LeaseSpec)
+    # chosen once: what waits for its turn is asked for again and again
+    walltime = for_run(run, role_name) if asked is None else asked.walltime
+    if asked is None and walltime is not None:
+        logger.info("Lease %s gets %s: %s", lease_id, shown(walltime.seconds), walltime.why)
+    client.start(folder, _spec(run, role_name, lease_id, walltime))
+
+
+def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:
+    role = run.site.roles[role_name]
+    records = open_ledger().leases(run_id=run.run_id)
+    return LeaseSpec(
+        lease_id=lease_id,
+        key=_key(run, role_name),
+        run_id=run.run_id,
+        role_name=role_name,
+        role=role if walltime is None else walltime.of(role),
+        walltime=walltime,
+        heartbeat_s=run.site.limits.heartbeat,
+        lost_after_s=run.site.limits.lost_after,
+        owner=owner_process(run.request.owner),
+        code=run.recipe.code,
+        tiers=run.site.tiers,
+        exclude=bad_nodes(run, records) if role.leaves_nodes_out else (),
+    )
+
+
+def recorded(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
+    """The row of a lease that starts now."""
+    return LeaseRecord(
+        lease_id=lease_id,
+        key=_key(run, role_name),
+        run_id=run.run_id,
+        site_name=run.site.name,
+        role=role_name,
+        backend=run.site.roles[role_name].backend,
+        folder=str(run.lease_folder(lease_id).path),
+        state=LeaseState.STARTING,
+        created_at=time.time(),
+    )
+
+
+_MOST_BAD_NODES = 8
+"""A cluster that fails on more nodes than these is not healed by leaving some out."""
+
+
+def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
+    """Nodes that a run's leases, given the newest first, failed on; a few, the newest last."""
+    found: dict[str, None] = {}
+    for record in reversed(records):
+        seen = client.bad_nodes(run.lease_folder(record.lease_id))
+        if seen is None or not_the_nodes(run, record, records):
+            continue
+        for node in seen.nodes:
+            found.pop(node, None)
+            found[node] = None
+    return tuple(found)[-_MOST_BAD_NODES:]
+
+
+def why_not_the_nodes(run: Run, lease_id: str) -> str:
+    """What is missing, and where to put it right, where other nodes would fail like a lease's.
+
+    Empty where other nodes may do better.
+    """
+    records = open_ledger().leases(run_id=run.run_id)
+    record = next((each for each in records if each.lease_id == lease_id), None)
+    return "" if record is None else not_the_nodes(run, record, records)
+
+
+def not_the_nodes(run: Run, record: LeaseRecord, records: Sequence[LeaseRecord]) -> str:
+    """As `why_not_the_nodes`, of one of all leases of the run."""
+    folder = run.lease_folder(record.lease_id)
+    symptom = symptom_of(folder)
+    if symptom is None:
+        return ""
+    others = [each for each in records if each.key == record.key and each != record]
+    seen = [symptom_of(run.lease_folder(each.lease_id)) for each in others]
+    again = sum(1 for each in seen if each is not None and each.words == symptom.words)
+    num_times = symptom.num_nodes + again
+    if num_times < 2:
+        return ""
+    return (
+        f"{symptom.words}\n  It was the same {num_times} times, so that no node is at fault: "
+        "correct `batch` (container, python, modules, prologue) or the tiers of role "
+        f"{record.role} in site {run.site.name}. See {folder.log}"
+    )

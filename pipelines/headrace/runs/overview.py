@@ -1,0 +1,298 @@
+"""How a run, its steps and its leases stand, from ledger and folders; reads only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from headrace.clusters import client
+from headrace.clusters.second_look import sure_state
+from headrace.errors import StepError
+from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.record import Record
+from headrace.runs.flow import PlannedStep, steps_of
+from headrace.runs.leases import bad_nodes, lost_nodes
+from headrace.runs.provenance import owner_is_gone, owner_process
+from headrace.runs.runs import Run, open_run
+from headrace.runs.settling import why_no_room
+from headrace.states import EndedJob, FailureClass, LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.steps.records import StepResult, StepStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseLook:
+    """How a lease stands."""
+
+    state: LeaseState
+    dashboard_url: str
+    why: str
+    """Why it ended; empty while it lives."""
+    waits_for: str = ""
+    """What it waits for in a queue; empty when it does not wait, or there is no queue."""
+    is_refused: bool = False
+    """Whether its batch system will never start it: asking again is vain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a step and its lease stand."""
+
+    final: bool
+    """Whether the step has ended, or its lease has and so it never will."""
+    status: StepStatus
+    lease: LeaseLook
+
+
+def look_lease(folder: LeaseFolder, lost_after_s: float, *, twice: bool = False) -> LeaseLook:
+    """See how a lease stands; reads files, and asks the queue when the site's board is too old.
+
+    Args:
+        folder: The lease.
+        lost_after_s: Seconds without a heartbeat after which it counts as lost.
+        twice: Look a second time at a silent one, which takes some seconds; see `sure_state`.
+    """
+    info = client.info(folder)
+    state = (sure_state if twice else client.state)(folder, lost_after_s)
+    return LeaseLook(
+        state=state,
+        dashboard_url=info.dashboard_url if info else "",
+        why="" if state.is_active else client.why_ended(folder),
+        waits_for=client.waiting_for(folder) if state.is_active else "",
+        is_refused=state is LeaseState.FAILED and client.is_refused(folder),
+    )
+
+
+def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
+    """See how a step and its lease stand."""
+    seen = look_lease(lease, lost_after_s)
+    ended = mailbox.outcome(step) is not None
+    return Look(final=ended or not seen.state.is_active, status=mailbox.status(step), lease=seen)
+
+
+class StepView(Record):
+    """How one step of a run stands."""
+
+    name: str
+    state: StepState | None
+    """None: not yet begun."""
+    attempt: int = 0
+    status: StepStatus | None = None
+    elapsed_s: float | None = None
+    message: str = ""
+    failure_class: FailureClass | None = None
+    """Why it failed; decides whether it was tried again."""
+    where: str = ""
+    """Rank, worker or node it failed on, when known."""
+    trace: str = ""
+    """Trace of user code that raised, or of a fault of headrace."""
+    folder: str = ""
+    """The step's folder; empty before it is submitted."""
+    outputs: dict[str, JsonValue] = {}
+    restarts: tuple[str, ...] = ()
+    """Why its processes were started again within the newest attempt, each time."""
+    damage: str = ""
+    """Why no more is known: a file of the step cannot be read; else empty."""
+
+
+class RunView(Record):
+    """How a run stands."""
+
+    run_id: str
+    recipe: str
+    site: str
+    state: StepState
+    owner: str
+    elapsed_s: float
+    folder: str
+    asked: tuple[str, ...] = ()
+    """Words after `headrace` that ask for the same again; empty for a run of Airflow."""
+    dashboard_url: str = ""
+    """Of the newest lease that is open."""
+    owner_is_gone: bool = False
+    """Whether nobody goes on with it: its process, on this machine, has ended before the run."""
+    waits_for: str = ""
+    """Why its next step does not begin: who has the leases of a site that has no more to give, or
+    what nodes of its lease wait for in a queue, also where others are there."""
+    has_lease: bool = False
+    """Whether there is a lease for that step, so that what it waits for is nodes."""
+    without: tuple[str, ...] = ()
+    """Nodes that its leases, or jobs of them, failed on, and that further jobs do without."""
+    suspects: tuple[str, ...] = ()
+    """Such nodes where its batch system cannot leave any out."""
+    why: str = ""
+    """Why it failed where none of its steps tells: it got no lease."""
+    lost_nodes: tuple[EndedJob, ...] = ()
+    """Jobs of its pools that came to an early end, and why, the newest last."""
+    damage: str = ""
+    """Why no more is known: a file of the run or of a lease cannot be read; else empty."""
+    steps: tuple[StepView, ...]
+
+
+def overview(run_id: str) -> RunView:
+    """How a run stands now, as far as its files can be read.
+
+    Raises:
+        UnknownNameError: There is no such run.
+    """
+    record = open_ledger().run(run_id)
+    leases = open_ledger().leases(run_id=run_id)
+    attempts = {row.step: row for row in open_ledger().attempts(run_id)}
+    known = _by_ledger(record, leases, attempts)
+    try:
+        run = open_run(run_id)
+    except StepError as error:
+        return known.model_copy(update={"damage": f"{error.what} {error.hint}"})
+    planned = steps_of(run.recipe, run.request.kind)
+    begun = {step.name: step for step in known.steps}
+    steps = tuple(begun.get(each.name, StepView(name=each.name, state=None)) for each in planned)
+    known = known.model_copy(update={"asked": _asked(run), "steps": steps})
+    is_watched = not record.state.is_final and not known.owner_is_gone
+    try:
+        waits = _waits(run, planned, known, leases) if is_watched else {}
+        return known.model_copy(update={"lost_nodes": lost_nodes(run, leases), **waits})
+    except StepError as error:
+        damage = f"{error.what} Remove it: it only tells how the run's machines stand."
+        return known.model_copy(update={"damage": damage})
+
+
+def _by_ledger(
+    record: RunRecord, leases: Sequence[LeaseRecord], attempts: dict[str, AttemptRecord]
+) -> RunView:
+    open_leases = [row for row in leases if row.state.is_active]
+    folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in leases}
+    return RunView(
+        run_id=record.run_id,
+        recipe=record.recipe_name,
+        site=record.site_name,
+        state=record.state,
+        owner=record.owner,
+        elapsed_s=(record.finished_at or time.time()) - record.created_at,
+        folder=record.folder,
+        dashboard_url=next((row.dashboard_url for row in open_leases if row.dashboard_url), ""),
+        owner_is_gone=not record.state.is_final and owner_is_gone(record.owner),
+        has_lease=bool(open_leases),
+        why=why_no_lease(record),
+        steps=tuple(_step_view(row, folders[row.lease_id]) for row in attempts.values()),
+    )
+
+
+def _waits(
+    run: Run, planned: Sequence[PlannedStep], known: RunView, leases: Sequence[LeaseRecord]
+) -> dict[str, object]:
+    """What a run that goes on waits for, and which nodes it does without."""
+    open_leases = [row for row in leases if row.state.is_active]
+    no_room = _no_room(run, planned, known, open_leases)
+    queued = (client.lacks(run.lease_folder(row.lease_id)) for row in open_leases)
+    bad = bad_nodes(run, leases)
+    leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
+    return {
+        "waits_for": no_room or next((each for each in queued if each), ""),
+        "has_lease": bool(open_leases) and not no_room,
+        "without": bad if leaves_out else (),
+        "suspects": () if leaves_out else bad,
+    }
+
+
+def _no_room(
+    run: Run, planned: Sequence[PlannedStep], known: RunView, open_leases: Sequence[LeaseRecord]
+) -> str:
+    """Why there is no lease for the first step that has yet to succeed; empty when there is one."""
+    done = {step.name for step in known.steps if step.state is StepState.SUCCEEDED}
+    step = next((step for step in planned if step.name not in done), None)
+    if step is None or step.role in {row.role for row in open_leases}:
+        return ""
+    return why_no_room(run)
+
+
+def _asked(run: Run) -> tuple[str, ...]:
+    request = run.request
+    if owner_process(request.owner) is None:
+        return ()
+    part = ("--pack-only",) if request.kind == "pack" else ()
+    return ("run", request.recipe, *request.overrides, "--site", request.site, *part)
+
+
+def _step_view(attempt: AttemptRecord, lease: LeaseFolder) -> StepView:
+    folder = None if attempt.number is None else lease.step(attempt.number)
+    status, result, damage = None, None, ""
+    try:
+        status = mailbox.status(folder) if folder else None
+        result = mailbox.outcome(folder) if folder else None
+    except StepError as error:  # the ledger knows the rest
+        damage = error.what
+    failure = result.failure if result else None
+    return StepView(
+        name=attempt.step,
+        state=attempt.state if damage else _state(attempt, status, result),
+        attempt=attempt.attempt,
+        status=status,
+        elapsed_s=_elapsed_s(attempt, status, result),
+        message=attempt.message or (failure.message if failure else ""),
+        failure_class=attempt.failure_class or (failure.failure_class if failure else None),
+        where=failure.where if failure else "",
+        trace=failure.trace if failure else "",
+        folder=str(folder.path) if folder else "",
+        outputs=dict(attempt.outputs or (result.outputs if result else {})),
+        restarts=status.restarts if status else (),
+        damage=damage,
+    )
+
+
+def _state(
+    attempt: AttemptRecord, status: StepStatus | None, result: StepResult | None
+) -> StepState:
+    if attempt.state.is_final:
+        return attempt.state
+    if result is not None:
+        return result.state
+    return status.state if status else StepState.QUEUED
+
+
+def _elapsed_s(
+    attempt: AttemptRecord, status: StepStatus | None, result: StepResult | None
+) -> float | None:
+    if result is not None:
+        return result.finished_at - result.started_at
+    if attempt.started_at is not None and attempt.finished_at is not None:
+        return attempt.finished_at - attempt.started_at
+    return status.elapsed_s if status else None
+
+
+def why_failed(record: RunRecord) -> AttemptRecord | None:
+    """The attempt by which a run ended without success; None when there is none."""
+    if not record.state.is_final or record.state is StepState.SUCCEEDED:
+        return None
+    rows = open_ledger().attempts(record.run_id)
+    last = rows[-1] if rows else None
+    return None if last is None or last.state is StepState.SUCCEEDED else last
+
+
+def why_no_lease(record: RunRecord) -> str:
+    """Why a run failed that got no lease for its next step; empty when a step tells why."""
+    is_well = not record.state.is_final or record.state is StepState.SUCCEEDED
+    if is_well or why_failed(record) is not None:
+        return ""
+    newest = open_ledger().leases(run_id=record.run_id, limit=1)
+    return newest[0].why_ended if newest and newest[0].state is LeaseState.FAILED else ""
+
+
+def newest_run_id() -> str | None:
+    """Id of the run that was started last."""
+    rows = open_ledger().runs(limit=1)
+    return rows[0].run_id if rows else None
+
+
+def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:
+    """Folders of the attempts at one step or at all steps of a run, in the order they were made."""
+    return [
+        (row, run.lease_folder(row.lease_id).step(row.number).path)
+        for row in open_ledger().attempts(run.run_id, step)
+        if row.number is not None
+    ]

@@ -1,0 +1,253 @@
+"""Runs: made once by key, kept as a folder and a row in the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.errors import SiteError, StepError
+from headrace.files.atomic import read_record, write_json, write_record
+from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
+from headrace.files.private import make_private
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import RunRecord
+from headrace.recipe.fit import absolute, check_packing, check_training, opened
+from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.record import Record
+from headrace.runs.flow import check_dataset, check_stores
+from headrace.runs.provenance import owner_process, provenance
+from headrace.states import StepState
+
+RunKind = Literal["train", "pack"]
+
+
+class RunRequest(Record):
+    """What somebody asks for: a recipe on a site."""
+
+    recipe: str
+    """Name or file."""
+    site: str
+    """Name or file."""
+    overrides: tuple[str, ...] = ()
+    """`key=value` changes to the recipe."""
+    key: str
+    """Identity of the request; asking twice with one key gives one run."""
+    owner: str
+    """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
+    kind: RunKind = "train"
+    """The whole main job, or only its packing."""
+
+    @property
+    def is_from_terminal(self) -> bool:
+        """Whether a user of this account asks, not somebody in Airflow."""
+        return self.owner.startswith("cli:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run that exists: its request, folder, resolved recipe and site."""
+
+    run_id: str
+    request: RunRequest
+    folder: RunFolder
+    recipe: Recipe
+    site: Site
+
+    @property
+    def site_folder(self) -> SiteFolder:
+        """Shared folder of the site."""
+        return SiteFolder(Path(self.site.folder).expanduser())
+
+    def lease_folder(self, lease_id: str) -> LeaseFolder:
+        """Folder of one of the run's leases."""
+        return self.site_folder.lease(lease_id)
+
+
+def create_run(request: RunRequest) -> Run:
+    """Make the run that is asked for, or find the one made for the same key.
+
+    Raises:
+        RecipeError: The recipe or an override cannot be used.
+        SiteError: The site cannot be used, its folder cannot be written, or it lacks a role that
+            the recipe needs.
+        UserError: The recipe does not fit the site in another way.
+    """
+    existing = open_ledger().run_by_key(request.key)
+    if existing is not None:
+        return _reopened(existing, request.owner)
+    recipe = absolute(load_recipe(request.recipe, request.overrides))
+    site = opened(load_site(request.site), is_from_terminal=request.is_from_terminal)
+    check_packing(recipe, site)
+    check_stores(recipe, site)
+    if request.kind == "train":
+        check_training(recipe, site)
+        check_dataset(recipe, site, recipe.dataset.path)
+    run = _new_run(request, recipe, site)
+    if _entered(run):
+        return run
+    existing = open_ledger().run_by_key(request.key)
+    if existing is None:
+        raise StepError(f"The run for key {request.key} vanished from the ledger")
+    return _reopened(existing, request.owner)
+
+
+def open_run(run_id: str) -> Run:
+    """Open a run by its id.
+
+    Raises:
+        UnknownNameError: There is no such run.
+        StepError: Its folder is gone or damaged.
+    """
+    return _from_record(open_ledger().run(run_id))
+
+
+def take_over_run(run_id: str, owner: str) -> Run:
+    """Open a run under a new owner, to go on with it.
+
+    Raises:
+        UnknownNameError: There is no such run.
+        StepError: Its owner still works on it, or somebody else takes it over just now.
+    """
+    record = open_ledger().run(run_id)
+    run = _from_record(record)
+    if not record.state.is_final:
+        _check_left(run)
+    taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
+    if taken.owner != owner:
+        raise StepError(
+            f"Run {run_id} was taken over by {taken.owner} at the same moment",
+            f"Watch it: headrace status {run_id} --watch",
+        )
+    return _owned_by(run, owner)
+
+
+def outputs_of(run_id: str) -> dict[str, dict[str, Any]]:
+    """Outputs of the steps that have succeeded, by step."""
+    attempts = open_ledger().attempts(run_id)
+    return {each.step: each.outputs for each in attempts if each.state is StepState.SUCCEEDED}
+
+
+def finish_run(run: Run, state: StepState) -> None:
+    """Record the final state of a run and what its steps gave."""
+    open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
+
+
+def _check_left(run: Run) -> None:
+    """Refuse to take a run away from somebody who works on it."""
+    process = owner_process(run.request.owner)
+    if process is None:
+        raise StepError(
+            f"Run {run.run_id} has not ended and belongs to {run.request.owner}",
+            "Clear its failed task in Airflow, or stop the DAG run there first.",
+        )
+    if process.is_here and process.is_alive:
+        raise StepError(
+            f"Run {run.run_id} is being worked on by process {process.pid} of this machine",
+            f"Watch it: headrace status {run.run_id} --watch",
+        )
+
+
+def _reopened(record: RunRecord, owner: str) -> Run:
+    """The run of an earlier request with the same key; one that has ended goes on."""
+    run = _from_record(record)
+    if not record.state.is_final:
+        return run
+    open_ledger().reopen_run(record.run_id, owner)
+    return _owned_by(run, owner)
+
+
+def _owned_by(run: Run, owner: str) -> Run:
+    request = run.request.model_copy(update={"owner": owner})
+    write_record(run.folder.request, request)
+    return replace(run, request=request)
+
+
+def run_of_folder(run_id: str, folder: RunFolder) -> Run:
+    """A run as its folder tells it; the ledger is not asked.
+
+    Raises:
+        StepError: The folder is gone or damaged.
+    """
+    try:
+        request = read_record(folder.request, RunRequest)
+        recipe = read_record(folder.recipe, Recipe)
+        site = read_record(folder.site, Site)
+    except StepError as error:
+        raise StepError(f"Run {run_id} is damaged: {error.what}", "Start a new run.") from error
+    if request is None or recipe is None or site is None:
+        raise StepError(
+            f"The folder of run {run_id} is gone or incomplete: {folder.path}", "Start a new run."
+        )
+    return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
+
+
+def _from_record(record: RunRecord) -> Run:
+    run = run_of_folder(record.run_id, RunFolder(Path(record.folder)))
+    request = run.request.model_copy(update={"owner": record.owner})  # the ledger knows best
+    return replace(run, request=request)
+
+
+def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
+    # never from the key: of two requests with one key each must have a folder of its own to remove
+    unique = uuid.uuid4().hex[:8]
+    run_id = f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{unique}"
+    folder = SiteFolder(Path(site.folder).expanduser()).run(run_id)
+    return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
+
+
+def _entered(run: Run) -> bool:
+    """Write a run's folder and its row; no folder is left when there is a row for its key."""
+    entered = False
+    try:
+        _write_folder(run)
+        entered = open_ledger().add_run(recorded(run, time.time()))
+    finally:
+        if not entered:
+            shutil.rmtree(run.folder.path, ignore_errors=True)
+    return entered
+
+
+def _write_folder(run: Run) -> None:
+    came_from = provenance(run.request.recipe)
+    try:
+        make_private(run.folder.path)
+        write_record(run.folder.recipe, run.recipe)
+        write_record(run.folder.site, run.site)
+        write_record(run.folder.request, run.request)
+        write_json(run.folder.provenance, came_from)
+    except OSError as error:
+        raise SiteError(
+            f"The folder {run.site_folder.path} of site '{run.site.name}' cannot be written: "
+            f"{error.strerror or error}",
+            "Set 'folder' of the site (for built-in sites: HEADRACE_HOME) to a folder that you may "
+            "write and that has room.",
+        ) from error
+
+
+def recorded(run: Run, created_at: float) -> RunRecord:
+    """The row of a run that goes on, asked for at a time in seconds since the epoch."""
+    return RunRecord(
+        run_id=run.run_id,
+        key=run.request.key,
+        recipe_name=run.recipe.name,
+        site_name=run.site.name,
+        recipe_fingerprint=recipe_fingerprint(run.recipe),
+        folder=str(run.folder.path),
+        state=StepState.RUNNING,
+        owner=run.request.owner,
+        overrides=run.request.overrides,
+        created_at=created_at,
+    )
+
+
+def recipe_fingerprint(recipe: Recipe) -> str:
+    """Hash of the resolved recipe, 32 hexadecimal digits."""
+    content = recipe.model_dump_json(by_alias=True).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,0 +1,159 @@
+"""Leases that have ended, or must: nothing is left of them; and who holds the others."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.clusters import client
+from headrace.clusters.records import PoolRecord
+from headrace.clusters.second_look import sure_states
+from headrace.errors import BatchError, HeadraceError, StepError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import LeaseRecord, RunRecord
+from headrace.runs.provenance import owner_is_gone, owner_process
+from headrace.runs.runs import Run, open_run
+from headrace.states import EndedJob, LeaseState
+
+logger = logging.getLogger(__name__)
+
+_GONE = "its owner has ended before it had machines"
+
+
+def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
+    """Make sure nothing is left of a lease and record how it ended.
+
+    The reason is written down unless the lease has ended by itself.
+    """
+    folder = run.lease_folder(record.lease_id)
+    state = client.state(folder, run.site.limits.lost_after)
+    if state is LeaseState.LOST or client.ended_by_itself(folder):
+        with suppress(BatchError):  # the queue does not answer; the lease ends all the same
+            client.cause(folder)
+    client.end(folder, reason=reason)
+    why = client.why_ended(folder)
+    final = LeaseState.CLOSED if state.is_active else state
+    lost_nodes: tuple[EndedJob, ...] = ()
+    with suppress(StepError):  # a damaged record of its nodes keeps no lease open
+        lost_nodes = lost_nodes_of(folder)
+    open_ledger().set_lease_state(
+        record.lease_id, final, ended_at=time.time(), why_ended=why, lost_nodes=lost_nodes
+    )
+
+
+def settle_ended(site_name: str | None = None) -> list[str]:
+    """Settle the leases, of a site or of all, that count as open and are not, or are nobody's.
+
+    Any number of processes may do so at once: the first one that records an end is believed.
+
+    Returns:
+        One line for each lease that was settled.
+    """
+    done, known = [], []
+    for record in open_ledger().active_leases(site_name):
+        try:
+            known.append((record, open_run(record.run_id)))
+        except HeadraceError as error:
+            if _is_of_this_machine(record):
+                _end_without_run(record, error)
+                done.append(f"lease {record.lease_id}: closed: {error.what}")
+    begun = {
+        run.lease_folder(record.lease_id): run.site.limits.lost_after
+        for record, run in known
+        if _is_begun(run, record) and _is_readable(run.lease_folder(record.lease_id))
+    }
+    states = sure_states(begun)
+    for record, run in known:
+        folder = run.lease_folder(record.lease_id)
+        why = _why_over(run, folder, states.get(folder, LeaseState.STARTING))
+        if why:
+            settle(run, record, why)
+            done.append(f"lease {record.lease_id}: closed ({client.why_ended(folder)})")
+    return done
+
+
+def lost_nodes_of(folder: LeaseFolder) -> tuple[EndedJob, ...]:
+    """Jobs of a pool that came to an early end, as its folder tells; that may be removed later."""
+    pool = read_record(folder.pool, PoolRecord)
+    return () if pool is None else pool.ended
+
+
+def _is_begun(run: Run, record: LeaseRecord) -> bool:
+    """Whether it was started, or should have been by now; who asked for it may be at it."""
+    is_late = time.time() - record.created_at >= run.site.limits.lost_after
+    return run.lease_folder(record.lease_id).spec.exists() or is_late
+
+
+def _is_readable(folder: LeaseFolder) -> bool:
+    """Whether its files can be read; one of another release, or a damaged one, is left alone."""
+    try:
+        client.why_ended(folder)
+    except StepError as error:
+        logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
+        return False
+    return True
+
+
+def _why_over(run: Run, folder: LeaseFolder, state: LeaseState) -> str:
+    """Why a lease is to be settled; empty when it goes on."""
+    if not state.is_active:
+        return "ended by itself"
+    if open_ledger().run(run.run_id).state.is_final:
+        return f"run {run.run_id} has ended"
+    return _GONE if not folder.host.exists() and owner_is_gone(run.request.owner) else ""
+
+
+def _is_of_this_machine(record: LeaseRecord) -> bool:
+    """Whether it can be told here that the folder of a run has gone: others share the ledger."""
+    return Path(record.folder).parent.is_dir()
+
+
+def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
+    client.end(LeaseFolder(Path(record.folder)))
+    open_ledger().set_lease_state(
+        record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
+    )
+
+
+_MOST_SHOWN = 8
+
+
+def why_no_room(run: Run) -> str:
+    """Who holds the leases of a run's site since when, and how to free one; empty with room."""
+    taken, most = open_ledger().active_leases(run.site.name), run.site.limits.max_leases
+    if len(taken) < most:
+        return ""
+    held = [_held(each, open_ledger().run(each.run_id), run) for each in taken[:_MOST_SHOWN]]
+    first = (
+        f"Site '{run.site.name}' has {len(taken)} leases open and allows {most} "
+        "(limits.max_leases). They are held by:"
+    )
+    return "\n  ".join([first, *held])
+
+
+def _held(lease: LeaseRecord, holder: RunRecord, asking: Run) -> str:
+    since = time.strftime("%a %d %b %H:%M", time.localtime(lease.created_at))
+    return (
+        f"run {holder.run_id}, role {lease.role}, lease {lease.lease_id}, since {since}, "
+        f"by {_owner(holder.owner)}; to free it: {_way(lease, holder, asking)}"
+    )
+
+
+def _owner(owner: str) -> str:
+    process = owner_process(owner)
+    if process is None:
+        return owner
+    gone = ", which has ended" if owner_is_gone(owner) else ""
+    return f"process {process.pid} on {process.host}{gone}"
+
+
+def _way(lease: LeaseRecord, holder: RunRecord, asking: Run) -> str:
+    """A living run would open its lease anew, so that itself must be asked to stop."""
+    if owner_is_gone(holder.owner):
+        return f"headrace lease close {lease.lease_id} --site {shlex.quote(asking.request.site)}"
+    return f"headrace cancel {lease.run_id}"

@@ -1,0 +1,305 @@
+"""The fleet on a real lease of two nodes, opened once for all tests here."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client, Future
+
+from headrace.clusters import cancellable_call, client
+from headrace.clusters import fleet as fleet_module
+from headrace.clusters import nodes as nodes_module
+from headrace.clusters.cancellable_call import wanted
+from headrace.clusters.fleet import Fleet, Node
+from headrace.clusters.nodes import first_done
+from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, WorkerLostError
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.recipe.site import Role
+from support import fleet_functions
+from support.leases import lease_spec, opened
+from support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def lease(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeaseFolder]:
+    """A gang of two nodes with two threads each; Dask's own limit for busy workers is lowered."""
+    site = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s")
+        folder = opened(site, Role(kind="gang", nodes=2, threads_per_node=2, idle_stop=3600))
+    yield folder
+    client.end(folder)
+
+
+@pytest.fixture
+def fleet(lease: LeaseFolder) -> Iterator[Fleet]:
+    with Fleet.open(lease) as opened_fleet:
+        _answering(opened_fleet)
+        yield opened_fleet
+
+
+@pytest.fixture
+def nodes(fleet: Fleet) -> tuple[Node, ...]:
+    return fleet.nodes(2, 60)
+
+
+def _answering(fleet: Fleet) -> tuple[Node, ...]:
+    """Both nodes; a worker that was killed just now counts as there until its scheduler sees it."""
+
+    def answering() -> tuple[Node, ...]:
+        found = fleet.nodes(2, 60)
+        try:
+            for node in found:
+                fleet.call(node, os.getpid)
+        except WorkerLostError:
+            return ()
+        return found
+
+    return wait_until(answering, 60, "both nodes to answer")
+
+
+@pytest.mark.timeout(120)
+def test_a_result_that_goes_with_its_worker_is_not_waited_for(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask would wait for the node to compute it again, which has gone."""
+    node = _answering(fleet)[0]
+    pid = fleet.call(node, os.getpid)
+
+    def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
+        psutil.Process(pid).kill()
+        wait_until(lambda: futures[0].status != "finished", 60, "Dask to miss the result")
+        return nodes_module.results_of(client, futures)
+
+    monkeypatch.setattr(fleet_module, "results_of", results_of)
+    with pytest.raises(WorkerLostError, match="died"):
+        fleet.call(node, os.getpid)
+
+
+def test_a_timeout_of_the_function_is_an_error_like_others(fleet: Fleet) -> None:
+    with pytest.raises(TimeoutError, match="mine"):
+        fleet.call(_answering(fleet)[0], fleet_functions.time_out)
+
+
+def test_map_gives_every_result_once(fleet: Fleet) -> None:
+    assert dict(fleet.map(fleet_functions.double, range(200))) == {n: 2 * n for n in range(200)}
+    assert list(fleet.map(fleet_functions.double, [])) == []
+
+
+def test_map_uses_both_nodes(fleet: Fleet) -> None:
+    done = dict(fleet.map(fleet_functions.pid_of_slot, range(24)))
+    assert len(set(done.values())) == 2
+
+
+def test_map_keeps_few_items_under_way(fleet: Fleet) -> None:
+    """A list of a hundred thousand items must not flood the scheduler."""
+    drawn = 0
+
+    class Counting(list[int]):
+        def __getitem__(self, index: int) -> int:  # type: ignore[override]
+            nonlocal drawn
+            drawn = max(drawn, index)
+            return super().__getitem__(index)
+
+    results = fleet.map(fleet_functions.double, Counting(range(100_000)))
+    next(results)
+    assert drawn < 100
+    results.close()
+
+
+def test_map_raises_what_the_function_raised(fleet: Fleet) -> None:
+    """An error of the code is no loss: its own type, at once."""
+    with pytest.raises(KeyError, match="three"):
+        list(fleet.map(fleet_functions.refuse_three, range(10)))
+
+
+def test_map_tries_again_when_a_worker_dies(fleet: Fleet, tmp_path: Path) -> None:
+    results = dict(fleet.map(fleet_functions.die_once, [str(tmp_path / "died")]))
+    assert results == {0: "alive"}
+
+
+def test_map_tries_again_when_a_result_goes_with_its_worker(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask computes it once more by itself; here the worker that does so dies, too."""
+
+    def wait_then_lose_it(*arguments: Any) -> list[Any]:
+        done = first_done(*arguments)
+        if len(list(tmp_path.iterdir())) == 1:
+            os.kill(int((tmp_path / "0").read_text()), signal.SIGKILL)
+        return done
+
+    monkeypatch.setattr("headrace.clusters.fleet.first_done", wait_then_lose_it)
+    # a worker counts as there until its scheduler sees that it has gone, and may be given the item
+    results = dict(fleet.map(fleet_functions.die_the_second_time, [str(tmp_path)], retries=10))
+    assert results == {0: int((tmp_path / "2").read_text())}
+
+
+def test_map_gives_up_on_an_item_that_kills_its_workers(fleet: Fleet) -> None:
+    with pytest.raises(WorkerLostError, match=r"Item 0 lost its worker 3 times; last worker node-"):
+        list(fleet.map(fleet_functions.die, [None], retries=2))
+
+
+def test_map_is_cancelled_by_its_check(fleet: Fleet, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    items = [str(started)]
+
+    def check() -> None:
+        if started.exists() and started.read_text():
+            raise StepCancelledError("asked in a test")
+
+    with pytest.raises(StepCancelledError):
+        list(fleet.map(fleet_functions.die_once, items, check=check, retries=100))
+    pid = int(started.read_text())
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to die")
+
+
+def test_a_call_on_each_node(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
+    assert fleet.on_nodes(fleet_functions.double, [(1,), (2,)], nodes) == [2, 4]
+    assert [node.host for node in nodes] == ["127.0.0.1", "127.0.0.1"]
+
+
+def test_on_nodes_raises_what_the_function_raised(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
+    with pytest.raises(ValueError, match="2 is refused"):
+        fleet.on_nodes(fleet_functions.refuse, [(2,)], nodes[1:])
+
+
+def test_on_nodes_names_the_worker_that_died(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
+    """pains 34: which node it was is said."""
+    with pytest.raises(WorkerLostError, match=r"Worker node-1 on 127\.0\.0\.1 (died|has gone)"):
+        fleet.on_nodes(fleet_functions.die, [(None,)], nodes[1:])
+
+
+def test_on_nodes_sees_a_node_that_had_gone_before(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
+    """A task bound to a dead worker's address would wait for ever."""
+    gone = Node(name="node-1", address="tcp://127.0.0.1:9", host="127.0.0.1", index=1)
+    with pytest.raises(WorkerLostError, match=r"Worker node-1 on 127\.0\.0\.1 has gone"):
+        fleet.on_nodes(fleet_functions.double, [(1,), (2,)], [nodes[0], gone])
+
+
+def test_short_calls_run_while_the_node_is_held(
+    fleet: Fleet, nodes: tuple[Node, ...], tmp_path: Path
+) -> None:
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    calls: list[int] = []
+
+    def check() -> None:
+        if started.exists() and started.read_text():
+            calls.append(fleet.call(nodes[0], os.getpid))
+            raise StepCancelledError("seen enough")
+
+    arguments = [(str(started), str(ended))]
+    with pytest.raises(StepCancelledError):
+        fleet.on_nodes(fleet_functions.hold_until_unwanted, arguments, nodes[:1], check=check)
+    assert calls == [int(started.read_text())]
+    wait_until(ended.exists, 90, "the cancelled call to return")
+
+
+def test_a_call_beside_others_is_wanted_until_its_block_ends(
+    fleet: Fleet, nodes: tuple[Node, ...], tmp_path: Path
+) -> None:
+    """So nodes serve each other while the items of a map run on them."""
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    arguments: list[tuple[str, ...]] = [(str(started), str(ended)), ("",)]
+    functions = fleet_functions.hold_until_unwanted
+    with fleet.beside(functions, arguments, nodes) as has_ended:
+        wait_until(started.exists, 30, "the call to start")
+        wait_until(lambda: has_ended(1), 30, "the call to fail that lacks an argument")
+        assert dict(fleet.map(fleet_functions.double, range(20)))[19] == 38
+        assert not has_ended(0)
+        assert not ended.exists()
+    wait_until(ended.exists, 30, "the call to return")
+
+
+def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path) -> None:
+    """pains 34: a killed driver leaves no node held."""
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    driver = Fleet.open(lease)
+    node = driver.nodes(2, 60)[0]
+    driver._submit(
+        cancellable_call.run,
+        (fleet_functions.hold_until_unwanted, (str(started), str(ended)), "lonely", 60.0),
+        key="lonely",
+        workers=[node.address],
+        resources={"NODE": 1},
+    )
+    wait_until(started.exists, 90, "the call to start")
+    driver.client.close()
+    wait_until(ended.exists, 90, "the call to return")
+
+
+def test_a_call_that_does_not_listen_is_killed_with_its_worker(
+    lease: LeaseFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancellable_call, "GRACE_S", 0.5)
+    started = tmp_path / "started"
+
+    def check() -> None:
+        if started.exists() and started.read_text():
+            raise StepCancelledError("asked in a test")
+
+    with Fleet.open(lease) as fleet:
+        nodes = fleet.nodes(2, 60)
+        with pytest.raises(StepCancelledError):
+            fleet.on_nodes(fleet_functions.hold_for_ever, [(str(started),)], nodes[:1], check=check)
+    pid = int(started.read_text())
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to be killed")
+    with Fleet.open(lease) as fleet:
+        again = _answering(fleet)[:1]
+        assert fleet.on_nodes(fleet_functions.double, [(5,)], again) == [10]
+
+
+def test_an_item_that_does_not_listen_is_killed_with_its_worker(
+    lease: LeaseFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its slot would be taken for as long as the lease lives."""
+    monkeypatch.setattr(cancellable_call, "GRACE_S", 0.5)
+    started = tmp_path / "started"
+
+    def check() -> None:
+        if started.exists() and started.read_text():
+            raise StepCancelledError("asked in a test")
+
+    with Fleet.open(lease) as fleet, pytest.raises(StepCancelledError):
+        list(fleet.map(fleet_functions.hold_for_ever, [str(started)], check=check))
+    pid = int(started.read_text())
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to be killed")
+
+
+def test_a_worker_that_holds_the_gil_is_kept(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
+    """pains 21: Dask gives up a silent worker after ten heartbeats of half a second at least."""
+    fleet.on_nodes(fleet_functions.hold_gil_for, [(9,), (9,)], nodes)
+    assert fleet.nodes(2, 1) == nodes
+
+
+def test_workers_may_have_children_by_multiprocessing(
+    fleet: Fleet, nodes: tuple[Node, ...]
+) -> None:
+    """What a DataLoader with workers needs; Dask's own workers are daemonic."""
+    assert fleet.on_nodes(fleet_functions.start_pool_of_processes, [([1, 2],)], nodes[:1]) == [
+        [2, 4]
+    ]
+
+
+def test_more_nodes_than_there_are_is_told(fleet: Fleet) -> None:
+    with pytest.raises(LeaseError, match=r"3 nodes asked of lease demo-1, which has at most 2"):
+        fleet.nodes(3, 60)
+
+
+def test_a_lease_that_is_not_ready_is_told(tmp_path: Path) -> None:
+    folder = SiteFolder(tmp_path).lease("demo-2")
+    spec = lease_spec(folder, Role())
+    folder.path.mkdir(parents=True)
+    folder.spec.write_text(spec.model_dump_json())
+    with pytest.raises(LeaseLostError, match="demo-2 is not ready"):
+        Fleet.open(folder)
+
+
+def test_outside_a_held_call_one_is_wanted() -> None:
+    assert wanted()

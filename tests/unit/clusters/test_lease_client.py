@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.batch.jobs import JobView
+from headrace.clusters import client
+from headrace.clusters.backends import backend
+from headrace.clusters.lease_status import LeaseStatus, decide, write_heartbeat
+from headrace.clusters.lifetime import BY_SIGNAL
+from headrace.clusters.records import (
+    Ending,
+    HostRecord,
+    LeaseInfo,
+    LeaseSpec,
+    PoolJobView,
+    PoolRecord,
+    Waiting,
+)
+from headrace.clusters.tls import make_keys
+from headrace.errors import LeaseError, SiteError, UnknownNameError
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role
+from headrace.states import FailureClass, LeaseState
+
+_CLOSED = Ending(state=LeaseState.CLOSED, reason="done")
+_FAILED = Ending(state=LeaseState.FAILED, reason="no nodes")
+
+
+@pytest.mark.parametrize(
+    ("ending", "host_alive", "silent_s", "is_ready", "expected"),
+    [
+        (None, None, 0, False, LeaseState.STARTING),
+        (None, True, 0, False, LeaseState.STARTING),
+        (None, True, 0, True, LeaseState.READY),
+        (None, None, 0, True, LeaseState.READY),
+        (None, None, 21, True, LeaseState.LOST),
+        (None, None, 21, False, LeaseState.LOST),
+        (None, True, 21, True, LeaseState.LOST),
+        (None, False, 0, True, LeaseState.LOST),
+        (None, False, 0, False, LeaseState.LOST),
+        (_CLOSED, False, 1e6, True, LeaseState.CLOSED),
+        (_CLOSED, True, 0, True, LeaseState.CLOSED),
+        (_FAILED, False, 0, False, LeaseState.FAILED),
+    ],
+)
+def test_state_from_what_is_seen(
+    ending: Ending | None,
+    host_alive: bool | None,
+    silent_s: float,
+    is_ready: bool,
+    expected: LeaseState,
+) -> None:
+    status = LeaseStatus(ending=ending, host_alive=host_alive, silent_s=silent_s, is_ready=is_ready)
+    assert decide(status, lost_after_s=20.0) is expected
+
+
+_WAITS = JobView(is_ended=False, why="Slurm job 7 is pending: Resources")
+_NEVER = JobView(is_ended=True, why="never", failure_class=FailureClass.USER_ERROR)
+_GONE = JobView(is_ended=True, why="preempted", failure_class=FailureClass.PREEMPTED)
+
+
+@pytest.mark.parametrize(
+    ("job", "has_host", "silent_s", "expected"),
+    [
+        (_WAITS, False, 1e6, LeaseState.STARTING),
+        (_WAITS, True, 21, LeaseState.LOST),
+        (_WAITS, True, 6, LeaseState.READY),
+        (_NEVER, False, 0, LeaseState.FAILED),
+        (_GONE, False, 0, LeaseState.LOST),
+        (_GONE, True, 6, LeaseState.LOST),
+    ],
+)
+def test_state_of_a_lease_with_a_job(
+    job: JobView, has_host: bool, silent_s: float, expected: LeaseState
+) -> None:
+    """Waiting in a queue is no silence; the queue may know of an end before the files do."""
+    status = LeaseStatus(
+        ending=None,
+        host_alive=None,
+        silent_s=silent_s,
+        is_ready=has_host,
+        has_host=has_host,
+        job=job,
+    )
+    assert decide(status, lost_after_s=20.0) is expected
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LeaseFolder:
+    """A lease that was asked for; no host was started."""
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    write_record(lease.spec, _spec(lease))
+    return lease
+
+
+def _spec(lease: LeaseFolder) -> LeaseSpec:
+    return LeaseSpec(
+        lease_id=lease.lease_id, key="demo/gpu", run_id="demo", role_name="gpu", role=Role()
+    )
+
+
+def _beat_ago(lease: LeaseFolder, seconds: float) -> None:
+    """What the host of a lease wrote that fell silent then."""
+    write_text(lease.heartbeat, f"{time.time() - seconds} {time.monotonic() - seconds}\n")
+
+
+def _dead() -> ProcessIdentity:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        identity = ProcessIdentity.of(child.pid)
+        child.communicate()
+    return identity
+
+
+def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
+    assert client.state(folder, 20) is LeaseState.STARTING
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
+    write_heartbeat(folder)
+    assert client.state(folder, 20) is LeaseState.STARTING
+    assert client.info(folder) is None
+    info = LeaseInfo(
+        lease_id=folder.lease_id,
+        backend="local",
+        host=ProcessIdentity.of(),
+        scheduler_address="tcp://127.0.0.1:1",
+        dashboard_url="http://127.0.0.1:2",
+        nodes=1,
+        ready_at=time.time(),
+    )
+    write_record(folder.info, info)
+    assert client.state(folder, 20) is LeaseState.READY
+    assert client.info(folder) == info
+    assert client.why_ended(folder) == ""
+    write_record(folder.closed, _CLOSED)
+    assert client.state(folder, 20) is LeaseState.CLOSED
+    assert client.why_ended(folder) == "done"
+
+
+def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: Path) -> None:
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    role = Role(backend="slurm", kind="gang")
+    write_record(lease.spec, _spec(lease).model_copy(update={"role": role}))
+    write_record(lease.waiting, Waiting(reason="site limit of 2 jobs"))
+    assert client.waiting_for(lease) == "site limit of 2 jobs"
+    write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
+    assert client.waiting_for(lease) == ""
+    pool = PoolRecord(waits_for="Slurm job 7 is pending")
+    write_record(lease.pool, pool)
+    assert client.waiting_for(lease) == pool.waits_for
+    node = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
+    write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
+    assert (client.waiting_for(lease), client.lacks(lease)) == ("", pool.waits_for)
+
+
+def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
+    _beat_ago(folder, 60)
+    assert client.state(folder, 20) is LeaseState.LOST
+    assert client.state(folder, 120) is LeaseState.STARTING
+    assert "no heartbeat for 60 s" in client.why_ended(folder)
+
+
+def test_a_host_here_is_not_lost_when_the_clock_is_set_or_the_machine_has_slept(
+    folder: LeaseFolder,
+) -> None:
+    """A laptop that is opened again shows an hour between two heartbeats, in which nothing ran."""
+    write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
+    write_text(folder.heartbeat, f"{time.time() - 3600} {time.monotonic()}\n")
+    assert client.state(folder, 20) is LeaseState.STARTING
+    assert client.why_ended(folder) == ""
+
+
+def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolder) -> None:
+    there = ProcessIdentity(host="another-machine", pid=1, started_s=0.0)
+    write_record(folder.host, HostRecord(process=there))
+    write_heartbeat(folder)
+    assert client.state(folder, 20) is LeaseState.STARTING
+    _beat_ago(folder, 21)
+    assert client.state(folder, 20) is LeaseState.LOST
+
+
+def test_a_dead_host_is_a_loss_at_once(folder: LeaseFolder) -> None:
+    """A recycled pid is not taken for the host either: the start time is compared."""
+    write_record(folder.host, HostRecord(process=_dead()))
+    write_heartbeat(folder)
+    assert client.state(folder, 20) is LeaseState.LOST
+    assert "died" in client.why_ended(folder)
+    mine = ProcessIdentity.of()
+    recycled = mine.model_copy(update={"started_s": mine.started_s - 100})
+    write_record(folder.host, HostRecord(process=recycled))
+    assert client.state(folder, 20) is LeaseState.LOST
+
+
+def test_end_of_a_lost_lease_keeps_the_reason(folder: LeaseFolder) -> None:
+    write_record(folder.host, HostRecord(process=_dead()))
+    client.end(folder, grace_s=60)
+    assert client.state(folder, 20) is LeaseState.LOST
+    assert "died" in client.why_ended(folder)
+
+
+def test_the_keys_of_a_lease_are_its_owners_alone(folder: LeaseFolder) -> None:
+    make_keys(folder)
+    made = [folder.tls, *folder.tls.iterdir()]
+    assert {each.stat().st_mode & 0o077 for each in made} == {0}
+
+
+_SLOW_HOST = """
+import pathlib, sys, time
+lease = pathlib.Path(sys.argv[1])
+while not (lease / "close").exists():
+    time.sleep(0.01)
+(lease / "closed").write_text('{"state": "closed", "reason": "asked"}')
+time.sleep(0.3)
+(lease / "last").touch()
+"""
+
+
+def test_an_end_waits_for_the_host_to_be_gone(folder: LeaseFolder) -> None:
+    command = [sys.executable, "-c", _SLOW_HOST, str(folder.path)]
+    with subprocess.Popen(command) as child:
+        write_record(folder.host, HostRecord(process=ProcessIdentity.of(child.pid)))
+        write_heartbeat(folder)
+        client.end(folder, grace_s=60)
+        assert (folder.path / "last").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "told"),
+    [
+        (LeaseState.LOST, "the host died", "preempted"),
+        (LeaseState.CLOSED, f"{BY_SIGNAL} SIGTERM", "preempted"),
+        (LeaseState.CLOSED, "ended by request", "ended by request"),
+    ],
+)
+def test_the_queue_tells_why_a_lease_ended_that_nobody_asked_to(
+    folder: LeaseFolder, state: LeaseState, reason: str, told: str
+) -> None:
+    assert not client.ended_by_itself(folder)
+    write_record(folder.cause, _GONE)
+    write_record(folder.closed, Ending(state=state, reason=reason))
+    assert client.ended_by_itself(folder) == (told == "preempted")
+    assert client.why_ended(folder) == told
+
+
+def test_a_lease_that_never_was(tmp_path: Path) -> None:
+    lease = SiteFolder(tmp_path).lease("demo-gpu-9")
+    assert client.state(lease, 20) is LeaseState.LOST
+    assert "never started" in client.why_ended(lease)
+    with pytest.raises(UnknownNameError, match="no lease 'demo-gpu-9'"):
+        client.spec(lease)
+
+
+def test_a_lease_ended_before_it_was_started_is_never_started(tmp_path: Path) -> None:
+    """A slow caller must not open machines that the reaper has already written off."""
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    client.end(lease)
+    client.start(lease, _spec(lease))
+    assert not lease.host.exists()
+    assert client.state(lease, 20) is LeaseState.LOST
+
+
+def test_the_first_reason_to_close_stays(folder: LeaseFolder) -> None:
+    client.request_close(folder, "first")
+    client.request_close(folder, "second")
+    assert folder.close.read_text() == "first"
+
+
+def test_a_host_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    with pytest.raises(LeaseError, match=r"did not start .exit code 1.*\n.*host.log"):
+        client.start(lease, _spec(lease))
+
+
+def test_unknown_backend_names_the_valid_ones() -> None:
+    with pytest.raises(SiteError, match=r"no backend 'lokal'\n.*'local'"):
+        backend("lokal")
+
+
+def test_control_side_loads_no_heavy_library() -> None:
+    """Airflow parses what imports this."""
+    code = (
+        "import sys, headrace.clusters.client, headrace.clusters.records, "
+        "headrace.clusters.overview, headrace.clusters.local\n"
+        "print([m for m in ('dask', 'distributed', 'torch', 'h5py', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

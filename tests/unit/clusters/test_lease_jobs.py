@@ -1,0 +1,178 @@
+"""The jobs of a pool, with a queue that gives prepared answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from distributed.core import Status
+
+from headrace.batch import submitting
+from headrace.batch.jobs import JobSpec
+from headrace.batch.lsf import Lsf
+from headrace.batch.pbs import Pbs
+from headrace.batch.sge import Sge
+from headrace.batch.slurm import Slurm
+from headrace.batch.submission_gate import SubmissionGate
+from headrace.batch.submitting import JobRecord
+from headrace.clusters.lease_jobs import (
+    NodeRequest,
+    end_node_jobs,
+    host_job,
+    job_spec,
+    last_words,
+    log_file,
+    node_job,
+    record_file,
+)
+from headrace.clusters.pool import PoolJob
+from headrace.errors import BatchError
+from headrace.files.layout import LeaseFolder
+from headrace.recipe.site import Role
+from support.leases import lease_spec
+from support.pool_nodes import pool_job
+from support.scripted_commands import Answer, ScriptedCommands
+
+SILENT = Answer(None, "", "sbatch gave no answer within 60 s")
+ROLE = Role(backend="slurm", nodes=4, host="job", host_options=("--mem=2G",), lifetime="1h")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LeaseFolder:
+    return LeaseFolder(tmp_path / "leases" / "a-1")
+
+
+class Submits(ScriptedCommands):
+    """Prepared answers to submits and what follows; who asks for limits is told nothing."""
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        """Answer."""
+        told = command[0] in ("sbatch", "squeue", "scancel")
+        return super().run(command, text) if told else Answer(1, "", "no books")
+
+
+def _submit(folder: LeaseFolder, commands: ScriptedCommands, serial: int, number: int) -> JobRecord:
+    gate = SubmissionGate(Slurm(commands), folder.path.parent, ROLE.batch)
+    return gate.submit(_node(folder, serial, number), record_file(folder, serial))
+
+
+def _node(folder: LeaseFolder, serial: int = 1, number: int = 0) -> JobSpec:
+    gang = job_spec(folder, lease_spec(folder, ROLE), python="python")
+    return node_job(gang, folder, _request(serial, number))
+
+
+def _request(serial: int = 1, number: int = 0) -> NodeRequest:
+    return NodeRequest(serial=serial, number=number, time_limit_s=90.0, exclude=("bad",))
+
+
+def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder):
+    role = ROLE.model_copy(
+        update={
+            "batch": ROLE.batch.model_copy(
+                update={"gpus_per_node": 2, "exclusive": True, "exclude": ("broken",)}
+            )
+        }
+    )
+    gang = job_spec(folder, lease_spec(folder, role), python="python")
+    node = node_job(gang, folder, _request(serial=7, number=2))
+    assert node.command == ("python", "-m", "headrace.clusters.worker", str(folder.path), "2")
+    assert node.exclude == ("broken", "bad")
+    assert (node.name, node.nodes, node.time_limit_s) == (f"{gang.name}-7", 1, 90.0)
+    assert node.log == str(folder.jobs / "000007.log")
+    assert (node.gpus_per_node, node.exclusive) == (2, True)
+    host = host_job(gang, role)
+    assert host.command == ("python", "-m", "headrace.clusters.host", str(folder.path))
+    assert (host.name, host.nodes, host.cpus_per_node) == (gang.name, 1, 1)
+    assert (host.gpus_per_node, host.exclusive, host.options) == (0, False, ("--mem=2G",))
+
+
+@pytest.mark.parametrize("system", [Slurm, Pbs, Sge, Lsf])
+def test_dask_jobqueue_shows_the_script_that_the_queue_gets(
+    folder: LeaseFolder, system: type[Slurm | Pbs | Sge | Lsf]
+):
+    spec = _node(folder)
+    script = system(ScriptedCommands()).render(spec)
+    job = PoolJob("tls://127.0.0.1:1", "node-0", request=_request(), spec=spec, script=script)
+    shown = [line for line in job.job_script().splitlines() if line]
+    assert shown == script.splitlines()
+    assert "headrace.clusters.worker" in shown[-1]
+    assert len(job.job_header.splitlines()) > 5
+
+
+def test_what_dask_wants_is_only_noted():
+    """No queue is asked under the lock of SpecCluster."""
+    job = pool_job()
+    asyncio.run(_awaited(job))
+    assert job.status is Status.closed
+    assert job.job_id == "7"
+
+
+async def _awaited(job: PoolJob) -> None:
+    await job
+    assert job.status is Status.running
+    await job.close()
+
+
+def test_each_job_has_its_own_name_and_a_record_until_it_has_ended(folder: LeaseFolder):
+    commands = Submits(Answer(0, "11\n", ""), Answer(0, "12\n", ""))
+    records = [_submit(folder, commands, serial, 0) for serial in (1, 2)]
+    assert [each.job_id for each in records] == ["11", "12"]
+    assert records[0].name != records[1].name
+    assert len(list(folder.jobs.glob("*.json"))) == 2
+
+
+def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
+    folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
+):
+    """pains 17: for another node it would be a second job."""
+    monkeypatch.setattr(submitting, "_ATTEMPTS", 1)
+    monkeypatch.setattr(submitting.time, "sleep", lambda _seconds: None)
+    name = job_spec(folder, lease_spec(folder, ROLE)).name + "-1"
+    nothing, there = Answer(0, "", ""), Answer(0, f"11|PENDING|N/A||Priority|{name}\n", "")
+    commands = Submits(SILENT, nothing, there)
+    with pytest.raises(BatchError):
+        _submit(folder, commands, 1, 2)
+    assert _submit(folder, commands, 1, 2).job_id == "11"
+    assert sum(command[0] == "sbatch" for command in commands.seen) == 1
+
+
+def test_jobs_of_a_killed_host_are_found_by_records_and_by_name(folder: LeaseFolder):
+    """pains 22."""
+    _submit(folder, Submits(Answer(0, "11\n", "")), 1, 0)
+    (folder.jobs / "000002.submitting").write_text("the-second")
+    running = "11|RUNNING|N/A||None|a\n12|PENDING|N/A||Priority|the-second\n"
+    gone = running.replace("RUNNING", "CANCELLED").replace("PENDING", "CANCELLED")
+    commands = ScriptedCommands(
+        Answer(0, running.splitlines()[1], ""),  # by name
+        Answer(0, running, ""),
+        Answer(0, "", ""),  # scancel
+        Answer(0, gone, ""),
+    )
+    assert end_node_jobs(Slurm(commands), folder, 0.0) == 2
+    assert [each for each in commands.seen if each[0] == "scancel"] == [
+        ("scancel", "--quiet", "11", "12")
+    ]
+    assert not list(folder.jobs.glob("*.json")) + list(folder.jobs.glob("*.submitting"))
+    assert end_node_jobs(Slurm(commands), folder, 0.0) == 0
+
+
+def test_a_job_that_nobody_recorded_is_found_by_its_name(folder: LeaseFolder):
+    """pains 17: its submitter died between the two."""
+    folder.path.mkdir(parents=True)
+    slurm = Slurm(ScriptedCommands(Answer(0, "12|PENDING|N/A||Priority|a\n", "")))
+    assert submitting.recovered(slurm, "a", folder.job) is None
+    submitting.intent_of(folder.job).write_text("a")
+    for _ in range(2):
+        assert submitting.recovered(slurm, "a", folder.job).job_id == "12"
+        assert not submitting.intent_of(folder.job).exists()
+
+
+def test_the_last_words_of_a_job_are_those_of_its_log(folder: LeaseFolder):
+    assert last_words(folder, 1) == ""
+    folder.jobs.mkdir(parents=True)
+    (folder.jobs / "000001.log.queue").write_text("can't open the log: disk quota exceeded\n")
+    assert last_words(folder, 1) == "can't open the log: disk quota exceeded"
+    log_file(folder, 1).write_text("".join(f"line {number}\n" for number in range(9)))
+    assert last_words(folder, 1).splitlines() == [f"line {number}" for number in range(4, 9)]

@@ -1,0 +1,88 @@
+"""The process of a node: it ends in order when it is asked to, and tells what ended it else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.clusters import member, worker
+from headrace.clusters.gang import GangCluster
+from headrace.clusters.records import BadNodes
+from headrace.errors import LeaseError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
+from headrace.recipe.site import Role
+from support.leases import lease_spec
+
+
+class Node:
+    """A node that ends itself as a batch system would, or fails."""
+
+    def __init__(self, sent: signal.Signals | None) -> None:
+        self.sent = sent
+        self.closed = 0
+
+    async def keep(self) -> None:
+        if self.sent is None:
+            raise ConnectionError("the scheduler has gone")
+        os.kill(os.getpid(), self.sent)
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_is_asked_to_end_is_no_failure(sent: signal.Signals):
+    node = Node(sent)
+    asyncio.run(worker.serve_until_signal(node, node.keep()))
+    assert node.closed == 1
+
+
+def test_what_ends_a_node_otherwise_is_raised():
+    node = Node(None)
+    with pytest.raises(ConnectionError, match="has gone"):
+        asyncio.run(worker.serve_until_signal(node, node.keep()))
+    assert node.closed == 1
+
+
+@pytest.mark.parametrize(("there", "joins"), [("", True), ("closed", False), ("close", True)])
+def test_a_node_joins_a_lease_that_is_not_over_and_leaves_with_it(
+    tmp_path: Path, there: str, joins: bool
+):
+    folder = LeaseFolder(tmp_path)
+    folder.scheduler_file.write_text('{"address": "tls://127.0.0.1:7"}')
+    if there:
+        (tmp_path / there).touch()
+        asyncio.run(asyncio.wait_for(member._sent_away(folder), 30))
+    address = asyncio.run(worker.scheduler_of(folder))
+    assert address == ("tls://127.0.0.1:7" if joins else None)
+
+
+@pytest.mark.parametrize(
+    ("here", "missing"),
+    [(("node-1",), ("n1", "n3")), (("node-0", "node-1", "node-2"), None)],
+)
+def test_nodes_that_do_not_come_are_named_for_the_next_lease(
+    tmp_path: Path,
+    here: tuple[str, ...],
+    missing: tuple[str, ...] | None,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """pains 31: and nobody waits longer than `start_timeout`."""
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-3]")
+    monkeypatch.setattr(GangCluster, "_join", lambda *_: asyncio.Event().wait())
+    folder = LeaseFolder(tmp_path)
+    role = Role(backend="slurm", kind="gang", nodes=3, start_timeout=0.01)
+    workers = {name: SimpleNamespace(name=name) for name in here}
+    scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
+    gang = GangCluster(folder, "7", scheduler)
+    with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes were there after 0.01 s"):
+        asyncio.run(gang.wait_for_nodes(lease_spec(folder, role)))
+    bad = read_record(folder.bad_nodes, BadNodes)
+    assert (bad and bad.nodes) == missing

@@ -1,0 +1,106 @@
+"""What a lease on disk is told to be."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.clusters import client
+from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.overview import leftovers, reap, view, views
+from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role
+from headrace.states import LeaseState
+from support.leases import lease_spec
+
+
+def test_a_ready_lease_tells_its_dashboard_and_since_when_it_has_nothing_to_do(
+    tmp_path: Path,
+) -> None:
+    folder = SiteFolder(tmp_path).lease("demo-1")
+    write_record(folder.spec, lease_spec(folder, Role()))
+    assert (view(folder).state, view(folder).dashboard_url) == (LeaseState.STARTING, "")
+    host, url = ProcessIdentity.of(), "http://127.0.0.1:2"
+    write_record(folder.host, HostRecord(process=host))
+    write_heartbeat(folder)
+    info = LeaseInfo(
+        lease_id=folder.lease_id, backend="local", host=host, scheduler_address="",
+        dashboard_url=url, nodes=1, ready_at=time.time() - 60,
+    )  # fmt: skip
+    write_record(folder.info, info)
+    seen = view(folder)
+    assert (seen.state, seen.dashboard_url, seen.num_running) == (LeaseState.READY, url, 0)
+    assert seen.idle_s is not None
+    assert 60 <= seen.idle_s < 3600
+    write_text(folder.step(1).spec, "{}")
+    seen = view(folder)
+    assert (seen.num_steps, seen.num_running, seen.idle_s) == (1, 1, None)
+
+
+_DONE = Ending(state=LeaseState.CLOSED, reason="done")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> SiteFolder:
+    """A site with a lost lease, `c`."""
+    site = SiteFolder(tmp_path)
+    _lease(site, "c", heartbeat="1.0 1.0")
+    return site
+
+
+def _lease(site: SiteFolder, lease_id: str, heartbeat: str) -> LeaseFolder:
+    lease = site.lease(lease_id)
+    known = {"key": "k", "run_id": "r", "role_name": "cpu", "role": Role(), "heartbeat_s": 0.1}
+    spec = LeaseSpec.model_validate({"lease_id": lease_id, **known})
+    write_record(lease.spec, spec)
+    write_text(lease.heartbeat, heartbeat)
+    return lease
+
+
+def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_ended(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another release has written it."""
+    caplog.set_level(logging.WARNING)
+    write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
+    assert [each.folder.lease_id for each in reap(site)] == ["c"]
+    assert client.state(site.lease("c"), 20) is LeaseState.LOST
+    assert site.lease("c").closed.exists()
+    assert "Lease b is passed over" in caplog.text
+    assert leftovers(site) == ()
+
+
+@pytest.mark.parametrize("name", ["host", "heartbeat", "closed", "cause"])
+def test_a_damaged_file_of_a_lease_keeps_no_other_from_being_ended(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    lease = _lease(site, "b", heartbeat="1.0 1.0")
+    getattr(lease, name).write_bytes(b"\x80[")
+    assert "c" in [each.folder.lease_id for each in reap(site)]
+    assert site.lease("c").closed.exists()
+
+
+def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_listed(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
+    assert [each.lease_id for each in views(site, ended=True)] == ["c"]
+    assert "Lease b is passed over" in caplog.text
+
+
+def test_what_has_ended_is_not_looked_at_again(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site's leases of years are there; each look at one takes a few files of a slow storage."""
+    caplog.set_level(logging.WARNING)
+    for lease_id in ("a", "b"):
+        write_text(site.lease(lease_id).spec, "{}")
+        write_record(site.lease(lease_id).closed, _DONE)
+    assert [each.folder.lease_id for each in leftovers(site)] == ["c"]
+    assert not caplog.text

@@ -1,0 +1,95 @@
+"""What a pool does with a queue: it asks for nodes as long as it has work and may have them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.batch.slurm import Slurm
+from headrace.batch.submission_gate import SubmissionGate
+from headrace.clusters import pool_loop
+from headrace.clusters.lease_jobs import NodeRequest, job_spec, node_job
+from headrace.clusters.pool import PoolJob
+from headrace.clusters.pool_loop import PoolLoop
+from headrace.clusters.records import PoolRecord
+from headrace.files.layout import SiteFolder
+from headrace.recipe.site import Role
+from support.leases import lease_spec
+from support.scripted_commands import SmallSlurm
+
+WANTED = 2
+
+
+class EnoughSeenError(Exception):
+    """Ends a pool that would go on."""
+
+
+class FakePool:
+    """A pool that has work for two nodes, without Dask's scheduler."""
+
+    def __init__(self, site: Path, slurm: SmallSlurm) -> None:
+        folder = SiteFolder(site).lease("a-1")
+        role = Role.model_validate(
+            {"backend": "slurm", "nodes": 4, "lifetime": "1h", "batch": {"poll": 0.01}}
+        )
+        spec = lease_spec(folder, role)
+        self.workers: dict[str, PoolJob] = {}
+        self.scheduler = SimpleNamespace(
+            workers={}, clients={}, task_metadata={}, adaptive_target=lambda: WANTED
+        )
+        self._node_job = partial(node_job, job_spec(folder, spec), folder)
+        self.loop = PoolLoop(
+            folder, spec, self, SubmissionGate(Slurm(slurm), folder.path.parent, role.batch)
+        )
+
+    async def add(self, request: NodeRequest) -> PoolJob:
+        name = f"node-{request.number}"
+        job = PoolJob(name=name, request=request, spec=self._node_job(request), script="#!/bin/sh")
+        self.workers[name] = job
+        return job
+
+    async def drop(self, job: PoolJob) -> None:
+        del self.workers[job.name]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[PoolRecord]:
+    """What the pool tells, until it has as many jobs as it wants."""
+    found: list[PoolRecord] = []
+
+    def write_pool(_: object, record: PoolRecord, __: object) -> None:
+        found.append(record)
+        if len(record.jobs) == WANTED:
+            raise EnoughSeenError
+
+    monkeypatch.setattr(pool_loop, "_TICK_S", 0.01)
+    monkeypatch.setattr(pool_loop, "write_pool", write_pool)
+    return found
+
+
+def test_as_many_jobs_are_submitted_as_there_is_work_for(tmp_path: Path, seen: list[PoolRecord]):
+    slurm = SmallSlurm()
+    with pytest.raises(EnoughSeenError):
+        asyncio.run(FakePool(tmp_path, slurm).loop.run())
+    assert [(job.node, job.job_id, job.stage) for job in seen[-1].jobs] == [
+        ("node-0", "1", "queued"),
+        ("node-1", "2", "queued"),
+    ]
+    assert len(slurm.jobs) == WANTED
+
+
+def test_a_pool_whose_jobs_are_refused_ends_and_tells_the_words(
+    tmp_path: Path, seen: list[PoolRecord]
+):
+    slurm = SmallSlurm()
+    slurm.refuses = "Invalid qos specification"
+    pool = FakePool(tmp_path, slurm)
+    asyncio.run(pool.loop.run())
+    assert seen[-1].failure is not None
+    assert "Invalid qos specification" in seen[-1].failure.why
+    assert slurm.jobs == {}
+    assert pool.workers == {}

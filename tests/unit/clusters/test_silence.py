@@ -1,0 +1,165 @@
+"""When silence counts as the end of a lease: never before its host began, nor at the first look."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.clusters import client, host, second_look
+from headrace.clusters.lease_status import last_heartbeat, write_heartbeat
+from headrace.clusters.overview import reap
+from headrace.clusters.records import Ending, HostRecord, LeaseSpec
+from headrace.clusters.second_look import sure_state, sure_states
+from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.files.locks import locked
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role
+from headrace.states import LeaseState
+from support.late_files import late_files
+
+_THERE = ProcessIdentity(host="another-machine", pid=1, started_s=0.0)
+_LOST_AFTER_S = 20.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LeaseFolder:
+    """A lease whose job waited in a queue for an hour."""
+    lease = SiteFolder(tmp_path).lease("demo-gpu-1")
+    write_record(lease.spec, spec(lease))
+    an_hour_ago = time.time() - 3600
+    os.utime(lease.spec, (an_hour_ago, an_hour_ago))
+    return lease
+
+
+def spec(lease: LeaseFolder) -> LeaseSpec:
+    return LeaseSpec(
+        lease_id=lease.lease_id, key="demo/gpu", run_id="demo", role_name="gpu", role=Role(),
+        heartbeat_s=0.05,
+    )  # fmt: skip
+
+
+def silent_for(lease: LeaseFolder, seconds: float) -> None:
+    write_text(lease.heartbeat, f"{time.time() - seconds} {time.monotonic() - seconds}\n")
+
+
+def test_silence_counts_from_the_host_and_not_from_the_request(folder: LeaseFolder) -> None:
+    """A wait in the queue is no silence, also when the first heartbeat cannot be seen yet."""
+    write_record(folder.host, HostRecord(process=_THERE, started_at=time.time() - 2))
+    assert client.state(folder, _LOST_AFTER_S) is LeaseState.STARTING
+    write_record(folder.host, HostRecord(process=_THERE, started_at=time.time() - 21))
+    assert client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
+    assert "no heartbeat for 21 s" in client.why_ended(folder)
+
+
+def test_a_host_gives_a_heartbeat_before_it_reports(
+    folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beaten = []
+    write = host.write_record
+
+    def watched(path: Path, record: object) -> None:
+        if path == folder.host:
+            beaten.append(last_heartbeat(folder))
+        write(path, record)
+
+    monkeypatch.setattr(host, "write_record", watched)
+    done = Ending(state=LeaseState.CLOSED, reason="done")
+    monkeypatch.setattr(host, "_serve_to_the_end", lambda _folder: done)
+    host.serve(folder)
+    assert beaten[0] == pytest.approx(time.time(), abs=60)
+
+
+def test_silence_that_ends_while_it_is_looked_at_again_is_no_loss(folder: LeaseFolder) -> None:
+    write_record(folder.host, HostRecord(process=_THERE))
+    silent_for(folder, 60)
+    assert client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
+    beating = threading.Timer(0.05, write_heartbeat, [folder])
+    beating.start()
+    assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
+    beating.join()
+
+
+def test_a_clock_that_is_wrong_is_no_silence(folder: LeaseFolder) -> None:
+    """The clock of the first node is a minute behind: its heartbeats are old, and they come."""
+    write_record(folder.host, HostRecord(process=_THERE))
+    silent_for(folder, 60)
+    beating = threading.Timer(0.05, silent_for, [folder, 60])
+    beating.start()
+    assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
+    beating.join()
+
+
+def test_silence_that_goes_on_is_a_loss(folder: LeaseFolder) -> None:
+    write_record(folder.host, HostRecord(process=_THERE))
+    silent_for(folder, 60)
+    assert sure_state(folder, _LOST_AFTER_S) is LeaseState.LOST
+
+
+def test_what_is_certain_is_not_looked_at_again(
+    folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_look, "_wait", lambda _seconds: pytest.fail("it waited"))
+    gone = ProcessIdentity.of().model_copy(update={"started_s": 1.0})
+    write_record(folder.host, HostRecord(process=gone))
+    write_heartbeat(folder)
+    assert sure_state(folder, _LOST_AFTER_S) is LeaseState.LOST
+    write_record(folder.closed, Ending(state=LeaseState.CLOSED, reason="done"))
+    assert sure_state(folder, _LOST_AFTER_S) is LeaseState.CLOSED
+
+
+def test_a_lease_that_is_just_being_started_is_not_lost(folder: LeaseFolder) -> None:
+    """A batch system takes a minute for the answer to a submit; another process holds the lock."""
+    assert sure_state(folder, _LOST_AFTER_S) is LeaseState.LOST
+    lock = locked(folder.start_lock)
+    assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
+    os.close(lock)
+
+
+def test_heartbeats_that_a_file_system_shows_late_are_seen_before_anything_is_ended(
+    folder: LeaseFolder, tmp_path: Path
+) -> None:
+    """An NFS client keeps what it saw of a folder, for up to a minute, until it is opened anew."""
+    write_record(folder.host, HostRecord(process=_THERE))
+    silent_for(folder, 60)
+    with late_files(folder.path) as late:
+        assert client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
+        with late.written_elsewhere():
+            write_heartbeat(folder)
+        assert client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
+        assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
+
+
+def test_a_host_that_a_file_system_shows_late_is_not_reaped(tmp_path: Path) -> None:
+    site = SiteFolder(tmp_path)
+    lease = site.lease("late")
+    write_record(lease.spec, spec(lease))
+    an_hour_ago = time.time() - 3600
+    os.utime(lease.spec, (an_hour_ago, an_hour_ago))
+    with late_files(lease.path) as late:
+        assert client.state(lease, _LOST_AFTER_S) is LeaseState.LOST
+        with late.written_elsewhere():
+            write_heartbeat(lease)
+            write_record(lease.host, HostRecord(process=_THERE))
+        assert reap(site) == ()
+    assert not lease.close.exists()
+    assert not lease.closed.exists()
+
+
+def test_many_silent_leases_are_waited_for_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = [SiteFolder(tmp_path).lease(f"l{number}") for number in range(20)]
+    for lease in leases:
+        write_record(lease.spec, spec(lease))
+        write_record(lease.host, HostRecord(process=_THERE))
+        silent_for(lease, 60)
+    waits: list[float] = []
+    monkeypatch.setattr(second_look, "_wait", lambda seconds: waits.append(seconds))
+    found = sure_states(dict.fromkeys(leases, _LOST_AFTER_S))
+    assert set(found.values()) == {LeaseState.LOST}
+    assert len(waits) < len(leases)

@@ -1,0 +1,157 @@
+"""Steps of the main job, and datasets that are not fit for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.errors import DataError, HeadraceError, UnknownNameError, UserError
+from headrace.files.atomic import write_record
+from headrace.files.layout import StepFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.processes import ProcessIdentity
+from headrace.recipe.load import load_recipe, load_site
+from headrace.runs.flow import step_of, steps_of
+from headrace.runs.preview import previews
+from headrace.runs.steps import collect, start_step
+from headrace.states import FailureClass, StepState
+from headrace.steps.records import StepResult
+from support.runs import lease_on_disk, make_run
+from support.shards import write_dataset
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides", "steps"),
+    [
+        ("train", (), [("pack", "cpu"), ("stage", "gpu"), ("train", "gpu"), ("evaluate", "gpu")]),
+        ("train", ("evaluate=null",), [("pack", "cpu"), ("stage", "gpu"), ("train", "gpu")]),
+        ("train", ("pack_role=gpu", "evaluate=null"), [("pack", "gpu"), ("stage", "gpu"),
+                                                       ("train", "gpu")]),
+        ("pack", (), [("pack", "cpu")]),
+    ],
+)  # fmt: skip
+def test_steps_and_roles(kind, overrides, steps):
+    planned = steps_of(load_recipe("digits", overrides), kind)
+    assert [(step.name, step.role) for step in planned] == steps
+
+
+def test_inputs_come_from_the_outputs_of_earlier_steps():
+    evaluate = step_of(load_recipe("digits"), "train", "evaluate")
+    outputs = {"pack": {"dataset": "/d", "num_samples": 3}, "train": {"checkpoint": "/c"}}
+    assert evaluate.inputs(outputs) == {"dataset": "/d", "checkpoint": "/c"}
+
+
+def test_a_step_whose_inputs_are_not_there_names_what_must_run_first():
+    train = step_of(load_recipe("digits"), "train", "train")
+    with pytest.raises(UnknownNameError, match="needs 'dataset' of 'pack', which has not succeed"):
+        train.inputs({})
+
+
+def test_an_unknown_step_is_answered_with_the_nearest():
+    with pytest.raises(UnknownNameError, match=r"no step 'trian'\n.*Did you mean 'train'"):
+        step_of(load_recipe("digits"), "train", "trian")
+    with pytest.raises(UnknownNameError, match=r"no step 'train'\n.*Valid: pack\."):
+        step_of(load_recipe("digits"), "pack", "train")
+
+
+RAW = ("dataset.source=null", "dataset.labels=auto", "data.transforms=[]")
+
+
+@pytest.fixture(autouse=True)
+def _where_paths_may_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def dataset(folder: Path, *fields: str, **splits: int) -> Path:
+    total = sum(splits.values())
+    content = {"array": np.zeros((total, 4), np.float32), "label": np.zeros(total, np.int64)}
+    write_dataset(folder, {name: content[name] for name in fields}, splits=splits, classes=("a",))
+    return folder
+
+
+def asked(folder: Path, *overrides: str) -> tuple[str, ...]:
+    return (*RAW, f"dataset.path={folder}", *overrides)
+
+
+CASES = [
+    (("array",), {"train": 64, "test": 9}, (), DataError, "has no labels"),
+    (("array", "label"), {"train": 63, "test": 9}, (), UserError, "has 63 samples, too few"),
+    (
+        ("array", "label"),
+        {"train": 1, "test": 9},
+        ("data.drop_last=false", "data.global_batch_size=2"),
+        UserError,
+        "has 1 samples",
+    ),
+    (("array", "label"), {"train": 64, "val": 1, "test": 9}, (), UserError, "fewer than 2 ranks"),
+    (("array", "label"), {"train": 64, "val": 9}, (), HeadraceError, "'test'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "splits", "overrides", "error", "words"), CASES)
+def test_a_packed_dataset_is_looked_at_by_plan_and_run(
+    tmp_path: Path, fields, splits, overrides, error, words
+) -> None:
+    """Pains 29: before anything is submitted."""
+    folder = dataset(tmp_path / "d", *fields, **splits)
+    recipe = load_recipe("digits", asked(folder, *overrides))
+    with pytest.raises(error, match=words):
+        previews(recipe, load_site("laptop"))
+    with pytest.raises(error, match=words):
+        make_run(overrides=asked(folder, *overrides))
+    assert open_ledger().runs() == ()
+
+
+@pytest.mark.parametrize("overrides", [(), ("evaluate=null",)])
+def test_what_fits_is_planned(tmp_path: Path, overrides) -> None:
+    fields = ("array",) if overrides else ("array", "label")
+    folder = dataset(tmp_path / "d", *fields, train=64, test=9)
+    assert previews(load_recipe("digits", asked(folder, *overrides)), load_site("laptop"))
+
+
+def test_a_dataset_that_is_not_seen_from_here_is_left_to_the_nodes(tmp_path: Path) -> None:
+    for place in (tmp_path / "on-the-nodes", "s3://bucket/d"):
+        assert previews(load_recipe("digits", asked(place)), load_site("laptop"))
+
+
+@pytest.mark.parametrize("kind", ["train", "pack"])
+def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path, kind) -> None:
+    """The dataset stays: a run of another recipe, or one that only packs, can use it."""
+    run = make_run(kind=kind)
+    lease_on_disk(run, host=ProcessIdentity.of())
+    ticket = start_step(run, "pack")
+    folder = dataset(tmp_path / "d", "array", train=64, test=9)
+    done = StepResult(
+        state=StepState.SUCCEEDED, outputs={"dataset": str(folder)}, started_at=1, finished_at=2
+    )
+    write_record(StepFolder(Path(ticket.step_folder)).result, done)
+    result = collect(run, ticket)
+    (row,) = open_ledger().attempts(run.run_id)
+    assert row.state is result.state
+    assert json.loads((folder / "manifest.json").read_text())
+    if kind == "pack":
+        assert result == done
+        return
+    assert (row.state, row.failure_class) == (StepState.FAILED, FailureClass.DATA_ERROR)
+    assert row.message is not None
+    assert row.message.startswith(f"{folder} is packed, but the run cannot go on: Dataset ")
+    assert "set `evaluate: null`" in row.message
+    assert row.outputs["dataset"] == str(folder)
+
+
+@pytest.mark.parametrize("key", ["dataset.source", "dataset.path", "pack.target"])
+def test_an_object_store_without_its_package_is_told_by_plan_and_run(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Not by the pack step, once machines were waited for."""
+    monkeypatch.setattr("headrace.objects.store.find_spec", lambda _: None)
+    raw = RAW if key == "dataset.path" else ()
+    overrides = (*raw, f"{key}=gs://bucket/there")
+    words = r"(?s)'gs://bucket/there' needs the package gcsfs.*pip install 'headrace\[gs\]'"
+    with pytest.raises(UserError, match=words):
+        previews(load_recipe("digits", overrides), load_site("laptop"))
+    with pytest.raises(UserError, match=words):
+        make_run(overrides=overrides)

@@ -1,0 +1,126 @@
+"""Leases of a run, and the nodes that they do without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from headrace.cli.view import remarks
+from headrace.clusters.preflight import Check, NodeReport, report_file
+from headrace.clusters.records import BadNodes, PoolRecord
+from headrace.files.atomic import write_record
+from headrace.files.layout import StepFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.processes import ProcessIdentity
+from headrace.runs.leases import RELEASED, bad_nodes, not_the_nodes, release
+from headrace.runs.overview import overview
+from headrace.runs.runs import Run
+from headrace.states import EndedJob, LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.steps.records import DriverExit, StepResult, StepSpec
+from support.runs import lease_on_disk, make_run
+
+_HOST = """
+import pathlib, sys, time
+lease = pathlib.Path(sys.argv[1])
+while not (lease / "close").exists():
+    time.sleep(0.01)
+(lease / "closed").write_text('{"state": "closed", "reason": "asked"}')
+"""
+
+
+@pytest.fixture
+def run() -> Run:
+    return make_run()
+
+
+@pytest.fixture
+def lease_id(run: Run) -> Iterator[str]:
+    """A lease whose host ends when it is asked to."""
+    folder = run.lease_folder(f"{run.run_id}-cpu-1")
+    host = subprocess.Popen([sys.executable, "-c", _HOST, str(folder.path)])
+    yield lease_on_disk(run, host=ProcessIdentity.of(host.pid))
+    host.kill()
+    host.wait()
+
+
+def submitted(run: Run, lease_id: str, step: str) -> StepFolder:
+    spec = StepSpec(
+        key=f"{run.run_id}/{step}/1", kind=step, run_id=run.run_id, name=step, attempt=1,
+        run_folder=str(run.folder.path),
+    )  # fmt: skip
+    return mailbox.submit(run.lease_folder(lease_id), spec)
+
+
+def test_a_step_that_runs_when_its_lease_is_released_counts_as_cancelled(run, lease_id):
+    """Not as lost, which would be tried again: its task was ended by a user before."""
+    running, done = submitted(run, lease_id, "train"), submitted(run, lease_id, "stage")
+    write_record(done.result, StepResult(state=StepState.SUCCEEDED, started_at=1, finished_at=2))
+    release(run, "cpu", "released by task release_gang")
+    write_record(running.exit, DriverExit(code=-15, at=3.0))  # as the host ends drivers
+    result = mailbox.outcome(running)
+    assert result is not None
+    assert result.state is StepState.CANCELLED
+    assert result.failure is not None
+    assert result.failure.message == f"{RELEASED}: released by task release_gang"
+    assert not done.cancel.exists()
+    (row,) = open_ledger().leases(run_id=run.run_id)
+    assert (row.state, row.why_ended) == (LeaseState.CLOSED, "asked")
+
+
+def test_nodes_that_a_pool_lost_and_why_stay_in_the_ledger(run, lease_id):
+    """pains 31: also when the folder of the lease has gone."""
+    folder = run.lease_folder(lease_id)
+    ended = EndedJob(
+        node="node-1", job_id="12", host="n3", why="Slurm job 12 ended: preempted", at=5.0
+    )
+    write_record(folder.pool, PoolRecord(ended=(ended,)))
+    assert [each.why for each in overview(run.run_id).lost_nodes] == [ended.why]  # it still lives
+    release(run, "cpu", "the test is over")
+    folder.pool.unlink()
+    (row,) = open_ledger().leases(run_id=run.run_id)
+    assert [each.model_dump() for each in row.lost_nodes] == [ended.model_dump()]
+    seen = overview(run.run_id)
+    assert [each.why for each in seen.lost_nodes] == [ended.why]
+    last = "1 node of its pools came to an early end, the last: Slurm job 12 ended: preempted"
+    assert f"{last} (on n3)" in list(remarks(seen))
+
+
+def test_a_step_of_a_lease_that_was_lost_stays_lost(run):
+    """Its host was killed: another attempt is due."""
+    lease_id = lease_on_disk(run)
+    folder = submitted(run, lease_id, "train")
+    release(run, "cpu", "released by task release_gang")
+    assert not folder.cancel.exists()
+    assert mailbox.lost(folder, "gone").state is StepState.LOST
+
+
+@pytest.mark.parametrize(
+    ("problems", "is_blamed"),
+    [
+        (("no image", None), True),  # it may have been that node
+        (("no image", "not mounted"), True),
+        (("no image", "no image"), False),
+        (("no image", None, "no image"), False),
+    ],
+)
+def test_what_fails_in_the_same_way_again_blames_no_node(
+    problems: tuple[str | None, ...], is_blamed: bool
+) -> None:
+    run = make_run()
+    lease_on_disk(run, "gpu")
+    (row,) = open_ledger().leases(run_id=run.run_id)
+    rows = [replace(row, lease_id=f"l{number}") for number in range(len(problems))]
+    for each, problem in zip(rows, problems, strict=True):
+        folder = run.lease_folder(each.lease_id)
+        check = Check(name="container", problem=problem or "", seconds=0.1)
+        write_record(report_file(folder, 0), NodeReport(node="n1", index=0, checks=(check,)))
+    write_record(run.lease_folder("l0").bad_nodes, BadNodes(nodes=("n1",), why="x"))
+    why = not_the_nodes(run, rows[0], rows)
+    assert (why == "") == is_blamed
+    assert is_blamed or "container: no image\n  It was the same 2 times" in why
+    assert bad_nodes(run, rows) == (("n1",) if is_blamed else ())

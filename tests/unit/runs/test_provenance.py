@@ -1,0 +1,81 @@
+"""Who answers for a run, and what is written down about where it came from."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headrace.processes import ProcessIdentity
+from headrace.runs.provenance import git_state, owner_is_gone, owner_process, process_owner
+from support.runs import ended_owner, make_run
+
+RECIPE = Path(__file__).parents[3] / "pipelines/headrace/recipe/builtin/recipes/digits.yaml"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    command = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository of one commit with a recipe in a folder of it."""
+    folder = tmp_path / "project"
+    (folder / "recipes").mkdir(parents=True)
+    (folder / "recipes" / "mine.yaml").write_bytes(RECIPE.read_bytes())
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def test_a_commit_and_whether_the_tree_differs_from_it(repository: Path) -> None:
+    commit = git(repository, "rev-parse", "HEAD")
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert git_state(repository / "recipes") == {"commit": commit, "dirty": False}
+    (repository / "new.py").write_text("x = 1\n")
+    assert git_state(repository) == {"commit": commit, "dirty": True}
+
+
+def test_outside_a_repository_and_without_git_there_is_no_commit(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert git_state(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(repository) is None
+
+
+def test_a_run_records_the_state_of_its_recipes_repository(repository: Path) -> None:
+    run = make_run(recipe=str(repository / "recipes" / "mine.yaml"))
+    recorded = json.loads(run.folder.provenance.read_text())
+    assert recorded["git"] == git_state(repository)
+    assert recorded["git"]["commit"] == git(repository, "rev-parse", "HEAD")
+
+
+def test_a_run_of_a_built_in_recipe_records_that_of_the_working_folder(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    recorded = json.loads(make_run().folder.provenance.read_text())
+    assert recorded["git"] == git_state(repository) is not None
+
+
+def test_an_owner_text_names_the_process_that_wrote_it():
+    owner = process_owner()
+    assert owner_process(owner) == ProcessIdentity.of()
+    assert not owner_is_gone(owner)
+
+
+def test_an_ended_process_is_gone():
+    assert owner_is_gone(ended_owner())
+
+
+def test_nothing_is_known_of_processes_elsewhere_and_of_other_owners():
+    assert not owner_is_gone("cli:another-host:1:2.5")
+    assert owner_process("airflow:headrace_train:manual__2026-01-02T03:04:05+00:00") is None
+    assert not owner_is_gone("airflow:headrace_train:manual")

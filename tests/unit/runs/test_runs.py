@@ -1,0 +1,144 @@
+"""Runs: made once, taken over by one, refused before anything is written."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace.errors import HeadraceError, SiteError, StepError, TargetError, UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import finish_run, open_run, take_over_run
+from headrace.states import StepState
+from support.runs import ended_owner, make_run
+
+AIRFLOW = "airflow:headrace_train:manual"
+
+
+def test_asking_twice_with_one_key_gives_one_run(headrace_home):
+    first, second = make_run(key="k"), make_run(key="k", recipe="gone.yaml")
+    assert first == second
+    assert len(list((headrace_home / "runs").iterdir())) == 1
+
+
+def test_two_that_ask_at_once_get_one_run(headrace_home):
+    both = threading.Barrier(2)
+
+    def ask(_: int) -> str:
+        both.wait()
+        return make_run(key="k").run_id
+
+    with ThreadPoolExecutor(2) as pool:
+        assert len(set(pool.map(ask, range(2)))) == 1
+    assert len(open_ledger().runs()) == 1
+
+
+def test_the_ledger_is_opened_once():
+    """Not a pool of connections for each look at it."""
+    assert open_ledger() is open_ledger()
+
+
+def test_an_ended_run_that_is_asked_for_again_belongs_to_who_asks(headrace_home):
+    """As after `headrace resume` of a run whose task is then cleared in Airflow."""
+    run = make_run(key="k", owner=ended_owner())
+    finish_run(run, StepState.FAILED)
+    assert make_run(key="k", owner=AIRFLOW).request.owner == AIRFLOW
+    record = open_ledger().run(run.run_id)
+    assert (record.owner, record.state) == (AIRFLOW, StepState.RUNNING)
+    assert open_run(run.run_id).request.owner == AIRFLOW
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "words"),
+    [
+        (("train.role=tpu",), SiteError, "asks by train.role for the role 'tpu'"),
+        (("pack_role=big",), SiteError, "asks by pack_role for the role 'big'"),
+        (("data.global_batch_size=63",), UserError, "63, which 2 ranks cannot share equally"),
+        (("model._target_=os.system",), TargetError, "does not allow the target 'os.system'"),
+        (
+            ("trainer.callbacks=[{_target_: lightning.pytorch.Callback, x: {_target_: os.kill}}]",),
+            TargetError,
+            "'os.kill'",
+        ),
+        (("model._target_=torch.nnx.Linear",), TargetError, "'torch.nnx.Linear'"),
+        (("model.learning_rat=1",), TargetError, "has no argument 'learning_rat'"),
+        (("code=[/etc]",), TargetError, "does not allow code from /etc"),
+        (
+            ("model=null", "evaluate=null", "train.script=/etc/x.py"),
+            TargetError,
+            "does not allow code from /etc/x.py",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_site_is_refused_at_once(headrace_home, overrides, error, words):
+    with pytest.raises(error) as caught:
+        make_run(overrides=overrides)
+    assert words in caught.value.what
+    assert caught.value.hint
+    assert open_ledger().runs() == ()
+    assert not (headrace_home / "runs").exists()
+
+
+def test_a_run_that_only_packs_needs_no_role_that_trains(headrace_home):
+    assert make_run(overrides=("train.role=tpu",), kind="pack").request.kind == "pack"
+
+
+def test_code_of_an_allowed_folder_may_be_named(headrace_home, tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "mine.py").write_text("def Model(**_): ...\n")
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        f"folder: {headrace_home}\nroles: {{cpu: {{}}, gpu: {{kind: gang}}}}\n"
+        f"tiers: [{{name: disk, folder: {tmp_path}}}]\nallowed_code: [{code}]\n"
+    )
+    named = {"site": str(site), "overrides": (f"code=[{code}]", "model._target_=mine.Model")}
+    assert make_run(**named).recipe.model is not None
+    with pytest.raises(TargetError, match=f"'theirs.Model' at model\n.*modules in {code}"):
+        make_run(**{**named, "overrides": (f"code=[{code}]", "model._target_=theirs.Model")})
+
+
+def test_a_site_folder_that_cannot_be_written_is_named(headrace_home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    (headrace_home / "runs").write_text("in the way")
+    with pytest.raises(SiteError) as caught:
+        make_run()
+    assert str(headrace_home) in caught.value.what
+    assert "HEADRACE_HOME" in caught.value.hint
+    assert open_ledger().runs() == ()
+
+
+def test_a_run_that_is_worked_on_is_not_taken_over():
+    run = make_run()
+    with pytest.raises(StepError, match=r"worked on by process \d+") as caught:
+        take_over_run(run.run_id, process_owner())
+    assert f"headrace status {run.run_id} --watch" in caught.value.hint
+
+
+def test_a_run_of_airflow_is_taken_over_only_when_it_has_ended():
+    run = make_run(owner=AIRFLOW)
+    with pytest.raises(StepError, match="has not ended and belongs to airflow:headrace_train"):
+        take_over_run(run.run_id, process_owner())
+    finish_run(run, StepState.FAILED)
+    assert take_over_run(run.run_id, process_owner()).request.owner == process_owner()
+
+
+def test_of_two_that_take_over_at_once_one_is_refused():
+    run = make_run(owner=ended_owner())
+    both = threading.Barrier(2)
+
+    def take(name: str) -> str:
+        both.wait()
+        try:
+            return take_over_run(run.run_id, name).request.owner
+        except HeadraceError as error:
+            return error.what
+
+    with ThreadPoolExecutor(2) as pool:
+        told = sorted(pool.map(take, ["airflow:one", "airflow:two"]))
+    winner = open_ledger().run(run.run_id).owner
+    assert winner in told
+    refused = next(text for text in told if text != winner)
+    assert winner in refused

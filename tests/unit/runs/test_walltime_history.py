@@ -1,0 +1,263 @@
+"""The time limit of a run's next lease: from the ledger, the run's folder and the queue."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.clusters import queued
+from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.processes import ProcessIdentity
+from headrace.recipe.load import BUILT_IN, load_recipe, load_site
+from headrace.runs import leases
+from headrace.runs.preview import previews
+from headrace.runs.retrying import KEPT, TOTAL
+from headrace.runs.runs import Run
+from headrace.runs.steps import conclude
+from headrace.runs.walltime_history import can_grow, for_run, start_s
+from headrace.states import FailureClass, StepState
+from headrace.steps.records import Failure, StepResult
+from support.command_line import headrace
+from support.ledger_rows import attempt_row
+from support.runs import attempt_row_of, lease_on_disk, make_run
+
+
+@pytest.fixture(autouse=True)
+def sites(headrace_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Site `chosen`, whose queue gives a job two days; there are no books."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    answers(programs, "sinfo", "echo 'main*|2-00:00:00'")
+    answers(programs, "sacctmgr", "exit 1")
+    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
+    for role in site["roles"].values():
+        role["lifetime"] = "auto"
+    folder = headrace_home / "sites"
+    folder.mkdir()
+    (folder / "chosen.yaml").write_text(yaml.safe_dump(site | {"name": "chosen"}))
+    return programs
+
+
+def answers(programs: Path, name: str, line: str) -> None:
+    (programs / name).write_text(f"#!/bin/bash\n{line}\n")
+    (programs / name).chmod(0o755)
+
+
+def ended(run: Run, step: str, lease_id: str, seconds: float, **changes: Any) -> None:
+    values = {"state": StepState.SUCCEEDED, "started_at": 1000.0, "finished_at": 1000.0 + seconds}
+    attempt_row_of(run, step, lease_id, **{**values, **changes})
+
+
+def earlier_run() -> Run:
+    """One that packed for 200 s, 150 s of them without a node, and trained ten steps in 1000 s."""
+    run = make_run(site="chosen")
+    pool, gang = lease_on_disk(run, "cpu"), lease_on_disk(run, "gpu")
+    ended(run, "pack", pool, 200.0, outputs={"reused": False})
+    write_record(run.lease_folder(pool).pool, PoolRecord(first_node_at=1150.0))
+    ended(run, "stage", gang, 100.0, outputs={"copied_bytes": 5})
+    epochs = run.recipe.trainer.max_epochs
+    ended(run, "train", gang, 1000.0, outputs={"steps": 10 * epochs})
+    ended(run, "evaluate", gang, 60.0)
+    folder, host = run.lease_folder(gang), ProcessIdentity.of()
+    write_record(folder.host, HostRecord(process=host, started_at=100.0))
+    info = LeaseInfo(
+        lease_id=gang, backend="slurm", host=host, scheduler_address="", dashboard_url="",
+        nodes=2, ready_at=140.0,
+    )  # fmt: skip
+    write_record(folder.info, info)
+    return run
+
+
+def choice(run: Run, role: str = "gpu") -> Walltime:
+    found = for_run(run, role)
+    assert found is not None
+    return found
+
+
+def test_without_history_an_hour_is_taken_and_said() -> None:
+    run = make_run(site="chosen")
+    found = choice(run)
+    assert (found.seconds, found.most_s) == (3600.0, 2 * 86400.0)
+    assert found.why.startswith("no earlier run tells how long stage and train and evaluate will")
+    assert for_run(make_run(), "gpu") is None  # the laptop's role has a time
+
+
+def test_a_lease_gets_the_sum_of_its_steps_the_start_and_a_margin() -> None:
+    """pains 22: no longer than needed, so that it fits into a gap of the queue."""
+    earlier_run()
+    found = choice(make_run(site="chosen"))
+    assert found.seconds == 2100.0  # 1.5 x 1200 s + 300 s
+    assert found.why == (
+        "stage 0:01:40, train 0:16:40, evaluate 0:01:00, start 0:00:40 in one earlier run, "
+        "times 1.5 plus 5 minutes"
+    )
+    assert "pack 0:00:50 in one earlier run" in choice(make_run(site="chosen"), "cpu").why
+
+
+def test_steps_that_have_succeeded_and_other_sites_do_not_count() -> None:
+    run = earlier_run()
+    assert choice(run).why == "none of its steps is left to do"
+    site = load_site("chosen").model_copy(update={"name": "elsewhere"})
+    (gang,) = (each for each in previews(load_recipe("digits"), site) if each.role == "gpu")
+    assert gang.walltime is not None
+    assert gang.walltime.seconds == 3600.0
+
+
+def test_packing_that_found_its_dataset_tells_nothing_and_staging_little() -> None:
+    run = make_run(site="chosen")
+    ended(run, "pack", lease_on_disk(run, "cpu"), 1.0, outputs={"reused": True})
+    ended(run, "stage", lease_on_disk(run, "gpu"), 1.0, outputs={"copied_bytes": 0})
+    again = make_run(site="chosen")
+    assert "how long pack will" in choice(again, "cpu").why
+    assert choice(again).why.startswith("stage 0:00:01 in one earlier run")
+    earlier_run()
+    assert choice(again).why.startswith("stage 0:01:40, ")
+
+
+def timed_out(run: Run, kept: float, total: float | None) -> str:
+    """A lease of half an hour that was over before training was."""
+    lease_id = lease_on_disk(run, "gpu")
+    folder = run.lease_folder(lease_id)
+    spec = read_record(folder.spec, LeaseSpec)
+    assert spec is not None
+    walltime = Walltime(seconds=1800.0, most_s=7200.0, why="")
+    role = walltime.of(spec.role)
+    write_record(folder.spec, spec.model_copy(update={"walltime": walltime, "role": role}))
+    ended(
+        run, "train", lease_id, 1000.0, state=StepState.FAILED,
+        failure_class=FailureClass.TIMED_OUT, outputs={KEPT: kept, TOTAL: total},
+    )  # fmt: skip
+    return lease_id
+
+
+@pytest.mark.parametrize(
+    ("kept", "total", "expected", "words"),
+    [
+        (0.0, 100.0, 3600.0, "0:30:00 was too short for the lease before, so twice that"),
+        (7.0, None, 3600.0, "so twice that"),  # a script
+        (50.0, 450.0, 12600.0, "train 2:13:20"),  # 8000 s for what is left
+    ],
+)
+def test_after_a_time_out_the_next_lease_is_longer(
+    kept: float, total: float | None, expected: float, words: str
+) -> None:
+    run = make_run(site="chosen")
+    timed_out(run, kept, total)
+    found = choice(run)
+    assert found.seconds == expected
+    assert words in found.why
+
+
+def test_the_first_step_that_was_kept_tells_how_long_the_rest_takes() -> None:
+    earlier_run()
+    run = make_run(site="chosen")
+    timed_out(run, 1.0, 2.0)
+    assert choice(run).seconds == 2100.0
+
+
+def test_a_queue_that_gives_less_is_told(sites: Path) -> None:
+    answers(sites, "sinfo", "echo 'main*|30:00'")
+    found = choice(make_run(site="chosen"))
+    assert (found.seconds, found.most_s) == (1800.0, 1800.0)
+    assert found.why.endswith("1:00:00 is more than Slurm's longest job, 0:30:00")
+    answers(sites, "sinfo", "exit 1")
+    assert choice(make_run(site="chosen")).most_s == 86400.0
+
+
+def test_time_outs_do_not_end_a_run_whose_leases_still_grow() -> None:
+    """pains 31: only the longest lease in which a step came no further is one too many."""
+    run = make_run(site="chosen")
+    lease_id = timed_out(run, 0.0, 100.0)
+    attempt_row_of(
+        run, "train", lease_id, attempt=2, key="2", state=StepState.FAILED, started_at=0.0,
+        finished_at=9.0, failure_class=FailureClass.TIMED_OUT, outputs={KEPT: 0.0},
+    )  # fmt: skip
+    failure = Failure(failure_class=FailureClass.TIMED_OUT, error="E", message="over")
+    result = StepResult(state=StepState.FAILED, failure=failure, started_at=0, finished_at=9)
+    decision, _ = conclude(run, "train", result)
+    assert (decision.again, decision.free) == (True, True)
+    folder = run.lease_folder(lease_id)
+    spec = read_record(folder.spec, LeaseSpec)
+    assert spec is not None
+    longest = Walltime(seconds=7200.0, most_s=7200.0, why="")
+    write_record(folder.spec, spec.model_copy(update={"walltime": longest}))
+    decision, told = conclude(run, "train", result)
+    assert not decision.again
+    assert told.failure is not None
+    assert "lifetime_max" in told.failure.message
+    recorded = (
+        open_ledger().attempts(run.run_id, "train")[-1].message
+    )  # what `headrace status` shows
+    assert recorded is not None
+    assert "lifetime_max" in recorded
+
+
+def test_only_a_lease_whose_time_was_chosen_can_grow() -> None:
+    run = make_run(site="chosen")
+    assert not can_grow(run, "never-was")
+    assert not can_grow(run, lease_on_disk(run, "gpu"))
+
+
+def test_a_lease_keeps_its_choice_and_its_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(site="chosen")
+    monkeypatch.setattr(leases.client, "start", lambda folder, spec: write_spec(folder, spec))
+    monkeypatch.setattr(queued._BatchBackend, "refusal", lambda *_: "")  # there is no Slurm
+
+    def write_spec(folder: Any, spec: LeaseSpec) -> None:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        write_record(folder.spec, spec)
+
+    caplog.set_level("INFO", "headrace.runs.leases")
+    lease_id = leases.acquire(run, "gpu")
+    earlier_run()
+    assert leases.acquire(run, "gpu") == lease_id  # asked again while it waits for its turn
+    told = [record.getMessage() for record in caplog.records if record.name == leases.logger.name]
+    assert len(told) == 1
+    assert told[0].startswith(f"Lease {lease_id} gets 1:00:00: no earlier run tells")
+    spec = leases.client.spec(run.lease_folder(lease_id))
+    assert (spec.role.lifetime_s, spec.role.lifetime_max) == (3600.0, None)
+    shown = headrace("lease", "show", lease_id, "--site", "chosen")
+    assert "1:00:00, chosen: no earlier run tells how long" in shown.output
+    assert open_ledger().lease(lease_id).role == "gpu"
+
+
+def test_plan_explains_the_choice_for_gang_and_pool() -> None:
+    earlier_run()
+    found = {each.role: each for each in previews(load_recipe("digits"), load_site("chosen"))}
+    assert "#SBATCH --time=00:35:00" in found["gpu"].script
+    assert found["gpu"].time.startswith("time limit 0:35:00, chosen: stage 0:01:40, train 0:16:40")
+    assert "goes on in another job" in found["gpu"].time
+    assert "#SBATCH --time=00:10:00" in found["cpu"].script
+    assert found["cpu"].time.startswith("time limit 0:10:00 of each node, chosen: pack 0:00:50 in")
+    assert found["cpu"].time.endswith("and the pool lasts 2 days, 0:00:00 at most")
+
+
+def test_the_slowest_of_the_newest_starts_counts(tmp_path: Path) -> None:
+    """Seconds from the start of a job to its nodes; the fourth lease is too long ago."""
+    host = ProcessIdentity.of()
+    attempts = []
+    for number, seconds in enumerate((20.0, None, -5.0, 99.0)):
+        folder = LeaseFolder(tmp_path / f"l{number}")
+        folder.path.mkdir()
+        write_record(folder.host, HostRecord(process=host, started_at=100.0))
+        if seconds is not None:
+            info = LeaseInfo(
+                lease_id="l", backend="slurm", host=host, scheduler_address="", dashboard_url="",
+                nodes=2, ready_at=100.0 + seconds,
+            )  # fmt: skip
+            write_record(folder.info, info)
+        attempts += [attempt_row(step, lease_id=f"l{number}") for step in ("stage", "train")]
+    assert start_s(attempts, tmp_path) == 20.0
+    assert start_s(attempts[4:], tmp_path) == 99.0
+    assert start_s(attempts[2:6], tmp_path) == 0.0
+    assert start_s([], tmp_path) == 0.0
