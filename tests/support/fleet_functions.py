@@ -41,6 +41,20 @@ def die_once(marker: str) -> str:
     return "never"
 
 
+def die_and_the_others_soon(folder: str) -> int:
+    """The first call kills its worker, and 0.3 s later those whose process ids are in `pids`."""
+    try:
+        Path(folder, "began").touch(exist_ok=False)
+    except FileExistsError:
+        time.sleep(0.6)
+        return os.getpid()
+    others = [pid for pid in Path(folder, "pids").read_text().split() if int(pid) != os.getpid()]
+    command = f"sleep 0.3; kill -9 {' '.join(others)}"
+    subprocess.Popen(["sh", "-c", command], start_new_session=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
 def die_the_second_time(folder: str) -> int:
     """Gives its process id, also in a file for each call; the second call kills its worker."""
     calls = len(list(Path(folder).iterdir()))

@@ -12,7 +12,7 @@ from distributed import Client, Future
 
 from headrace.clusters import cancellable_call
 from headrace.clusters import client as lease_client
-from headrace.clusters.nodes import Node, arrived, first_done, loss, present, results_of
+from headrace.clusters.nodes import Node, arrived, first_done, loss, present, results_of, settle
 from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scheduler import DEMAND, NODE, SLOT
 from headrace.clusters.timeouts import TIMED_OUT
@@ -26,9 +26,8 @@ __all__ = ["Fleet", "Node"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_CONNECT_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S, _GROW_TIMEOUT_S = 30.0, 10.0
 _AHEAD = 4
-_GROW_TIMEOUT_S = 10.0
 
 _Arguments = Sequence[tuple[Any, ...]]
 
@@ -198,7 +197,9 @@ class Fleet:
                 finished = first_done(self.client, list(running), check, self._check_alive)
                 done = {future: running.pop(future) for future in finished}
                 results = self._results(finished)
-                for future in [each for each in finished if each not in results]:
+                if lost := [future for future in finished if future not in results]:
+                    settle(check)
+                for future in lost:
                     index = done[future]
                     losses[index] = losses.get(index, 0) + 1
                     if losses[index] > retries:

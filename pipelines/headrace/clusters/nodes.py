@@ -20,6 +20,7 @@ from headrace.errors import LeaseError
 
 _CHECK_EVERY_S = 0.5
 _LOOK_EVERY_S = 0.1
+_GO_TOGETHER_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,20 @@ def first_done(
             look()
             continue
         return [future for future in futures if future in done]
+
+
+def settle(check: Callable[[], None]) -> None:
+    """Wait until workers that go together have gone, as preempted ones do.
+
+    An item whose worker was lost would be given to the next of them, and count as lost again.
+
+    Args:
+        check: Called a few times a second; raises to give up.
+    """
+    deadline = time.monotonic() + _GO_TOGETHER_S
+    while time.monotonic() < deadline:
+        check()
+        time.sleep(_LOOK_EVERY_S)
 
 
 def loss(future: Future) -> str | None:

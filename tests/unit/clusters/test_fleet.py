@@ -141,6 +141,17 @@ def test_map_tries_again_when_a_result_goes_with_its_worker(
     assert results == {0: int((tmp_path / "2").read_text())}
 
 
+def test_workers_that_go_one_after_the_other_are_one_loss_of_an_item(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """As when nodes are preempted together: the item is not given to the one that goes next."""
+    pids = {fleet.call(node, os.getpid) for node in _answering(fleet)}
+    (tmp_path / "pids").write_text(" ".join(map(str, pids)))
+    items = [str(tmp_path)]
+    results = dict(fleet.map(fleet_functions.die_and_the_others_soon, items, retries=1))
+    assert results[0] not in pids
+
+
 def test_map_gives_up_on_an_item_that_kills_its_workers(fleet: Fleet) -> None:
     with pytest.raises(WorkerLostError, match=r"Item 0 lost its worker 3 times; last worker node-"):
         list(fleet.map(fleet_functions.die, [None], retries=2))
