@@ -206,7 +206,7 @@ class IndexColumns:
     def start(self, columns: Sequence[str]) -> None:
         """Begin with the columns that may be fields."""
         if self._every:
-            taken = set(self.named.values())
+            taken = {*self.named, *self.named.values()}
             self.named |= {name: name for name in columns if name not in taken}
 
     def add(self, line: int, row: Row) -> None:

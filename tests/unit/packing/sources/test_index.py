@@ -147,6 +147,13 @@ def test_labels_that_are_numbers(tmp_path: Path) -> None:
         listed(spec)
 
 
+def test_a_column_named_label_beside_the_one_that_is_the_label(tmp_path: Path) -> None:
+    with_files(tmp_path)
+    (tmp_path / "l.csv").write_text("path,label,age\na.png,cat,3\nb.png,dog,4.5\n")
+    spec = spec_of(tmp_path, "l.csv", label_field="age", label_kind="value")
+    assert [values["label"] for values in read_again(spec)] == [3.0, 4.5]
+
+
 def test_arrays_and_columns(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(2))
     (tmp_path / "l.csv").write_text("path,t\na.npz,5\n")
