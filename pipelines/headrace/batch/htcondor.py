@@ -81,8 +81,10 @@ class HTCondor(BatchSystem):
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
         which = ("-constraint", f"JobBatchName == {json.dumps(name)}")
-        ended = self._jobs("condor_history", *which)
-        return by_id(list((ended | self._jobs("condor_q", *which)).values()))
+        living = self._jobs(
+            "condor_q", *which
+        )  # first: one that ends meanwhile would be in neither
+        return by_id(list((self._jobs("condor_history", *which) | living).values()))
 
     def _jobs(self, program: str, *which: str) -> dict[str, JobStatus]:
         found = self._ask_json(program, "-json", "-attributes", _ATTRIBUTES, *which)

@@ -91,8 +91,9 @@ class Sge(BatchSystem):
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        ended = {each.job_id: each for each in parse_qacct(self._ask("qacct", "-j", name))}
+        # the queue first: a job that ends meanwhile would be in neither
         living = {each.job_id: each for its_name, each in self._qstat() if its_name == name}
+        ended = {each.job_id: each for each in parse_qacct(self._ask("qacct", "-j", name))}
         return by_id(list((ended | living).values()))
 
     @override

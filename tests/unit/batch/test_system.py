@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from headrace.batch.commands import Answer
 from headrace.batch.findings import hours
+from headrace.batch.htcondor import HTCondor
 from headrace.batch.jobs import JobSpec, JobState
 from headrace.batch.lsf import Lsf
 from headrace.batch.pbs import Pbs
+from headrace.batch.sge import Sge
 from headrace.batch.slurm import state_of
 from headrace.errors import BatchError, LoginError
 from support.scripted_commands import ScriptedCommands
@@ -91,3 +95,22 @@ def test_without_its_login_node_nothing_is_said_of_any():
 _JOB = JobSpec(
     name="a", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60, folder="/", log="/log"
 )
+
+
+@pytest.mark.parametrize(
+    ("kind", "living"), [(Sge, "qstat"), (HTCondor, "condor_q")], ids=["sge", "htcondor"]
+)
+def test_a_job_that_ends_while_it_is_looked_for_by_name_is_found(
+    kind: type[Sge | HTCondor], living: str
+) -> None:
+    """pains 6: it leaves the queue before it comes into the books; it would be submitted again."""
+    asked: list[str] = []
+
+    class Empty:
+        def run(self, command: Sequence[str], text: str = "") -> Answer:
+            del text
+            asked.append(command[0])
+            return Answer(0, "<a/>" if command[0] == "qstat" else "", "")
+
+    assert kind(Empty()).find("headrace-a-1") == ()
+    assert next(each for each in asked if each != "id") == living
