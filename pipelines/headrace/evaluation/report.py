@@ -30,6 +30,9 @@ _MAX_NAMED_CLASSES = 25
 _MAX_CURVES = 10
 _ACCENT = "#0b6e99"
 
+_Classes = dict[str, tuple[torch.Tensor, torch.Tensor]]
+"""Two tensors `(n,)` by the name of a class."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
@@ -111,10 +114,11 @@ def classification_figures(
     names = [each.name for each in result.classes]
     shown = _hardest_classes(result)
     correct = result.predicted == label
+    classes = {names[each]: _one_class(result.probabilities, label, each) for each in shown}
     return {
         "Confusion matrix": confusion_matrix(result.confusion, names),
-        "ROC curves": _roc_curves(result.probabilities, label, names, shown),
-        "Precision and recall": _precision_recall_curves(result.probabilities, label, names, shown),
+        "ROC curves": _roc_curves(classes, len(names)),
+        "Precision and recall": _precision_recall_curves(classes, len(names)),
         "Reliability": _reliability(result.probabilities.max(1), correct),
     }
 
@@ -154,40 +158,32 @@ def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> 
     return _png(figure)
 
 
-def _roc_curves(
-    probabilities: npt.NDArray[Any],
-    label: npt.NDArray[np.int64],
-    names: Sequence[str],
-    shown: Sequence[int],
-) -> bytes:
+def _roc_curves(classes: _Classes, num_classes: int) -> bytes:
     """One curve a class, one against the rest."""
-    figure, axes = _figure(5.2, 4.6)
-    for index in shown:
-        false_rate, true_rate, _ = classification.binary_roc(
-            *_one_class(probabilities, label, index)
-        )
-        axes.plot(false_rate, true_rate, linewidth=1.4, label=names[index])
+    curves = {name: classification.binary_roc(*each)[:2] for name, each in classes.items()}
+    figure, axes = _curves(curves, num_classes)
     axes.plot([0, 1], [0, 1], "--", color="grey", linewidth=1)
     axes.set(xlabel="False positive rate", ylabel="True positive rate")
-    _legend(axes, len(shown), len(names))
     return _png(figure)
 
 
-def _precision_recall_curves(
-    probabilities: npt.NDArray[Any],
-    label: npt.NDArray[np.int64],
-    names: Sequence[str],
-    shown: Sequence[int],
-) -> bytes:
-    figure, axes = _figure(5.2, 4.6)
-    for index in shown:
-        precision, recall, _ = classification.binary_precision_recall_curve(
-            *_one_class(probabilities, label, index)
-        )
-        axes.plot(recall, precision, linewidth=1.4, label=names[index])
+def _precision_recall_curves(classes: _Classes, num_classes: int) -> bytes:
+    found = {
+        name: classification.binary_precision_recall_curve(*each) for name, each in classes.items()
+    }
+    curves = {name: (recall, precision) for name, (precision, recall, _) in found.items()}
+    figure, axes = _curves(curves, num_classes)
     axes.set(xlabel="Recall", ylabel="Precision", ylim=(0, 1.03))
-    _legend(axes, len(shown), len(names))
     return _png(figure)
+
+
+def _curves(curves: _Classes, num_classes: int) -> tuple[Figure, Axes]:
+    """A curve `(x, y)` for each class that is shown."""
+    figure, axes = _figure(5.2, 4.6)
+    for name, (x, y) in curves.items():
+        axes.plot(x, y, linewidth=1.4, label=name)
+    _legend(axes, len(curves), num_classes)
+    return figure, axes
 
 
 def _reliability(confidence: npt.NDArray[Any], correct: npt.NDArray[np.bool_]) -> bytes:
