@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.clusters.overview import leftovers, views
+from headrace.files.atomic import UNFINISHED
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.manifest_file import read_manifest
 from headrace.ledger.ledger import Ledger
@@ -21,8 +22,8 @@ _KEPT = ("datasets", "tier", "runs")
 """Folders of a home in which a disturbed run leaves the same files as any other."""
 _STAGED = "tier/"
 """What is staged may be removed once nobody uses it."""
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}|\.[0-9a-f]{32}")
-"""Names of what `storage.atomic` and the mailbox write before it has its final name."""
+_PREPARED_STEP = re.compile(r"\.[0-9a-f]{32}")
+"""Names of folders that the mailbox fills before they have their final name."""
 
 
 class Result(Record):
@@ -95,8 +96,9 @@ def left_over(
     extra = sorted(_files(home, run.run_id) - reference.files)
     yield from (f"file {name}" for name in extra)
     leases = SiteFolder(home).leases
-    temporary = (path for path in leases.rglob(".*") if _TEMPORARY.fullmatch(path.name))
-    yield from (f"temporary {path.relative_to(home)}" for path in temporary)
+    for path in leases.rglob(".*"):
+        if UNFINISHED.fullmatch(path.name) or _PREPARED_STEP.fullmatch(path.name):
+            yield f"temporary {path.relative_to(home)}"
     yield from (f"memory {path}" for path in memory if path.exists())
     yield from (f"open lease {view.lease_id}" for view in views(SiteFolder(home)))
     yield from (f"lease {each.folder.lease_id}: {each.why}" for each in leftovers(SiteFolder(home)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from filelock import FileLock
 
@@ -22,7 +24,7 @@ from headrace.clusters.records import (
     Waiting,
 )
 from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
-from headrace.files.atomic import leave_word, read_record, write_if_room, write_record
+from headrace.files.atomic import UNFINISHED, leave_word, read_record, write_if_room, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.files.private import make_private
 from headrace.states import LeaseState
@@ -131,6 +133,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
         _wait(lambda: folder.closed.exists() and not host_alive(folder), grace_s)
     backend(asked.role.backend).kill_leftovers(folder)
     shutil.rmtree(folder.tls, ignore_errors=True)  # others may be ending the lease as well
+    _remove_unfinished(folder)
     if not folder.closed.exists():
         final = LeaseState.CLOSED if before.is_active else before
         write_if_room(folder.closed, Ending(state=final, reason=why))
@@ -216,6 +219,19 @@ def lacks(folder: LeaseFolder) -> str:
     """The same, also for a pool that has some nodes and work for more."""
     pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
     return waiting_for(folder) if pool is None else pool.waits_for
+
+
+def _remove_unfinished(folder: LeaseFolder) -> None:
+    """Remove what processes of the lease were writing when they were killed.
+
+    The control side may be writing its own files right now; these stay.
+    """
+    own = (folder.close, folder.closed, folder.cause, folder.bad_nodes, folder.waiting)
+    kept = {each.name for each in (*own, folder.step(1).cancel)}
+    for above, _, names in os.walk(folder.path):
+        for name in filter(UNFINISHED.fullmatch, names):
+            if name[1:].rpartition(".")[0] not in kept:
+                Path(above, name).unlink(missing_ok=True)
 
 
 def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,9 @@ PRIVATE = 0o600
 
 AS_USUAL = 0o666
 """Mode of a file that all may read whom the user's umask lets."""
+
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{12}")
+"""Names of files that have not got their final name yet."""
 
 _MOST_STALE = 5
 

@@ -204,6 +204,19 @@ def test_end_of_a_lost_lease_keeps_the_reason(folder: LeaseFolder) -> None:
     assert "died" in client.why_ended(folder)
 
 
+def test_the_end_removes_what_killed_processes_were_writing(folder: LeaseFolder) -> None:
+    write_record(folder.host, HostRecord(process=_dead()))
+    parts = folder.step(1).parts / "launch-001"
+    parts.mkdir(parents=True)
+    killed = [parts / ".failure-1.json.3ea55de0ff9d", folder.path / ".heartbeat.0123456789ab"]
+    others = [folder.step(1).path / ".cancel.0123456789ab", parts / ".hidden"]
+    for path in (*killed, *others):
+        path.touch()
+    client.end(folder)
+    assert [path.exists() for path in killed] == [False, False]
+    assert [path.exists() for path in others] == [True, True]
+
+
 def test_the_keys_of_a_lease_are_its_owners_alone(folder: LeaseFolder) -> None:
     make_keys(folder)
     made = [folder.tls, *folder.tls.iterdir()]
