@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -24,8 +23,7 @@ from headrace.errors import (
     StoreMissingError,
     without_secrets,
 )
-from headrace.objects.protocol import StoredFile, Tick, checked_path
-from headrace.objects.transfers import Sent, in_order
+from headrace.objects.protocol import StoredFile, Tick, checked_path, in_order
 from headrace.recipe.site import StoreOptions
 
 PIECE_BYTES = 8 * 2**20
@@ -41,23 +39,51 @@ class Piece(NamedTuple):
     """Bytes of a file."""
 
     content: bytes
-    """The bytes."""
     version: str = ""
     """Of the file that they come from; empty where the answer does not say."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Connection:
+class Connection(NamedTuple):
     """What a process uses to talk to one server; safe to share by threads."""
 
     files: Any
-    """fsspec's file system."""
     pool: ThreadPoolExecutor
     """Runs the calls that are under way at once; tasks in it must not submit further ones."""
 
 
 _connections: dict[tuple[int, str, StoreOptions], Connection] = {}
 """By process, as neither sockets nor threads survive a fork."""
+
+
+class Sent(fsspec.Callback):  # type: ignore[misc]
+    """Counts the bytes of an upload in the threads that send, and stops it there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_stopped = False
+        self.position = 0
+        self._told = 0
+
+    def restart(self) -> None:
+        self.position = 0
+        self.relative_update(0)
+
+    def relative_update(self, inc: int = 1) -> None:
+        if self.is_stopped:
+            raise InterruptedError("the upload was stopped")
+        self.position += inc
+
+    def counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self.relative_update(len(chunk))
+            yield chunk
+
+    def tell(self, tick: Tick | None) -> None:
+        """Tick off the bytes since the last time; those sent again count once."""
+        new = max(self.position - self._told, 0)
+        self._told += new
+        if tick is not None:
+            tick(new)
 
 
 class FsspecStore:
@@ -70,11 +96,9 @@ class FsspecStore:
 
     @property
     def url(self) -> str:
-        """`scheme://bucket/prefix`."""
         return self._url
 
     def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        """All files below the prefix; see `Store.list_files`."""
         skipped = len(self._root) + 1
         pages = self._pages()
         while True:
@@ -90,7 +114,6 @@ class FsspecStore:
                     yield _stored(path, about)
 
     def stat(self, path: str) -> StoredFile | None:
-        """The file as it is now; see `Store.stat`."""
         try:
             with self._errors(path) as where:
                 about = self._files().info(where)
@@ -99,7 +122,6 @@ class FsspecStore:
         return _stored(path, about) if about["type"] == "file" else None
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes of a file; see `Store.read`."""
         if end is not None and end <= start:
             self._existing(path)
             return b""
@@ -108,7 +130,6 @@ class FsspecStore:
     def read_many(
         self, paths: Sequence[str], versions: Sequence[str] | None = None
     ) -> list[bytes | DataError]:
-        """Whole files; see `Store.read_many`."""
         wanted = list(zip(paths, versions or [""] * len(paths), strict=True))
         step = self._options.connections  # each takes every step-th file: less to hand about
         groups = [wanted[start::step] for start in range(min(step, len(wanted)))]
@@ -119,7 +140,6 @@ class FsspecStore:
         return found
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
-        """Copy a file out of the store; see `Store.download`."""
         found = self._existing(path)
         state = xxhash.xxh3_128()
         try:
@@ -136,7 +156,6 @@ class FsspecStore:
         return state.hexdigest()
 
     def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
-        """Copy a file into the store; see `Store.upload`."""
         sent = Sent()
         task = self._connection().pool.submit(self._put, source, path, sent)
         try:
@@ -150,17 +169,12 @@ class FsspecStore:
         sent.tell(tick)
 
     def write(self, path: str, content: bytes) -> None:
-        """Replace a file; see `Store.write`."""
         with self._errors(path) as where:
             self._files().pipe_file(where, content)
 
     def delete(self, path: str) -> None:
-        """Remove a file; see `Store.delete`."""
-        try:
-            with self._errors(path) as where:
-                self._files().rm_file(where)
-        except StoreMissingError:
-            return
+        with suppress(StoreMissingError), self._errors(path) as where:
+            self._files().rm_file(where)
 
     def _open(self) -> Any:
         """A new file system of this process."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, wait
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from headrace.errors import DataError
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 Tick = Callable[[int], None]
 """Called with the bytes moved since the last call; may raise to stop."""
+
+
+_LOOK_S = 1.0
 
 
 class StoredFile(NamedTuple):
@@ -103,3 +111,35 @@ def checked_path(url: str, path: str) -> str:
             "Paths are relative, with '/' between their parts and without '..'.",
         )
     return path
+
+
+def in_order(
+    pool: Executor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    ahead: int,
+    look: Callable[[], None] | None = None,
+) -> Iterator[Result]:
+    """Results of a function in the order of its items, `ahead` of them under way or waiting.
+
+    When it ends early, by an error or because nobody asks for more, what has begun is waited for.
+    `look` is called every second while a result is waited for, and may raise to stop.
+    """
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= ahead:
+                yield _result(waiting.popleft(), look)
+        while waiting:
+            yield _result(waiting.popleft(), look)
+    finally:
+        for future in waiting:
+            future.cancel()
+        wait(waiting)
+
+
+def _result(future: Future[Result], look: Callable[[], None] | None) -> Result:
+    while look is not None and not wait([future], timeout=_LOOK_S).done:
+        look()
+    return future.result()

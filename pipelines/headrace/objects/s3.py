@@ -18,11 +18,10 @@ from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
 from headrace.errors import StoreAccessError, without_secrets
-from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece
+from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece, Sent
 from headrace.objects.protocol import StoredFile, Tick, checked_path
 from headrace.objects.s3_errors import Request, explained, retried
 from headrace.objects.s3_quick import PARTS_AHEAD, Quick
-from headrace.objects.transfers import Sent
 from headrace.recipe.site import StoreOptions
 
 _DEFAULT_REGION = "us-east-1"
@@ -71,7 +70,6 @@ class S3Store(FsspecStore):
         super()._put(source, path, sent, chunksize=part, max_concurrency=PARTS_AHEAD, **more)
 
     def _object(self, path: str) -> tuple[str, str]:
-        """Names of the bucket and the object."""
         bucket, _, key = f"{self._root}/{checked_path(self._url, path)}".partition("/")
         return bucket, key
 

@@ -30,7 +30,6 @@ Result = TypeVar("Result")
 FIRST_PAUSE_S = 0.1
 """Longest pause before the second attempt; doubles with every further one."""
 LONGEST_PAUSE_S = 10.0
-"""No pause is longer."""
 
 _TRANSIENT_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
 _TRANSIENT_CODES = frozenset(
@@ -71,7 +70,6 @@ class Request:
     """What a request is about, for its error message."""
 
     url: str
-    """`s3://bucket/key`."""
     endpoint: str
     """The server's URL, or `AWS`."""
     identity: str

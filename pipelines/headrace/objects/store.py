@@ -48,11 +48,9 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        """Absolute path of the folder."""
         return str(self._folder)
 
     def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        """All files below the folder; see `Store.list_files`."""
         waiting = [""]
         while waiting:
             prefix = waiting.pop()
@@ -72,7 +70,6 @@ class LocalStore:
                         yield _stored(prefix + entry.name, entry.stat())
 
     def stat(self, path: str) -> StoredFile | None:
-        """The file as it is now; see `Store.stat`."""
         file = self._path(path)
         try:
             return _stored(path, file.stat()) if file.is_file() else None
@@ -80,7 +77,6 @@ class LocalStore:
             return None
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes of a file; see `Store.read`."""
         with _open(self._path(path)) as file:
             file.seek(start)
             return file.read(-1 if end is None else max(end - start, 0))
@@ -88,19 +84,16 @@ class LocalStore:
     def read_many(
         self, paths: Sequence[str], versions: Sequence[str] | None = None
     ) -> list[bytes | DataError]:
-        """Whole files; see `Store.read_many`."""
         wanted = versions or [""] * len(paths)
         return [self._read_one(path, version) for path, version in zip(paths, wanted, strict=True)]
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
-        """Copy a file out of the folder; see `Store.download`."""
         source = self._path(path)
         if not source.is_file():
             raise _missing(source)
         return copy_verified(source, target, tick)[1]
 
     def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
-        """Copy a file into the folder; see `Store.upload`."""
         target = self._path(path)
         with source.open("rb") as reader, replacing(target, AS_USUAL) as writer:
             shutil.copyfileobj(reader, writer, 4 * 2**20)
@@ -109,11 +102,9 @@ class LocalStore:
             tick(target.stat().st_size)
 
     def write(self, path: str, content: bytes) -> None:
-        """Replace a file; see `Store.write`."""
         write_bytes(self._path(path), content, AS_USUAL)
 
     def delete(self, path: str) -> None:
-        """Remove a file; see `Store.delete`."""
         self._path(path).unlink(missing_ok=True)
 
     def _path(self, path: str) -> Path:

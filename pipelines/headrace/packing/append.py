@@ -11,10 +11,10 @@ from headrace.errors import DataError, ManifestError, NoDatasetError, RecipeErro
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
-from headrace.packing.division import Listing
-from headrace.packing.listed import Labels, labels_of, shown, taken
-from headrace.packing.packed import PackedShard
+from headrace.packing.division import Labels, Listing, labels_of
+from headrace.packing.pack_shard import PackedShard
 from headrace.packing.plan import FirstNumbers, PackPlan, PlannedShard
+from headrace.packing.samples import shown, taken
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
 
@@ -29,13 +29,10 @@ class Base:
     """A dataset that samples are added to."""
 
     location: str
-    """Its folder or URL."""
     manifest: Manifest
-    """Its manifest."""
     planned: tuple[PlannedShard, ...]
     """Plans of its shards, in the order of the manifest."""
     packed: tuple[PackedShard, ...]
-    """Their records."""
 
     def first_numbers(self) -> FirstNumbers:
         """Numbers that new samples and shards begin with."""

@@ -16,7 +16,6 @@ from headrace.errors import DataError
 from headrace.files.manifest import Quarantined
 from headrace.packing.decode import audio_encoding, decode_audio, decode_image, image_encoding
 from headrace.packing.fields import FieldRule, first_rules, settled
-from headrace.packing.packed import describe
 from headrace.packing.samples import (
     SampleRef,
     Source,
@@ -31,6 +30,7 @@ from headrace.shards.placing import Buffer
 NUM_TRIED = 100
 """Samples of which one must be readable, so that shapes and dtypes are known."""
 
+_NUM_SHOWN = 5
 _ZEROS = 32  # zero crossings of the filter that resamples sound, on either side
 _BETA = 8.0  # of its Kaiser window: what does not fit is 80 dB down
 
@@ -175,6 +175,13 @@ def field_rules(
         f"None of the first {len(bad)} files in {name} can be read: {describe(bad)}",
         "Repair or remove these files, or narrow dataset.include.",
     )
+
+
+def describe(quarantined: Sequence[Quarantined]) -> str:
+    """The first samples that were left out, with reasons."""
+    shown = "; ".join(f"{item.path}: {item.reason}" for item in quarantined[:_NUM_SHOWN])
+    more = len(quarantined) - _NUM_SHOWN
+    return shown + (f"; and {more:,} more" if more > 0 else "")
 
 
 def _settled(rule: FieldRule, ref: SampleRef, values: Values) -> FieldRule:

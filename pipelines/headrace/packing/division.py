@@ -11,10 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.listed import Labels, Listed, taken
-from headrace.packing.samples import READ_BYTES
+from headrace.packing.samples import READ_BYTES, Listed, numbers, taken
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order, ranks
 from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec, in_split_order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Classes, and the class of every sample."""
+
+    classes: tuple[str, ...]
+    """Class names: by number when all are whole numbers, else by alphabet; empty for none."""
+    indices: Sequence[int]
+    """Class index of every file, in the files' order; empty for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +31,28 @@ class Listing:
     """What lies in the source."""
 
     source: str
-    """Folder or URL."""
     samples: Listed
     """Its samples, sorted by path."""
     labels: Labels
-    """Their labels."""
     sequential: bool = False
     """Whether a shard should hold neighbours."""
     code: str = ""
     """Hash of the user's code that makes the values; empty where there is none."""
+
+
+def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
+    """Labels out of the class name of every sample.
+
+    Args:
+        names: Class names, one a sample.
+        classes: All classes in the source's own order; empty to order them here.
+    """
+    distinct = set(names)
+    as_numbers = all(name.isdecimal() and name.isascii() for name in distinct)
+    key = (lambda name: (int(name), name)) if as_numbers else None
+    ordered = tuple(classes) or tuple(sorted(distinct, key=key))
+    index_of = {name: index for index, name in enumerate(ordered)}
+    return Labels(classes=ordered, indices=numbers(map(index_of.__getitem__, names)))
 
 
 def split_samples(

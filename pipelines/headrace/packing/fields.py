@@ -39,13 +39,10 @@ class FieldRule:
     info: FieldInfo
     """The field in the shards; dtype and shape from the example."""
     kind: FieldKind
-    """What the source gives."""
     decode: bool = False
-    """Whether encoded values are decoded."""
     check: bool = False
     """Whether values that stay encoded are decoded once, to be sure that they can be."""
     options: PackField = field(default_factory=PackField)
-    """What the recipe says."""
     resize: tuple[int, int] | None = None
     """Height and width that images are resized to."""
     example: str = ""

@@ -1,42 +1,45 @@
-"""Packs one shard: the function that workers run. The same samples give the same bytes.
+"""Packs one shard, the function that workers run, and makes the manifest of all that are packed.
 
-A sample is read from its source, converted field by field, collected into a block with its
-neighbours, counted, and written with them.
+The same samples give the same bytes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import overload
+from typing import Any
 
-import numpy as np
+from pydantic import JsonValue
 
-from headrace.errors import StepError
+from headrace.errors import DataError, StepError
 from headrace.files.atomic import read_record, write_text
 from headrace.files.machine import told_when_full
-from headrace.files.manifest import FieldInfo, LengthStatistics, Quarantined, ShardInfo
+from headrace.files.manifest import (
+    FieldInfo,
+    FieldStatistics,
+    LengthStatistics,
+    Manifest,
+    Quarantined,
+    ShardInfo,
+)
+from headrace.files.manifest_file import content_fingerprint
 from headrace.packing import statistics
-from headrace.packing.convert import Converter, FieldColumn
+from headrace.packing.blocks import BlockCollector
+from headrace.packing.convert import describe
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed, taken
-from headrace.packing.packed import PackedShard, recorded
-from headrace.packing.plan import PlannedShard
-from headrace.packing.samples import Access, Fields, Source, Unreadable, UnreadableError, Values
-from headrace.packing.sources.folder import FolderSource
+from headrace.packing.plan import PackPlan, PlannedShard
+from headrace.packing.samples import Access, Fields
 from headrace.packing.sources.open import open_source
-from headrace.packing.sources.parts import values_of
-from headrace.packing.statistics import Moments, SampledMoments
-from headrace.packing.target import PackTarget
-from headrace.packing.uniform_npy import UniformNpyReader
-from headrace.recipe.dataset import DatasetSpec
-from headrace.shards.columns import Block, Expected
+from headrace.packing.statistics import Moments
+from headrace.packing.target import DatasetFolder, PackTarget
+from headrace.recipe.dataset import TRAIN, DatasetSpec
+from headrace.record import Record
+from headrace.shards.columns import Expected
 from headrace.shards.writer import ShardBuilder
 
-_BLOCK_BYTES = 2**20  # what was read is in the processor's cache when it is written
-_BLOCK_SAMPLES = 512
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +47,14 @@ class PackTask:
     """What a worker is given; it reads the samples' list from the dataset's folder."""
 
     dataset: DatasetSpec
-    """The source, settled."""
     access: Access
-    """What the site allows the source."""
     source_fields: Fields
-    """Fields that the listing found."""
     rules: tuple[FieldRule, ...]
-    """How each is kept."""
     fields: tuple[FieldInfo, ...]
-    """Fields of a sample in the shard."""
     target: PackTarget
-    """Where the dataset is put."""
     file: str
     """The shard, relative to the dataset's folder."""
     pack_key: str
-    """Identity of the whole packing."""
 
 
 class PackTasks(Sequence[PackTask]):
@@ -71,21 +67,31 @@ class PackTasks(Sequence[PackTask]):
     def __len__(self) -> int:
         return len(self._shards)
 
-    @overload
-    def __getitem__(self, index: int) -> PackTask: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> PackTasks: ...
-
-    def __getitem__(self, index: int | slice) -> PackTask | PackTasks:
-        """A task, once the plan of its shard is on the disk."""
-        if isinstance(index, slice):
-            return PackTasks(self._pattern, self._shards[index])
+    def __getitem__(self, index: Any) -> Any:
+        """A task, by its number, once the plan of its shard is on the disk."""
         shard, folder = self._shards[index], self._pattern.target.folder
         text = shard.model_dump_json()
         with told_when_full(folder.parts, len(text)):
             write_text(folder.plan_file(shard.file), text)
         return replace(self._pattern, file=shard.file)
+
+
+class PackedShard(Record):
+    """Written once a shard is whole; the manifest is merged from these."""
+
+    pack_key: str
+    shard: ShardInfo | None
+    """The shard; null when none of its samples could be read."""
+    statistics: dict[str, Moments]
+    """Moments of the fixed fields."""
+    lengths: dict[str, LengthStatistics] = {}
+    """Sizes of the samples of ragged fields."""
+    class_counts: dict[int, int]
+    encodings: dict[str, tuple[str, ...]]
+    """Encodings met in fields that stay encoded, sorted."""
+    quarantined: tuple[Quarantined, ...]
+    """Samples left out, with reasons."""
+    num_planned: int
 
 
 def pack_shard(task: PackTask) -> PackedShard:
@@ -150,142 +156,112 @@ def _finished(builder: ShardBuilder, plan: PlannedShard) -> ShardInfo:
     )
 
 
-class BlockCollector:
-    """Collects converted samples until there is a block of them; holds what is known of all."""
+def recorded(folder: DatasetFolder, file: str, pack_key: str) -> PackedShard | None:
+    """The record of a shard; None when it is to be packed."""
+    record_file = folder.record_file(file)
+    try:
+        packed = read_record(record_file, PackedShard)
+    except StepError:
+        logger.warning("%s is damaged; its shard is packed again", record_file)
+        return None
+    return packed if packed is not None and packed.pack_key == pack_key else None
 
-    def __init__(self, rules: Sequence[FieldRule], plan: PlannedShard) -> None:
-        self.lengths: dict[str, LengthStatistics] = {}
-        self.encodings: dict[str, set[str]] = {}
-        self.class_counts: Counter[int] = Counter()
-        self.quarantined: list[Quarantined] = []
-        self._plan = plan
-        self._converters = [(rule.info.name, Converter(rule)) for rule in rules]
-        self._moments = {
-            rule.info.name: SampledMoments(rule.info, plan.every[rule.info.name])
-            for rule in rules
-            if rule.info.name in plan.every
-        }
-        self._start_block()
 
-    def blocks(self, source: Source) -> Iterator[Block]:
-        """Blocks of the samples that can be read, in order; each must be written before the next.
+def merge(
+    plan: PackPlan, packed: Sequence[PackedShard], provenance: dict[str, JsonValue]
+) -> Manifest:
+    """The manifest of a dataset whose shards are all packed.
 
-        Raises:
-            DataError: A source changed since it was listed, or has another shape than the others.
-            StoreError: S3 kept failing.
-        """
-        refs = self._plan.samples()
-        if isinstance(source, FolderSource) and source.is_of_arrays(refs):
-            yield from self._of_files(source, refs)
-        else:
-            yield from self._of_samples(0, source.read(refs))
+    Raises:
+        DataError: No sample of some split could be read.
+    """
+    shards = tuple(part.shard for part in packed if part.shard is not None)
+    quarantined = tuple(sample for part in packed for sample in part.quarantined)
+    splits = dict.fromkeys(plan.splits, 0)
+    for shard in shards:
+        splits[shard.split] += shard.num_samples
+    for split in dict.fromkeys(shard.split for shard in plan.shards):
+        if not splits[split]:
+            raise DataError(
+                f"No sample of split '{split}' can be read: {describe(quarantined)}",
+                "Repair or remove these files.",
+            )
+    fields = tuple(_with_encoding(info, packed) for info in plan.fields)
+    pairs = zip(plan.shards, packed, strict=True)
+    training = [part for shard, part in pairs if shard.split == TRAIN] or packed
+    return Manifest(
+        name=plan.name,
+        fingerprint=content_fingerprint(fields, plan.classes, shards),
+        pack_key=plan.pack_key,
+        fields=fields,
+        classes=plan.classes,
+        splits=splits,
+        folds=_folds(shards),
+        shards=shards,
+        statistics=_statistics(plan, training),
+        lengths=_lengths(plan, training),
+        class_counts=_class_counts(plan, packed),
+        quarantined=quarantined,
+        provenance=provenance,
+    )
 
-    def moments(self) -> dict[str, Moments]:
-        """Moments of fixed fields, by name, once all samples went by."""
-        found = ((name, sampled.moments()) for name, sampled in self._moments.items())
-        return {name: moments for name, moments in found if moments is not None}
 
-    def _of_files(self, source: FolderSource, refs: Listed) -> Iterator[Block]:
-        """Blocks of `.npy` files, taken at once where they differ in their values only."""
-        uniform = UniformNpyReader(source.folder, self._converters[0][1])
-        contents = source.contents(refs) if source.folder is None else None
-        for start, stop in _cuts(refs.sizes):
-            some = refs[start:stop]
-            given = list(islice(contents, len(some))) if contents is not None else None
-            column = uniform.read(some) if given is None else uniform.parsed(given)
-            if column is None:
-                one_by_one = iter(given) if given is not None else source.contents(some)
-                yield from self._of_samples(start, values_of(some, one_by_one, source.fields))
-            else:
-                self._positions += range(start, stop)
-                self._columns = [column]
-                yield self._block()
-
-    def _of_samples(self, first: int, samples: Iterable[Values | Unreadable]) -> Iterator[Block]:
-        """Blocks of samples that are converted one by one, `first` the place of the first."""
-        for position, values in enumerate(samples, first):
-            if isinstance(values, Unreadable):
-                self._leave_out(position, values.reason)
-            elif self._add(position, values):
-                yield self._block()
-        if self._positions:
-            yield self._block()
-
-    def _add(self, position: int, values: Values) -> bool:
-        """Convert a sample, or leave it out; whether the block is full."""
-        path = self._plan.paths[position]
-        for number, (name, converter) in enumerate(self._converters):
-            try:
-                converter.add(path, values[name], self._columns[number])
-            except UnreadableError as error:
-                self._undo(number)
-                prefix = f"{name}: " if len(self._converters) > 1 else ""
-                self._leave_out(position, f"{prefix}{error}")
-                return False
-            self._num_bytes += len(self._columns[number].items[-1])
-        self._positions.append(position)
-        return self._num_bytes >= _BLOCK_BYTES or len(self._positions) >= _BLOCK_SAMPLES
-
-    def _undo(self, number: int) -> None:
-        """Take back the values of a sample in the columns before one."""
-        for column in self._columns[:number]:
-            self._num_bytes -= len(column.items.pop())
-            if column.shapes:
-                column.shapes.pop()
-
-    def _leave_out(self, position: int, reason: str) -> None:
-        self.quarantined.append(Quarantined(path=self._plan.paths[position], reason=reason))
-
-    def _start_block(self) -> None:
-        self._positions: list[int] = []
-        self._columns = [FieldColumn() for _ in self._converters]
-        self._num_bytes = 0
-
-    def _block(self) -> Block:
-        """The block, taken out."""
-        positions, plan = self._positions, self._plan
-        columns = [column.items for column in self._columns]
-        shapes = {
-            name: column.shapes
-            for (name, converter), column in zip(self._converters, self._columns, strict=True)
-            if converter.rule.info.ndim is not None
-        }
-        self._count()
-        if plan.labels:
-            labels = taken(plan.labels, positions)
-            self.class_counts.update(labels)
-            content = np.array(labels, dtype="<i8").tobytes()
-            columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
-        block = Block(
-            ids=np.array(positions, dtype=np.int64) + plan.first_sample_id,
-            sources=list(map(str.encode, taken(plan.paths, positions))),
-            columns=columns,
-            shapes=shapes,
-            joined=self._columns[0].joined,
+def check_quarantine(manifest: Manifest, max_share: float) -> None:
+    """Refuse a dataset of which too many samples could not be read."""
+    num_bad = len(manifest.quarantined)
+    total = num_bad + manifest.num_samples
+    if num_bad > max_share * total:
+        raise DataError(
+            f"{num_bad:,} of {total:,} samples cannot be read, more than the share of "
+            f"{max_share:g} that pack.max_quarantined allows: {describe(manifest.quarantined)}",
+            "Repair or remove these files, or raise pack.max_quarantined.",
         )
-        self._start_block()
-        return block
-
-    def _count(self) -> None:
-        for (name, converter), column in zip(self._converters, self._columns, strict=True):
-            self.encodings.setdefault(name, set()).update(column.encodings)
-            if converter.rule.info.layout == "ragged":
-                found = statistics.lengths(np.fromiter(map(len, column.items), dtype=np.int64))
-                before = self.lengths.get(name)
-                self.lengths[name] = statistics.merge_lengths([before, found]) if before else found
-            elif name in self._moments:
-                items = column.items if column.joined is None else [column.joined]
-                first = self._plan.first_sample_id + self._positions[0]
-                self._moments[name].add(items, first)
 
 
-def _cuts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First file, and the one behind the last, of each block of files of so many bytes."""
-    ends = np.cumsum(np.array(sizes, dtype=np.int64))
-    start = 0
-    while start < len(sizes):
-        before = int(ends[start - 1]) if start else 0
-        full = int(np.searchsorted(ends, before + _BLOCK_BYTES)) + 1
-        stop = min(full, start + _BLOCK_SAMPLES, len(sizes))
-        yield start, stop
-        start = stop
+def _with_encoding(info: FieldInfo, packed: Sequence[PackedShard]) -> FieldInfo:
+    met = {encoding for part in packed for encoding in part.encodings.get(info.name, ())}
+    if len(met) != 1:
+        return info
+    return FieldInfo.model_validate({**info.model_dump(), "encoding": met.pop()})
+
+
+def _folds(shards: Sequence[ShardInfo]) -> dict[str, tuple[int, ...]]:
+    counts: dict[str, Counter[int]] = {}
+    for shard in shards:
+        if shard.fold is not None:
+            counts.setdefault(shard.split, Counter())[shard.fold] += shard.num_samples
+    return {
+        split: tuple(counted[fold] for fold in range(max(counted) + 1))
+        for split, counted in counts.items()
+    }
+
+
+def _statistics(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, FieldStatistics]:
+    found: dict[str, FieldStatistics] = {}
+    for info in plan.fields:
+        parts = [part.statistics[info.name] for part in packed if info.name in part.statistics]
+        merged = statistics.merge(parts)
+        if merged is not None:
+            found[info.name] = statistics.finish(merged, plan.every.get(info.name, 1))
+    return found
+
+
+def _lengths(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, LengthStatistics]:
+    found: dict[str, LengthStatistics] = {}
+    for info in plan.fields:
+        parts = [part.lengths[info.name] for part in packed if info.name in part.lengths]
+        if parts:
+            found[info.name] = statistics.merge_lengths(parts)
+    return found
+
+
+def _class_counts(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, dict[str, int]]:
+    if not plan.classes:
+        return {}
+    counts: dict[str, Counter[int]] = {split: Counter() for split in plan.splits}
+    for shard, part in zip(plan.shards, packed, strict=True):
+        counts[shard.split].update(part.class_counts)
+    return {
+        split: {name: counted[index] for index, name in enumerate(plan.classes)}
+        for split, counted in counts.items()
+    }

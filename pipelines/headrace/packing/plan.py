@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.files.manifest import FieldInfo
 from headrace.packing.division import Listing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed, Times, numbers, taken
+from headrace.packing.samples import Listed, Times, numbers, taken
 from headrace.packing.splits import ranks
 from headrace.packing.statistics import every_of
 from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec
@@ -38,7 +38,6 @@ class PlannedShard(Record):
     file: str
     """Path relative to the dataset's folder, as in `shards/train-00000.h5`."""
     split: str
-    """Split of all its samples."""
     fold: int | None = None
     """Fold of all its samples; null when the split has no folds."""
     first_sample_id: int
@@ -77,15 +76,12 @@ class PackPlan:
     """All that packing will write."""
 
     name: str
-    """Name of the dataset."""
     pack_key: str
     """Equal key, equal shards."""
     fields: tuple[FieldInfo, ...]
     """Fields of a sample, `label` (if any) last."""
     classes: tuple[str, ...]
-    """Class names."""
     splits: tuple[str, ...]
-    """Splits in order."""
     shards: tuple[PlannedShard, ...]
     """Shards in the order of sample ids."""
     every: dict[str, int]
@@ -102,7 +98,6 @@ class FirstNumbers:
     """Where numbers begin, when samples are appended."""
 
     sample_id: int = 0
-    """First `sample_id`."""
     shard: Mapping[str, int] = field(default_factory=dict)
     """Number of the first shard by split."""
     every: Mapping[str, int] = field(default_factory=dict)

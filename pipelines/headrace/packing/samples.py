@@ -1,15 +1,22 @@
-"""What every source of raw samples gives to packing: references first, then the samples' values."""
+"""Samples of a source: references, and columns of them, as millions need no object each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from itertools import islice, repeat
+from operator import lt
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
+import numpy as np
 from numpy.typing import NDArray
 
+from headrace.objects.protocol import StoredFile
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
+
+T = TypeVar("T")
 
 FieldKind = Literal["image", "audio", "array", "text", "bytes", "value"]
 """What a field of a source holds, see `Value`."""
@@ -53,7 +60,6 @@ class SourceField:
     name: str
     """Name of the field; a label that is a number is called `label`."""
     kind: FieldKind
-    """What its values are."""
     dtype: str = ""
     """numpy name of the dtype of a `value`, such as `float32`; empty for other kinds."""
     encoding: str = ""
@@ -68,9 +74,7 @@ class Unreadable:
     """A sample that cannot be packed; it goes to quarantine."""
 
     path: str
-    """Name of the sample, as in its reference."""
     reason: str
-    """Why, for the reader of the quarantine."""
 
 
 class UnreadableError(Exception):
@@ -142,3 +146,129 @@ class Source(Protocol):
             DataError: A source changed or vanished since it was listed.
             StoreError: The storage failed.
         """
+
+
+_NONE = (None, None, None, ())  # what a sample has without label, group, split and place
+_NUM_SHOWN = 5
+
+
+class Times(Sequence[str]):
+    """Versions that are times; each is made a text when one is asked for."""
+
+    def __init__(self, times_ns: array[int]) -> None:
+        self.times_ns = times_ns
+
+    def __len__(self) -> int:
+        return len(self.times_ns)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self.times_ns)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Times(self.times_ns[index])
+        return str(self.times_ns[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Listed(Sequence[SampleRef]):
+    """References of samples, made when one is asked for; what they are made of lies in columns.
+
+    Columns of labels, groups, splits and places are empty where no sample has one.
+    """
+
+    paths: Sequence[str]
+    sizes: Sequence[int]
+    versions: Sequence[str]
+    labels: Sequence[str | None] = ()
+    groups: Sequence[str | None] = ()
+    splits: Sequence[str | None] = ()
+    places: Sequence[tuple[int, ...]] = ()
+
+    @classmethod
+    def of(cls, refs: Sequence[SampleRef]) -> Listed:
+        """The columns of references."""
+        if isinstance(refs, Listed):
+            return refs
+        if not refs:
+            return cls((), (), ())
+        paths, sizes, versions, *rest = zip(*refs, strict=True)
+        known = (
+            column if any(value != none for value in set(column)) else ()
+            for column, none in zip(rest, _NONE, strict=True)
+        )
+        return cls(paths, sizes, versions, *known)
+
+    def at(self, indices: Sequence[int]) -> Listed:
+        """Some of the samples, in the order of `indices`."""
+        return Listed(*(taken(each, indices) if len(each) else () for each in self._columns()))
+
+    def files(self) -> list[StoredFile]:
+        """The samples as files."""
+        return list(map(StoredFile, self.paths, self.sizes, self.versions))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[SampleRef]:
+        own, others = self._columns()[:3], self._columns()[3:]
+        rest = (
+            each if len(each) else repeat(none) for each, none in zip(others, _NONE, strict=True)
+        )
+        return map(SampleRef, *own, *rest)
+
+    @overload
+    def __getitem__(self, index: int) -> SampleRef: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Listed: ...
+
+    def __getitem__(self, index: int | slice) -> SampleRef | Listed:
+        own, others = self._columns()[:3], self._columns()[3:]
+        if isinstance(index, slice):
+            return Listed(*(each[index] for each in self._columns()))
+        rest = (
+            each[index] if len(each) else none for each, none in zip(others, _NONE, strict=True)
+        )
+        return SampleRef(*(each[index] for each in own), *rest)
+
+    def _columns(self) -> tuple[Sequence[Any], ...]:
+        return (
+            *(self.paths, self.sizes, self.versions),
+            *(self.labels, self.groups, self.splits, self.places),
+        )
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first names of a list, for messages."""
+    more = ", …" if len(names) > _NUM_SHOWN else ""
+    return ", ".join(names[:_NUM_SHOWN]) + more
+
+
+def numbers(values: Iterable[int]) -> array[int]:
+    """A column of whole numbers, 8 bytes each."""
+    return array("q", values)
+
+
+def taken(column: Sequence[T], indices: Sequence[int]) -> Sequence[T]:
+    """Items of a column at some places; a column of numbers, or of times, stays one."""
+    if isinstance(column, array):
+        picked = np.asarray(column)[np.asarray(indices, dtype=np.int64)]
+        return array(column.typecode, picked.tobytes())  # type: ignore[return-value]
+    if isinstance(column, Times):
+        return Times(taken(column.times_ns, indices))  # type: ignore[arg-type, return-value]
+    return tuple(map(column.__getitem__, indices))
+
+
+def by_path(paths: Sequence[str], sizes: Sequence[int], versions: Sequence[str]) -> Listed:
+    """The samples of these columns in the order of their paths."""
+    found = Listed(paths, sizes, versions)
+    if all(map(lt, paths, islice(paths, 1, None))):
+        return found
+    return found.at(sorted(range(len(paths)), key=paths.__getitem__))
+
+
+def columns_of(files: Iterable[StoredFile]) -> Listed:
+    """Files as samples of one file each, by path."""
+    columns = list(zip(*files, strict=True)) or [(), (), ()]
+    return by_path(*columns)

@@ -35,13 +35,10 @@ class Moments(Record):
     counts: tuple[int, ...]
     """Finite elements in each channel."""
     means: tuple[float, ...]
-    """Mean of each channel."""
     deviations: tuple[float, ...]
     """Sum of squared distances from the mean, of each channel."""
     minimum: float
-    """Smallest finite element."""
     maximum: float
-    """Largest finite element."""
 
 
 class SampledMoments:

@@ -27,13 +27,18 @@ from headrace.packing.append import (
     read_base,
 )
 from headrace.packing.convert import NUM_TRIED, field_rules
-from headrace.packing.division import Listing
+from headrace.packing.division import Labels, Listing, labels_of
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Labels, Listed, labels_of
-from headrace.packing.pack_shard import PackTask, PackTasks, pack_shard
-from headrace.packing.packed import PackedShard, check_quarantine, merge
+from headrace.packing.pack_shard import (
+    PackedShard,
+    PackTask,
+    PackTasks,
+    check_quarantine,
+    merge,
+    pack_shard,
+)
 from headrace.packing.plan import PackPlan, make_plan, pack_key, settings_key
-from headrace.packing.samples import Access, Source
+from headrace.packing.samples import Access, Listed, Source
 from headrace.packing.sources.function import reader_code
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.target import PackTarget, packed_dataset, set_stripes
@@ -76,13 +81,9 @@ class OpenedSource:
     dataset: DatasetSpec
     """The recipe's dataset, its form and place settled."""
     access: Access
-    """What the site allows."""
     source: Source
-    """The source, after its listing."""
     listing: Listing
-    """Its samples."""
     key: str
-    """Identity of what is to be packed."""
 
 
 def run(context: StepContext) -> dict[str, Any]:

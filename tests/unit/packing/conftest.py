@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.packing.pack_shard import PackTask
-from headrace.packing.packed import PackedShard
+from headrace.packing.pack_shard import PackedShard, PackTask
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site

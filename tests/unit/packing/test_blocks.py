@@ -10,10 +10,9 @@ import pytest
 
 from headrace.errors import DataError
 from headrace.files.manifest_file import read_manifest
-from headrace.packing.pack_shard import PackTask
-from headrace.packing.packed import PackedShard
+from headrace.packing.blocks import FileSlots
+from headrace.packing.pack_shard import PackedShard, PackTask
 from headrace.packing.step import pack
-from headrace.packing.uniform_npy import FileSlots
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext

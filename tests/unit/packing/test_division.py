@@ -1,4 +1,4 @@
-"""Splits of a recipe; shards of sources that are read in sequence, and of equal size."""
+"""Labels as numbers; splits; shards of sources that are read in sequence, and of equal size."""
 
 from itertools import pairwise
 
@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.packing.division import Listing, cut, shards_of, split_samples
-from headrace.packing.listed import Labels, Listed
-from headrace.packing.samples import READ_BYTES
+from headrace.packing.division import Labels, Listing, cut, labels_of, shards_of, split_samples
+from headrace.packing.samples import READ_BYTES, Listed
 from headrace.packing.splits import ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 
@@ -86,3 +85,16 @@ def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
     right = split_samples(wanted, listing, may_be_empty=True)
     assert list(found) == list(right) == ["train", "val", "test", "a", "z"]
     assert all(np.array_equal(found[name], right[name]) for name in right)
+
+
+def test_classes_are_ordered_by_alphabet_or_by_number() -> None:
+    labels = labels_of(["dog", "cat", "dog"])
+    assert labels.classes == ("cat", "dog")
+    assert list(labels.indices) == [1, 0, 1]
+    assert labels_of(["10", "9", "0"]).classes == ("0", "9", "10")
+
+
+def test_an_order_of_the_source_is_kept() -> None:
+    labels = labels_of(["dog", "cat"], ["dog", "fish", "cat"])
+    assert labels.classes == ("dog", "fish", "cat")
+    assert list(labels.indices) == [0, 2]

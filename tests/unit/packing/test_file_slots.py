@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.packing.uniform_npy import FileSlots
+from headrace.packing.blocks import FileSlots
 
 HEADER = b"head"
 NAMES = [f"c/{number}" for number in range(3)]

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from headrace.files.manifest import FieldInfo
+from headrace.packing.blocks import UniformNpyReader
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.decode import decode_array
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed
-from headrace.packing.samples import Unreadable
+from headrace.packing.samples import Listed
 from headrace.packing.sources.place import LocalPlace
-from headrace.packing.uniform_npy import UniformNpyReader
 from headrace.recipe.dataset import PackField
 
 
@@ -57,9 +56,6 @@ def test_equal_headers_give_what_single_arrays_give(tmp_path: Path) -> None:
     assert column is not None
     assert column.items == _one_by_one(_rule(), contents) == [row.tobytes() for row in ROWS]
     assert column.joined == np.stack(ROWS).tobytes()
-    given = UniformNpyReader(None, Converter(_rule())).parsed(contents)
-    assert given is not None
-    assert given.items == column.items
 
 
 @pytest.mark.parametrize(
@@ -90,12 +86,6 @@ def test_equal_headers_give_what_single_arrays_give(tmp_path: Path) -> None:
 def test_anything_else_is_read_one_by_one(tmp_path: Path, contents: list[Any]) -> None:
     reader = UniformNpyReader(tmp_path, Converter(_rule()))
     assert reader.read(_written(tmp_path, contents)) is None
-    assert UniformNpyReader(None, Converter(_rule())).parsed(contents) is None
-
-
-def test_a_file_that_may_not_be_read_is_no_array() -> None:
-    reader = UniformNpyReader(None, Converter(_rule()))
-    assert reader.parsed([_npy(ROWS[0]), Unreadable("b.npy", "it may not be read")]) is None
 
 
 def test_values_that_are_converted_are_read_one_by_one(tmp_path: Path) -> None:
@@ -109,11 +99,9 @@ def test_what_was_learnt_of_one_block_holds_for_the_next_only_if_it_is_uniform(
     tmp_path: Path,
 ) -> None:
     reader = UniformNpyReader(tmp_path, Converter(_rule()))
-    other = UniformNpyReader(None, Converter(_rule()))
 
     def read(*contents: bytes) -> list[bytes] | None:
-        column, given = reader.read(_written(tmp_path, contents)), other.parsed(contents)
-        assert (column is None) == (given is None)
+        column = reader.read(_written(tmp_path, contents))
         return None if column is None else [bytes(item) for item in column.items]
 
     assert [read(_npy(row)) for row in ROWS[:2]] == [[row.tobytes()] for row in ROWS[:2]]

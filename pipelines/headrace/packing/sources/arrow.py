@@ -47,7 +47,6 @@ class _ArrowSource(RowSource):
 
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
-        """Open a file."""
         import pyarrow as pa
 
         def kept(part: int) -> Kept:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.decode import decode_arrays
-from headrace.packing.listed import Listed, folder_labels
 from headrace.packing.samples import (
     Access,
-    Content,
     Fields,
+    Listed,
     SampleRef,
     SourceField,
     Unreadable,
@@ -68,7 +67,6 @@ class FolderSource:
         return self._place.folder
 
     def list_samples(self, check: Check | None = None) -> Listed:
-        """All samples, sorted by path, from one pass over the names."""
         if self._patterns:
             listed = grouped(self._patterns, self._place, check)
             patterns = self._patterns.items()
@@ -79,7 +77,7 @@ class FolderSource:
         check_unique(listed.paths)
         if self._by_folders:
             inside = map(self._place.inside, listed.paths)
-            listed = replace(listed, labels=folder_labels(self._place.name, inside))
+            listed = replace(listed, labels=_folder_labels(self._place.name, inside))
         elif self._index is not None:
             listed = self._index.matched(listed)
             self.fields = with_columns(self.fields, self._index)
@@ -87,16 +85,11 @@ class FolderSource:
         return listed
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
-        """Values of a batch of samples, in order."""
         num_own = self._num_own(refs)
         own = self._read_own(refs, self.fields[:num_own])
         if self._index is None or len(self.fields) == num_own:
             return own
         return joined(own, self._index.values(self.fields[num_own:], refs))
-
-    def contents(self, refs: Sequence[SampleRef]) -> Iterator[Content]:
-        """Bytes of samples that are whole files, in order."""
-        return self._place.read(Listed.of(refs).files())
 
     def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
         """Whether samples are whole `.npy` files."""
@@ -114,7 +107,7 @@ class FolderSource:
     def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
         if self._patterns:
             return values_of(refs, self._place.read(parts_of(self._patterns, refs)), fields)
-        contents = self.contents(refs)
+        contents = self._place.read(Listed.of(refs).files())
         if _are_archives(refs):
             return _archives(refs, contents, tuple(field.name for field in fields))
         return values_of(refs, contents, fields)
@@ -191,6 +184,19 @@ def _by_folders(spec: DatasetSpec) -> bool:
     return spec.labels == "folders"
 
 
+def _folder_labels(source: str, paths: Iterable[str]) -> list[str]:
+    labels = []
+    for path in paths:
+        first, slash, _ = path.partition("/")
+        if not slash:
+            raise RecipeError(
+                f"{source}/{path} lies in no class folder, but labels come from folders",
+                f"Move it to {source}/<class>/, or set dataset.labels to 'index' or 'none'.",
+            )
+        labels.append(first)
+    return labels
+
+
 def _are_archives(refs: Sequence[SampleRef]) -> bool:
     return bool(refs) and suffix_of(refs[0].path) == ARCHIVE
 
@@ -213,7 +219,7 @@ def _one_kind(paths: Sequence[str]) -> str:
 
 
 def _archives(
-    refs: Sequence[SampleRef], contents: Iterator[Content], names: Sequence[str]
+    refs: Sequence[SampleRef], contents: Iterator[bytes | Unreadable], names: Sequence[str]
 ) -> Iterator[Values | Unreadable]:
     decode = partial(decode_arrays, names=names)
     for ref, content in zip(refs, contents, strict=True):

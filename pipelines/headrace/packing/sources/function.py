@@ -17,10 +17,10 @@ import xxhash
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.files.machine import told_when_full
 from headrace.packing.decode import kind_of_bytes
-from headrace.packing.listed import Listed
 from headrace.packing.samples import (
     Access,
     Fields,
+    Listed,
     SampleRef,
     SourceField,
     Unreadable,

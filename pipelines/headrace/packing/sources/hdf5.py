@@ -23,7 +23,6 @@ class Hdf5Source(RowSource):
 
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
-        """Open an HDF5 file."""
         name = f"{self._place.name}/{path}"
         with self._place.open(path, version) as stream:
             folder = self._place.folder

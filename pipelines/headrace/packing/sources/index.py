@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.listed import Listed, shown
-from headrace.packing.samples import Fields, SampleRef, SourceField, Value
+from headrace.packing.samples import Fields, Listed, SampleRef, SourceField, Value, shown
 from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.index_rows import (
     SUFFIXES,

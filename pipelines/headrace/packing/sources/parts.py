@@ -8,15 +8,16 @@ from typing import TypeVar
 
 from headrace.errors import DataError, RecipeError
 from headrace.objects.protocol import StoredFile
-from headrace.packing.listed import Listed, shown
 from headrace.packing.samples import (
     Content,
+    Listed,
     SampleRef,
     SourceField,
     Unreadable,
     UnreadableError,
     Value,
     Values,
+    shown,
 )
 from headrace.packing.sources.files import converter
 from headrace.packing.sources.place import Check, SourcePlace
@@ -29,11 +30,8 @@ class FilePattern:
     """File names `<folder>**/<prefix>*<suffix>`; what the star stands for is the stem."""
 
     folder: str
-    """Folder with its `/`; empty for any."""
     prefix: str
-    """Begin of the name."""
     suffix: str
-    """End of the name."""
 
     @classmethod
     def of(cls, field: str, glob: str) -> FilePattern:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from headrace.errors import DataError, RecipeError
-from headrace.objects.protocol import StoredFile
-from headrace.packing.listed import Listed, Times, by_path, numbers
-from headrace.packing.samples import Content, Unreadable
+from headrace.objects.protocol import StoredFile, in_order
+from headrace.packing.samples import Content, Listed, Times, Unreadable, by_path, numbers
 
 Wanted = Callable[[str], object]  # tells by its path whether a file counts
 Check = Callable[[], None]  # called often; may raise to stop
@@ -90,38 +88,34 @@ class LocalPlace:
         self._only = only
 
     def inside(self, path: str) -> str:
-        """The path itself."""
         return path
 
     def names(self, check: Check | None = None) -> Iterator[str]:
-        """Paths of all files, as they are found."""
         with self._told():
-            for some in self._scanned(check):
-                yield from (path for path, _ in some)
+            for prefix, entries in self._scanned(check):
+                yield from (prefix + entry.name for entry in entries)
 
     def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
-        """The files that are wanted; those of a server are statted by threads."""
         paths: list[str] = []
         sizes, times_ns = numbers(()), numbers(())
 
         def found() -> Iterator[list[os.DirEntry[str]]]:
-            for some in self._scanned(check):
-                chosen = [(path, entry) for path, entry in some if wanted(path)]
-                for path, entry in chosen:
-                    check_name(self.name, path)
+            for prefix, entries in self._scanned(check):
+                chosen = [entry for entry in entries if wanted(prefix + entry.name)]
+                for entry in chosen:
                     if entry.is_symlink():
-                        self._check_link(path)
-                paths.extend(path for path, _ in chosen)
-                yield [entry for _, entry in chosen]
+                        self._check_link(prefix + entry.name)
+                paths.extend([prefix + entry.name for entry in chosen])
+                yield chosen
 
         with self._told():
             for status in _statted(found()):
                 sizes.append(status.st_size)
                 times_ns.append(status.st_mtime_ns)
+        check_names(self.name, paths)
         return by_path(paths, sizes, Times(times_ns))
 
     def stat(self, path: str) -> StoredFile | None:
-        """One file; None when there is no such file."""
         target = self.folder / path
         if not target.is_file():
             return None
@@ -130,7 +124,6 @@ class LocalPlace:
         return StoredFile(path, status.st_size, str(status.st_mtime_ns))
 
     def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
-        """Bytes of whole files, in order; one open, fstat, read and close a file."""
         prefix, fstat, read = f"{self.folder}/", os.fstat, os.read
         for path, num_bytes, version in files:
             try:
@@ -151,7 +144,6 @@ class LocalPlace:
             yield content
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
-        """Bytes of parts of files, in order; at most 64 files are open at once."""
         opened: dict[str, BinaryIO] = {}
         try:
             for each in ranges:
@@ -165,7 +157,6 @@ class LocalPlace:
                 file.close()
 
     def open(self, path: str, version: str) -> BinaryIO:
-        """A file to read and seek in."""
         name = f"{self.folder}/{path}"
         try:
             file = open(name, "rb")  # noqa: SIM115 the caller closes it
@@ -178,8 +169,8 @@ class LocalPlace:
             raise changed(name, "was written to")
         return file
 
-    def _scanned(self, check: Check | None) -> Iterator[list[tuple[str, os.DirEntry[str]]]]:
-        """All files, some of a folder at a time: path and entry of each."""
+    def _scanned(self, check: Check | None) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+        """All files, some of a folder at a time: the folder and their entries."""
         waiting = [""]
         while waiting:
             prefix = waiting.pop()
@@ -187,24 +178,23 @@ class LocalPlace:
                 while some := list(islice(entries, _PART_FILES)):
                     if check is not None:
                         check()
-                    seen = [(prefix + entry.name, entry) for entry in some if entry.name[0] != "."]
-                    yield [
-                        (path, entry)
-                        for path, entry in seen
-                        if not self._only or path == self._only
-                        if not self._is_folder(path, entry)
-                    ]
-                    if not self._only:
-                        folders = (each for each in seen if each[1].is_dir(follow_symlinks=False))
-                        waiting += [f"{path}/" for path, _ in folders]
+                    files = []
+                    for entry in some:
+                        if entry.name[0] == "." or self._only not in ("", entry.name):
+                            continue
+                        if entry.is_dir():
+                            self._check_folder(prefix + entry.name, entry)
+                            waiting.append(f"{prefix}{entry.name}/")
+                        else:
+                            files.append(entry)
+                    yield prefix, files
 
-    def _is_folder(self, path: str, entry: os.DirEntry[str]) -> bool:
-        if entry.is_symlink() and entry.is_dir():
+    def _check_folder(self, path: str, entry: os.DirEntry[str]) -> None:
+        if entry.is_symlink():
             raise RecipeError(
                 f"{self.folder / path} is a link to the folder {(self.folder / path).resolve()}",
                 "Links to folders are not followed; set dataset.source to the real folder.",
             )
-        return entry.is_dir()
 
     def _check_link(self, path: str) -> None:
         target = (self.folder / path).resolve()
@@ -245,26 +235,19 @@ class LocalPlace:
 
 
 def _statted(found: Iterator[list[os.DirEntry[str]]]) -> Iterator[os.stat_result]:
-    """Stats of files, in order; taken by threads where each waits for a server."""
-    pool: ThreadPoolExecutor | None = None
-    waiting: deque[Future[list[os.stat_result]]] = deque()
-    try:
-        for entries in found:
-            stats = map(os.DirEntry.stat, entries)
-            if pool is not None:
-                waiting.append(pool.submit(list, stats))
-                if len(waiting) > _MAX_WAITING:
-                    yield from waiting.popleft().result()
-                continue
-            before = _num_waits()
+    """Stats of files, in order; taken by threads once each waits for a server."""
+    for entries in found:
+        before = _num_waits()
+        yield from _stats(entries)
+        if _num_waits() - before > _WAITS * len(entries):
+            break
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        for stats in in_order(pool, _stats, found, _MAX_WAITING):
             yield from stats
-            if _num_waits() - before > _WAITS * len(entries):
-                pool = ThreadPoolExecutor(_NUM_THREADS)
-        while waiting:
-            yield from waiting.popleft().result()
-    finally:
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+
+
+def _stats(entries: list[os.DirEntry[str]]) -> list[os.stat_result]:
+    return list(map(os.DirEntry.stat, entries))
 
 
 def _num_waits() -> int:
@@ -272,13 +255,15 @@ def _num_waits() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
-def check_name(place: str, path: str) -> None:
+def check_names(place: str, paths: Sequence[str]) -> None:
     """Refuse a name that is not UTF-8."""
+    joined = "\0".join(paths)
     try:
-        path.encode()
-    except UnicodeEncodeError:
+        joined.encode()
+    except UnicodeEncodeError as error:
+        bad = joined[joined.rfind("\0", 0, error.start) + 1 :].partition("\0")[0]
         raise RecipeError(
-            f"The name of {path!r} in {place} is not UTF-8", "Rename the file."
+            f"The name of {bad!r} in {place} is not UTF-8", "Rename the file."
         ) from None
 
 

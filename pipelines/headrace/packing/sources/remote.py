@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import BinaryIO, cast
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
-from headrace.objects.protocol import Store, StoredFile
-from headrace.packing.listed import Listed, columns_of
-from headrace.packing.samples import Content
-from headrace.packing.sources.place import ByteRange, Check, Wanted, changed, check_name, unchanged
+from headrace.objects.protocol import Store, StoredFile, in_order
+from headrace.packing.samples import Content, Listed, columns_of
+from headrace.packing.sources.place import ByteRange, Check, Wanted, changed, check_names, unchanged
 
 _BATCH_FILES = 256
 _BATCH_BYTES = 32 * 2**20
@@ -20,9 +20,6 @@ _JOINT_BYTES = 4 * 2**20
 _GAP_BYTES = 64 * 2**10
 _READ_AHEAD_BYTES = 4 * 2**20
 _NUM_THREADS = 16
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 Joint = tuple[ByteRange, list[ByteRange]]
 """A range that covers neighbours, and these."""
@@ -44,22 +41,17 @@ class RemotePlace:
         self._only = only
 
     def inside(self, path: str) -> str:
-        """The path itself."""
         return path
 
     def names(self, check: Check | None = None) -> Iterator[str]:
-        """Paths of all files."""
         return (file.path for file in self._files(check))
 
     def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
-        """The files that are wanted."""
         files = [file for file in self._files(check) if wanted(file.path)]
-        for file in files:
-            check_name(self.name, file.path)
+        check_names(self.name, [file.path for file in files])
         return columns_of(files)
 
     def stat(self, path: str) -> StoredFile | None:
-        """One file; None when there is no such file."""
         return self._store.stat(path)
 
     def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
@@ -67,8 +59,9 @@ class RemotePlace:
 
         The next files are read while these are worked on; at most 64 MiB or two files are held.
         """
-        for group, contents in _one_ahead(self._read_many, batches(files)):
-            for file, content in zip(group, contents, strict=True):
+        with ThreadPoolExecutor(1) as pool:
+            contents = chain.from_iterable(in_order(pool, self._read_many, batches(files), 2))
+            for file, content in zip(files, contents, strict=True):
                 if isinstance(content, DataError):
                     raise self._changed(file.path, content)
                 yield content
@@ -77,13 +70,14 @@ class RemotePlace:
         """Bytes of parts of files, in order; neighbours are read at once, memory as in `read`."""
         for path, version in dict.fromkeys((each.path, each.version) for each in ranges):
             unchanged(self, path, version)
-        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        with ThreadPoolExecutor(_NUM_THREADS) as pool, ThreadPoolExecutor(1) as one_ahead:
 
-            def read_group(group: Sequence[Joint]) -> list[bytes]:
-                return list(pool.map(self._range, [joint for joint, _ in group]))
+            def read(group: Sequence[Joint]) -> list[tuple[Joint, bytes]]:
+                contents = pool.map(self._range, [joint for joint, _ in group])
+                return list(zip(group, contents, strict=True))
 
-            for group, contents in _one_ahead(read_group, _together(joints(ranges))):
-                for (joint, members), content in zip(group, contents, strict=True):
+            for found in in_order(one_ahead, read, _together(joints(ranges)), 2):
+                for (joint, members), content in found:
                     for each in members:
                         start = each.start - joint.start
                         yield content[start : start + each.num_bytes]
@@ -148,19 +142,6 @@ class _StoreStream(io.RawIOBase):
         buffer[: len(content)] = content
         self._at += len(content)
         return len(content)
-
-
-def _one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Items with results of a function; the next result is made while one is worked on."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting: tuple[T, Future[R]] | None = None
-        for item in items:
-            following = item, pool.submit(function, item)
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
-            waiting = following
-        if waiting is not None:
-            yield waiting[0], waiting[1].result()
 
 
 def joints(ranges: Sequence[ByteRange]) -> Iterator[Joint]:

@@ -117,11 +117,9 @@ class RowSource(ABC):
             self._columns[_LABEL] = spec.label_field
 
     @abstractmethod
-    def open_rows(self, path: str, version: str) -> AbstractContextManager[RowContainer]:
-        """Open a container."""
+    def open_rows(self, path: str, version: str) -> AbstractContextManager[RowContainer]: ...
 
     def files(self, check: Check | None) -> Sequence[StoredFile]:
-        """The containers, sorted by path."""
         return containers(self._place, self.form, self.suffixes, check, self._include)
 
     @property
@@ -135,7 +133,6 @@ class RowSource(ABC):
         return None
 
     def list_samples(self, check: Check | None = None) -> Sequence[SampleRef]:
-        """All samples, sorted by path."""
         refs: list[SampleRef] = []
         types: Types = {}
         for number, file in enumerate(self.files(check)):

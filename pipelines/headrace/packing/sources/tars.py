@@ -14,15 +14,16 @@ from typing import BinaryIO, NamedTuple
 
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.objects.protocol import StoredFile
-from headrace.packing.listed import Listed, columns_of
 from headrace.packing.samples import (
     Access,
     Content,
     Fields,
+    Listed,
     SampleRef,
     SourceField,
     Unreadable,
     Values,
+    columns_of,
 )
 from headrace.packing.sources.files import (
     chosen,
@@ -36,7 +37,7 @@ from headrace.packing.sources.files import (
     sorted_unique,
 )
 from headrace.packing.sources.parts import values_of
-from headrace.packing.sources.place import ByteRange, Check, SourcePlace, Wanted, check_name
+from headrace.packing.sources.place import ByteRange, Check, SourcePlace, Wanted, check_names
 from headrace.recipe.dataset import DatasetSpec
 
 _SUFFIXES = (".tar",)  # compressed ones cannot be read at any place
@@ -87,7 +88,7 @@ def _member(name: str, info: tarfile.TarInfo) -> _Member | None:
             "Write the tar file again with the files themselves (tar --dereference "
             "--hard-dereference).",
         )
-    check_name(name, str(path))
+    check_names(name, [str(path)])
     return _Member(str(path), info.offset_data, info.size)
 
 
@@ -110,19 +111,15 @@ class TarPlace:
         self._place = place
 
     def inside(self, path: str) -> str:
-        """Path of a member in its tar file."""
         return path[path.lower().index(".tar/") + len(".tar/") :]
 
     def names(self, check: Check | None = None) -> Iterator[str]:
-        """Paths of all members."""
         return (file.path for file in self._members(bool, check))
 
     def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
-        """The members that are wanted."""
         return columns_of(self._members(wanted, check))
 
     def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
-        """Bytes of members, in order."""
         return self._place.read_ranges([_range(file) for file in files])
 
     def _members(self, wanted: Wanted, check: Check | None) -> Iterator[StoredFile]:
@@ -167,7 +164,6 @@ class WebDatasetSource:
         self._roles = {"group": spec.group_field, "split": spec.split_field}
 
     def list_samples(self, check: Check | None = None) -> Sequence[SampleRef]:
-        """All samples, sorted by path; labels, groups and splits are read on the way."""
         refs: list[SampleRef] = []
         dtypes: set[str] = set()
         for file in containers(self._place, "webdataset", _SUFFIXES, check, self._include):
@@ -188,7 +184,6 @@ class WebDatasetSource:
         return sorted_unique(refs)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
-        """Values of a batch of samples, in order."""
         parts = [
             ByteRange(ref.path[: ref.where[0]], ref.version, start, num_bytes)
             for ref in refs
@@ -242,7 +237,6 @@ class _TarSample:
     """The tar file, for messages."""
     key: str
     parts: Mapping[str, _Member]
-    """Its files by ending."""
 
     def member(self, keys: str) -> _Member:
         """The file of the first of several endings, as in `jpg;png`."""

@@ -1,0 +1,292 @@
+"""Samples of a shard to blocks of bytes: one by one, or many uniform `.npy` files at once.
+
+Of files that differ in their values only, one call puts the header beside those of the others, and
+the body behind the others', so that all are compared, hashed and written at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from headrace.files.manifest import LengthStatistics, Quarantined
+from headrace.packing import statistics
+from headrace.packing.convert import Converter, FieldColumn
+from headrace.packing.decode import plain_header
+from headrace.packing.fields import FieldRule
+from headrace.packing.plan import PlannedShard
+from headrace.packing.samples import (
+    Listed,
+    Source,
+    Times,
+    Unreadable,
+    UnreadableError,
+    Values,
+    numbers,
+    taken,
+)
+from headrace.packing.sources.folder import FolderSource
+from headrace.packing.statistics import Moments, SampledMoments
+from headrace.shards.columns import Block
+
+_BLOCK_BYTES = 2**20  # what was read is in the processor's cache when it is written
+_BLOCK_SAMPLES = 512
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_BEGINNING_BYTES = 4096  # headers are smaller
+_MAX_BODY_BYTES = 64 * 2**20
+
+
+class BlockCollector:
+    """Collects converted samples until there is a block of them; holds what is known of all."""
+
+    def __init__(self, rules: Sequence[FieldRule], plan: PlannedShard) -> None:
+        self.lengths: dict[str, LengthStatistics] = {}
+        self.encodings: dict[str, set[str]] = {}
+        self.class_counts: Counter[int] = Counter()
+        self.quarantined: list[Quarantined] = []
+        self._plan = plan
+        self._converters = [(rule.info.name, Converter(rule)) for rule in rules]
+        self._moments = {
+            rule.info.name: SampledMoments(rule.info, plan.every[rule.info.name])
+            for rule in rules
+            if rule.info.name in plan.every
+        }
+        self._start_block()
+
+    def blocks(self, source: Source) -> Iterator[Block]:
+        """Blocks of the samples that can be read, in order; each must be written before the next.
+
+        Raises:
+            DataError: A source changed since it was listed, or has another shape than the others.
+            StoreError: S3 kept failing.
+        """
+        refs = self._plan.samples()
+        if isinstance(source, FolderSource) and source.is_of_arrays(refs):
+            yield from self._of_files(source, refs)
+        else:
+            yield from self._of_samples(0, source.read(refs))
+
+    def moments(self) -> dict[str, Moments]:
+        """Moments of fixed fields, by name, once all samples went by."""
+        found = ((name, sampled.moments()) for name, sampled in self._moments.items())
+        return {name: moments for name, moments in found if moments is not None}
+
+    def _of_files(self, source: FolderSource, refs: Listed) -> Iterator[Block]:
+        """Blocks of `.npy` files, taken at once where they differ in their values only."""
+        folder, one_by_one = source.folder, source.read(refs)
+        uniform = UniformNpyReader(folder, self._converters[0][1]) if folder else None
+        for start, stop in _cuts(refs.sizes):
+            some = refs[start:stop]
+            column = uniform.read(some) if uniform else None
+            if column is None:
+                values = source.read(some) if uniform else islice(one_by_one, len(some))
+                yield from self._of_samples(start, values)
+            else:
+                self._positions += range(start, stop)
+                self._columns = [column]
+                yield self._block()
+
+    def _of_samples(self, first: int, samples: Iterable[Values | Unreadable]) -> Iterator[Block]:
+        """Blocks of samples that are converted one by one, `first` the place of the first."""
+        for position, values in enumerate(samples, first):
+            if isinstance(values, Unreadable):
+                self._leave_out(position, values.reason)
+            elif self._add(position, values):
+                yield self._block()
+        if self._positions:
+            yield self._block()
+
+    def _add(self, position: int, values: Values) -> bool:
+        """Convert a sample, or leave it out; whether the block is full."""
+        path = self._plan.paths[position]
+        for number, (name, converter) in enumerate(self._converters):
+            try:
+                converter.add(path, values[name], self._columns[number])
+            except UnreadableError as error:
+                self._undo(number)
+                prefix = f"{name}: " if len(self._converters) > 1 else ""
+                self._leave_out(position, f"{prefix}{error}")
+                return False
+            self._num_bytes += len(self._columns[number].items[-1])
+        self._positions.append(position)
+        return self._num_bytes >= _BLOCK_BYTES or len(self._positions) >= _BLOCK_SAMPLES
+
+    def _undo(self, number: int) -> None:
+        """Take back the values of a sample in the columns before one."""
+        for column in self._columns[:number]:
+            self._num_bytes -= len(column.items.pop())
+            if column.shapes:
+                column.shapes.pop()
+
+    def _leave_out(self, position: int, reason: str) -> None:
+        self.quarantined.append(Quarantined(path=self._plan.paths[position], reason=reason))
+
+    def _start_block(self) -> None:
+        self._positions: list[int] = []
+        self._columns = [FieldColumn() for _ in self._converters]
+        self._num_bytes = 0
+
+    def _block(self) -> Block:
+        positions, plan = self._positions, self._plan
+        columns = [column.items for column in self._columns]
+        shapes = {
+            name: column.shapes
+            for (name, converter), column in zip(self._converters, self._columns, strict=True)
+            if converter.rule.info.ndim is not None
+        }
+        self._count()
+        if plan.labels:
+            labels = taken(plan.labels, positions)
+            self.class_counts.update(labels)
+            content = np.array(labels, dtype="<i8").tobytes()
+            columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
+        block = Block(
+            ids=np.array(positions, dtype=np.int64) + plan.first_sample_id,
+            sources=list(map(str.encode, taken(plan.paths, positions))),
+            columns=columns,
+            shapes=shapes,
+            joined=self._columns[0].joined,
+        )
+        self._start_block()
+        return block
+
+    def _count(self) -> None:
+        for (name, converter), column in zip(self._converters, self._columns, strict=True):
+            self.encodings.setdefault(name, set()).update(column.encodings)
+            if converter.rule.info.layout == "ragged":
+                found = statistics.lengths(np.fromiter(map(len, column.items), dtype=np.int64))
+                before = self.lengths.get(name)
+                self.lengths[name] = statistics.merge_lengths([before, found]) if before else found
+            elif name in self._moments:
+                items = column.items if column.joined is None else [column.joined]
+                first = self._plan.first_sample_id + self._positions[0]
+                self._moments[name].add(items, first)
+
+
+def _cuts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First file, and the one behind the last, of each block of files of so many bytes."""
+    ends = np.cumsum(np.array(sizes, dtype=np.int64))
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        full = int(np.searchsorted(ends, before + _BLOCK_BYTES)) + 1
+        stop = min(full, start + _BLOCK_SAMPLES, len(sizes))
+        yield start, stop
+        start = stop
+
+
+class UniformNpyReader:
+    """Takes the arrays of whole files at once; `None` says that they must be read one by one.
+
+    Args:
+        folder: The folder that the files lie in.
+        converter: How the field is kept.
+    """
+
+    def __init__(self, folder: Path, converter: Converter) -> None:
+        self.folder = folder
+        self._converter = converter
+        self._header = b""
+        self._num_bytes = 0
+        self._shapes: list[tuple[int, ...]] = []
+        self._slots = FileSlots(b"", 0, 0)
+
+    def read(self, files: Listed) -> FieldColumn | None:
+        """The arrays of files of the folder, in memory that is used again for the next ones.
+
+        Args:
+            files: The files; the version of each is its time in nanoseconds.
+
+        Returns:
+            None when they are not uniform, or not as they were listed.
+        """
+        num_files, num_bytes = len(files), files.sizes[0]
+        if files.sizes.count(num_bytes) < num_files:
+            return None
+        if num_bytes != self._num_bytes and not self._learn(self._beginning(files), num_bytes):
+            return None
+        body_bytes = num_bytes - len(self._header)
+        if not 0 < body_bytes <= _MAX_BODY_BYTES:
+            return None
+        if self._slots.file_bytes != num_bytes or self._slots.num_files < num_files:
+            self._slots = FileSlots(self._header, body_bytes, num_files)
+        versions = files.versions
+        times = versions if isinstance(versions, Times) else Times(numbers(map(int, versions)))
+        if not self._slots.read(self.folder, files.paths, times.times_ns):
+            self._num_bytes = 0  # the next files may be like another one
+            return None
+        return FieldColumn(
+            items=[*self._slots.bodies(num_files)],
+            shapes=self._shapes * num_files,
+            joined=self._slots.joined(num_files),
+        )
+
+    def _beginning(self, files: Listed) -> bytes:
+        try:
+            with open(f"{self.folder}/{files.paths[0]}", "rb", buffering=0) as file:
+                return file.read(_BEGINNING_BYTES)
+        except OSError:
+            return b""
+
+    def _learn(self, beginning: bytes, num_bytes: int) -> bool:
+        """Learn the header of a file; whether it may speak for others."""
+        self._num_bytes, self._slots = 0, FileSlots(b"", 0, 0)
+        plain = plain_header(beginning, num_bytes)
+        if plain is None or not self._converter.fits(plain[1]):
+            return False
+        (self._header, array), self._num_bytes = plain, num_bytes
+        self._shapes = [array.shape] if self._converter.rule.info.ndim is not None else []
+        return True
+
+
+class FileSlots:
+    """Room for some files of one size."""
+
+    def __init__(self, header: bytes, body_bytes: int, num_files: int) -> None:
+        self.num_files = num_files
+        self.file_bytes = len(header) + body_bytes
+        self._body_bytes = body_bytes
+        self._header = np.frombuffer(header, dtype=np.uint8)
+        self._headers = np.empty((num_files, len(header)), dtype=np.uint8)
+        self._joined = np.empty(num_files * body_bytes, dtype=np.uint8).data
+        starts = (number * body_bytes for number in range(num_files))
+        self._bodies = [self._joined[start : start + body_bytes] for start in starts]
+        more = memoryview(bytearray(1))  # a file that grew has a byte for it
+        rows = [row.data for row in self._headers]
+        self._rooms = [[row, body, more] for row, body in zip(rows, self._bodies, strict=True)]
+
+    def read(self, folder: Path, paths: Sequence[str], times_ns: Sequence[int]) -> bool:
+        """Read whole files, one open, fstat, read and close each.
+
+        Returns:
+            Whether each is there with its time and size, and begins with the header.
+        """
+        fstat, readv, close, size = os.fstat, os.readv, os.close, self.file_bytes
+        within = os.open(folder, _FLAGS)
+        try:
+            for path, time_ns, room in zip(paths, times_ns, self._rooms, strict=False):
+                handle = os.open(path, _FLAGS, dir_fd=within)
+                try:
+                    if fstat(handle).st_mtime_ns != time_ns or readv(handle, room) != size:
+                        return False
+                finally:
+                    close(handle)
+        except OSError:
+            return False
+        finally:
+            close(within)
+        return bool((self._headers[: len(paths)] == self._header).all())
+
+    def bodies(self, num_files: int) -> list[memoryview]:
+        """What lies behind the header of each of the first files, until more are read."""
+        return self._bodies[:num_files]
+
+    def joined(self, num_files: int) -> memoryview:
+        """The same, one after the other."""
+        return self._joined[: num_files * self._body_bytes]
