@@ -15,7 +15,7 @@ from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 from headrace.steps.context import StepContext
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 from headrace_bench.samples import Shape
 
 Item = TypeVar("Item")

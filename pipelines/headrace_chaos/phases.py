@@ -8,7 +8,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepResult, StepSpec
+from headrace.steps.mailbox import StepResult, StepSpec
 from headrace_chaos.trials import PHASES
 
 

@@ -26,7 +26,7 @@ from headrace.runs.overview import look, look_lease
 from headrace.runs.runs import Run, open_run
 from headrace.runs.steps import Ticket, cancel_step, collect, conclude, start_step
 from headrace.states import LeaseState, StepState
-from headrace.steps.records import StepResult
+from headrace.steps.mailbox import StepResult
 from headrace_airflow.dag_parts import DATASETS, publish
 from headrace_airflow.run_operators import (
     DASHBOARD_KEY,

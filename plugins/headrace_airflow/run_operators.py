@@ -20,7 +20,7 @@ from headrace.runs.leases import RELEASED
 from headrace.runs.reaper import ABANDONED, end_run, reap
 from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run
 from headrace.states import StepState
-from headrace.steps.records import StepResult
+from headrace.steps.mailbox import StepResult
 from headrace_airflow.airflow_api import (
     DagRunAddress,
     owner_is_done,

@@ -21,7 +21,7 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.runs.overview import LeaseLook, look, look_lease
 from headrace.states import LeaseState
 from headrace.steps import mailbox
-from headrace.steps.records import StepStatus
+from headrace.steps.mailbox import StepStatus
 from headrace_airflow.airflow_api import show, task_states
 
 STOPPED = "A user stopped"

@@ -26,7 +26,7 @@ from headrace.runs.retrying import KEPT
 from headrace.runs.runs import open_run
 from headrace.runs.steps import Ticket
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.steps.records import Failure, StepResult, StepStatus
+from headrace.steps.mailbox import Failure, StepResult, StepStatus
 from headrace_airflow import airflow_api as owners
 from headrace_airflow import operators, run_operators
 from headrace_airflow.dag_parts import DATASETS, dataset_asset

@@ -17,7 +17,7 @@ from headrace.recipe.site import Role
 from headrace.runs import overview as watch
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import DriverExit, Progress, StepResult, StepSpec, StepStatus
+from headrace.steps.mailbox import DriverExit, Progress, StepResult, StepSpec, StepStatus
 from headrace_airflow import triggers
 from headrace_airflow.triggers import (
     LeaseTrigger,

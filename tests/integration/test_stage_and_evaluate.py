@@ -24,7 +24,7 @@ from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepResult, StepSpec
+from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import run_step
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until

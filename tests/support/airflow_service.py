@@ -28,7 +28,7 @@ from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run, open_run
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepStatus
+from headrace.steps.mailbox import StepStatus
 from support.last_will import last_will
 from support.leftovers import describe, started_by
 from support.scheduling import shares_airflow

@@ -21,7 +21,7 @@ from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepStatus
+from headrace.steps.mailbox import StepStatus
 from support.leftovers import describe
 from support.waiting import wait_until
 

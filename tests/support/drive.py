@@ -7,7 +7,7 @@ from pathlib import Path
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.load import load_recipe, load_site
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 from headrace.steps.run import main
 
 

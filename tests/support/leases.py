@@ -13,7 +13,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.steps import mailbox
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 from support.waiting import wait_until
 
 TESTS = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.context import StepContext
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 from headrace.training.step import train
 from support.shards import write_dataset
 

@@ -28,7 +28,7 @@ from headrace.runs.adopt import adopt as adopt_leases
 from headrace.runs.reaper import reap as reap_ledger
 from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 
 app = typer.Typer(help="Leases: the machines that runs hold.", no_args_is_help=True)
 

@@ -36,9 +36,8 @@ from headrace.objects.store import is_remote
 from headrace.recipe.dataset import packed_split
 from headrace.shards.dataset import ShardedDataset
 from headrace.staging.peer_group import PeerGroup
-from headrace.steps.context import StepContext
+from headrace.steps.context import Skipped, StepContext
 from headrace.steps.run import open_context
-from headrace.steps.skipping import Skipped
 
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 

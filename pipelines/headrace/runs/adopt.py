@@ -20,7 +20,7 @@ from headrace.runs.runs import open_run, recorded, run_of_folder
 from headrace.runs.steps import record_outcome
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 
 _NO_LIMIT = 2**31
 """What runs already is entered, however many leases the site allows."""

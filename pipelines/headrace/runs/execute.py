@@ -17,7 +17,7 @@ from headrace.runs.retrying import MAX_FAILURES
 from headrace.runs.runs import Run
 from headrace.runs.steps import Ticket, collect, conclude, start_step
 from headrace.states import StepState
-from headrace.steps.records import StepResult
+from headrace.steps.mailbox import StepResult
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from headrace.recipe.arguments import is_as_here
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.states import StepState
-from headrace.steps.records import StepResult
+from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of
 
 Outputs = Mapping[str, JsonValue]

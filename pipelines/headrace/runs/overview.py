@@ -23,7 +23,7 @@ from headrace.runs.runs import Run, open_run
 from headrace.runs.settling import why_no_room
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepResult, StepStatus
+from headrace.steps.mailbox import StepResult, StepStatus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from headrace.runs.runs import Run, outputs_of
 from headrace.runs.walltime_history import can_grow
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepResult, StepSpec
+from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.training import checkpoints
 
 _OVER = "its time is over"

@@ -22,8 +22,7 @@ from headrace.record import Record
 from headrace.staging.peer_group import groups_of
 from headrace.staging.staged import ensure_staged
 from headrace.staging.staged_copy import StagedCopy, StagingOptions
-from headrace.steps.context import StepContext
-from headrace.steps.skipping import skipped_shards
+from headrace.steps.context import StepContext, skipped_shards
 
 _INTERVAL_S = 0.5
 

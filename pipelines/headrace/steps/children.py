@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-KILLED_FOR_MEMORY = "the kernel killed it, as the memory ran out"
-MORE_MEMORY = (
+GRACE_S = 3.0
+"""Seconds that children have to end when they are asked to."""
+
+_KILLED_FOR_MEMORY = "the kernel killed it, as the memory ran out"
+_MORE_MEMORY = (
     "Give it more memory (in a batch system, that of the job), or let it take less: smaller "
-    "batches, fewer ranks on a node."
+    "batches, fewer ranks on a node. "
 )
 
 _TAIL_LINES, _TAIL_BYTES = 30, 65_536
@@ -42,13 +45,17 @@ class ChildEnd:
     """How a child ended."""
 
     name: str
-    """Name of the child."""
     code: int
     """Exit code; minus the signal number when a signal ended it."""
     at: float
     """When it was seen to have ended, seconds since the epoch."""
     stopped: bool
     """Whether it ended because the group was stopped."""
+    out_of_memory: bool = False
+    """Whether the kernel killed it for memory."""
+    log: Path = Path(os.devnull)
+    log_start: int = 0
+    """Bytes that its log held before."""
 
     @property
     def failed(self) -> bool:
@@ -60,7 +67,21 @@ class ChildEnd:
         """The end in words."""
         if self.code >= 0:
             return f"exit code {self.code}"
-        return f"signal {signal.Signals(-self.code).name}"
+        name = f"signal {signal.Signals(-self.code).name}"
+        return f"{name}: {_KILLED_FOR_MEMORY}" if self.out_of_memory else name
+
+    @property
+    def advice(self) -> str:
+        """What to do where the kernel killed it for memory; empty otherwise."""
+        return _MORE_MEMORY if self.out_of_memory else ""
+
+    @property
+    def last_words(self) -> str:
+        """The last lines of its log, of any size, less those of earlier processes."""
+        with self.log.open("rb") as file:
+            file.seek(max(self.log_start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-_TAIL_LINES:])
 
 
 class Process(Protocol):
@@ -113,12 +134,14 @@ class ChildGroup:
     def __init__(
         self,
         children: Sequence[Child],
-        grace_s: float = 5.0,
+        grace_s: float = GRACE_S,
         start: Callable[[Child], Process] = start_program,
     ) -> None:
         self._children = children
         self._grace_s = grace_s
         self._start = start
+        self._log_starts = {child.name: _size(child.log) for child in children}
+        self._memory_kills = num_memory_kills()
         self._running: dict[str, Process] = {}
         self._ends: dict[str, ChildEnd] = {}
         self._stopping = False
@@ -142,15 +165,26 @@ class ChildGroup:
 
     def ends(self) -> tuple[ChildEnd, ...]:
         """Ends so far, in the order in which they were seen."""
-        for name, process in list(self._running.items()):
-            code = process.poll()
-            if code is not None:
-                del self._running[name]
-                self._ends[name] = ChildEnd(
-                    name=name, code=code, at=time.time(), stopped=self._stopping
-                )
+        for child in self._children:
+            process = self._running.get(child.name)
+            code = None if process is None else process.poll()
+            if process is not None and code is not None:
+                del self._running[child.name]
+                self._ends[child.name] = self._end(child, code)
                 process.signal_group(signal.SIGKILL)  # what it left behind
         return tuple(self._ends.values())
+
+    def _end(self, child: Child, code: int) -> ChildEnd:
+        was_killed = code == -signal.SIGKILL
+        return ChildEnd(
+            name=child.name,
+            code=code,
+            at=time.time(),
+            stopped=self._stopping,
+            out_of_memory=was_killed and num_memory_kills() > self._memory_kills,
+            log=child.log,
+            log_start=self._log_starts[child.name],
+        )
 
     def supervise(
         self, keep_on: Callable[[], bool], interval_s: float = 0.1
@@ -197,17 +231,8 @@ def signal_group(pid: int, sig: signal.Signals) -> None:
         os.killpg(pid, sig)
 
 
-def log_size(log: Path) -> int:
-    """Bytes in a log that need not be there yet."""
+def _size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
-
-
-def tail(log: Path, start: int) -> str:
-    """The last lines of a log of any size; those before byte `start` are of an earlier process."""
-    with log.open("rb") as file:
-        file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-_TAIL_LINES:])
 
 
 def num_memory_kills(

@@ -1,6 +1,7 @@
 """What a step function is given: its spec, recipe and site, and ways to tell how it goes.
 
-That is kept in `status.json`, replaced every second, and `events.jsonl`, one JSON object a line.
+Also which shards a run does without: found before its first use of the dataset, once for all ranks,
+and kept in the run's folder, so that staging, every launch and every resume leave out the same.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,17 +19,17 @@ from pathlib import Path
 from headrace.clusters.lifetime import TELLING_S
 from headrace.clusters.records import HostRecord
 from headrace.errors import LeaseEndsError, StepCancelledError, StepError, StepTimedOutError
-from headrace.files.atomic import read_record, write_if_room
+from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.machine import is_full
+from headrace.files.manifest import Manifest
+from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.states import StepState
-from headrace.steps.records import Progress, StepSpec, StepStatus
+from headrace.record import Record
+from headrace.steps.mailbox import Progress, StepSpec
 
 logger = logging.getLogger(__name__)
-
-_WINDOW_S = 30.0
 
 
 def resolved(run: RunFolder) -> tuple[Recipe, Site]:
@@ -150,71 +150,83 @@ def append_event(path: Path, name: str, **fields: object) -> None:
         os.close(handle)
 
 
-class Rate:
-    """Units a second over the last half minute."""
+class SkippedShard(Record):
+    """A damaged shard that training does without."""
 
-    def __init__(self) -> None:
-        self._points: deque[tuple[float, float]] = deque()
-        self._unit = ""
-
-    def add(self, at: float, done: float, unit: str) -> float | None:
-        """Add a reading, at a time in seconds; gives the rate once there are two of a unit."""
-        stands_still = bool(self._points) and done <= self._points[0][1]
-        if unit != self._unit or stands_still:  # warming up does not count
-            self._points.clear()
-            self._unit = unit
-        self._points.append((at, done))
-        while self._points[0][0] < at - _WINDOW_S and len(self._points) > 2:
-            self._points.popleft()
-        span_s = at - self._points[0][0]
-        gained = done - self._points[0][1]
-        return gained / span_s if span_s > 0 and gained > 0 else None
+    file: str
+    """The shard, relative to the dataset's folder."""
+    split: str
+    """Its split."""
+    num_samples: int
+    """Its samples."""
+    problem: str
+    """What is wrong with it."""
 
 
-class Reporter:
-    """Writes `status.json` of a step every second, from a thread of its own."""
+class Skipped(Record):
+    """`skipped.json` of a run."""
 
-    def __init__(self, context: StepContext, interval_s: float = 1.0) -> None:
-        self._context = context
-        self._interval_s = interval_s
-        self._rate = Rate()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-status", daemon=True)
+    fingerprint: str
+    """Dataset that was checked."""
+    shards: tuple[SkippedShard, ...]
+    """Damaged shards of the splits that training reads."""
 
-    def __enter__(self) -> Reporter:
-        self.write(StepState.RUNNING)
-        self._thread.start()
-        return self
+    @property
+    def files(self) -> frozenset[str]:
+        """Their files."""
+        return frozenset(shard.file for shard in self.shards)
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    @property
+    def num_samples(self) -> int:
+        """Samples that are left out."""
+        return sum(shard.num_samples for shard in self.shards)
 
-    def write(self, state: StepState) -> None:
-        """Write the status once."""
-        progress = self._context.current
-        if state is StepState.SUCCEEDED and progress.total is not None:
-            progress = progress.model_copy(update={"done": progress.total})
-        rate = self._rate.add(self._context.elapsed_s, progress.done, progress.unit)
-        left = None if progress.total is None else max(progress.total - progress.done, 0)
-        status = StepStatus(
-            state=state,
-            progress=progress,
-            rate=rate,
-            eta_s=left / rate if left is not None and rate else None,
-            elapsed_s=self._context.elapsed_s,
-            metrics=dict(self._context.metrics),
-            restarts=tuple(self._context.restarts),
+
+def skipped_shards(context: StepContext, dataset: str, manifest: Manifest) -> Skipped:
+    """The shards that a run leaves out; none unless `data.on_bad_shard` is `skip`.
+
+    The first call of a run reads and checks the whole dataset where it lies. Every call tells
+    what is left out as an event, and in the status when it is something.
+
+    Raises:
+        StepCancelledError: Somebody asked the step to stop.
+        StoreError: The dataset cannot be read.
+    """
+    nothing = Skipped(fingerprint=manifest.fingerprint, shards=())
+    if context.recipe.data.on_bad_shard != "skip":
+        return nothing
+    file = context.run_folder.skipped
+    found = read_record(file, Skipped)
+    if found is None or found.fingerprint != manifest.fingerprint:
+        found = _check(context, dataset, manifest)
+        write_record(file, found)
+    shards = [shard.model_dump() for shard in found.shards]
+    context.event("shards_skipped", num_samples=found.num_samples, shards=shards)
+    if found.shards:
+        context.report(skipped_shards=len(found.shards), skipped_samples=found.num_samples)
+    return found
+
+
+def _check(context: StepContext, dataset: str, manifest: Manifest) -> Skipped:
+    from headrace.shards.inspection import verify_dataset
+
+    done_bytes = 0
+
+    def tick(num_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += num_bytes
+        context.progress(done_bytes, manifest.num_bytes, "bytes", "checking shards")
+
+    findings = verify_dataset(dataset, tick, context.site.s3)
+    problems = {found.file: found.problem for found in reversed(findings)}
+    shards = tuple(
+        SkippedShard(
+            file=shard.file,
+            split=shard.split,
+            num_samples=shard.num_samples,
+            problem=problems[shard.file],
         )
-        write_if_room(self._context.folder.status, status)
-
-    def tell(self, state: StepState) -> None:
-        """Write the status if that is possible: the work does not depend on it."""
-        try:
-            self.write(state)
-        except OSError as error:
-            logger.warning("The status could not be written: %s", error)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            self.tell(StepState.RUNNING)
+        for shard in manifest.shards
+        if shard.file in problems and shard.split in (TRAIN, VALIDATION)
+    )
+    return Skipped(fingerprint=manifest.fingerprint, shards=shards)

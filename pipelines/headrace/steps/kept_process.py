@@ -27,22 +27,11 @@ from headrace.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from headrace.steps.children import (
-    KILLED_FOR_MEMORY,
-    MORE_MEMORY,
-    Child,
-    ChildEnd,
-    ChildGroup,
-    Process,
-    log_size,
-    num_memory_kills,
-    tail,
-)
+from headrace.steps.children import GRACE_S, Child, ChildEnd, ChildGroup, Process
 
 IDLE_S = 10.0
 """Seconds without a call after which a process ends."""
 
-_GRACE_S = 3.0
 _LOOK_S = 0.25
 
 _Answer = tuple[Any, Exception | None]
@@ -108,9 +97,9 @@ class KeptProcess:
             return running.ask(request, keep_on)
         except (EOFError, OSError) as error:
             self._running = None
-            end = running.end(_GRACE_S)
+            end = running.end(GRACE_S)
             if end.code != 0:
-                raise running.lost(end) from error
+                raise _lost(end) from error
             return None
         except StepCancelledError:
             self._drop()
@@ -127,12 +116,10 @@ class _Running:
 
     def __init__(self, child: Child, start: Callable[[Child], Process]) -> None:
         self.child = child
-        self._log_start = log_size(child.log)
-        self._memory_kills = num_memory_kills()
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
         with theirs:
-            self._group = ChildGroup([replace(child, input=theirs.fileno())], _GRACE_S, start)
+            self._group = ChildGroup([replace(child, input=theirs.fileno())], start=start)
             self._group.__enter__()
 
     def ask(self, request: object, keep_on: Callable[[], bool]) -> _Answer:
@@ -154,16 +141,14 @@ class _Running:
             (end,) = self._group.stop()
         return end
 
-    def lost(self, end: ChildEnd) -> HeadraceError:
-        """The error for a process that ended instead of answering."""
-        what = f"The {self.child.name} ended by {end.cause}"
-        log, last_words = f"See {self.child.log}.", tail(self.child.log, self._log_start)
-        was_killed = end.code == -signal.SIGKILL
-        if was_killed and num_memory_kills() > self._memory_kills:
-            hint = f"{MORE_MEMORY} {log}\n{last_words}"
-            return MemoryExhaustedError(f"{what}: {KILLED_FOR_MEMORY}", hint)
-        more = " It may need more memory than the node has." if was_killed else ""
-        return WorkerLostError(what, f"{log}{more}\n{last_words}")
+
+def _lost(end: ChildEnd) -> HeadraceError:
+    """The error for a process that ended instead of answering."""
+    kind = MemoryExhaustedError if end.out_of_memory else WorkerLostError
+    is_unclear = end.code == -signal.SIGKILL and not end.out_of_memory
+    more = " It may need more memory than the node has." if is_unclear else ""
+    hint = f"{end.advice}See {end.log}.{more}\n{end.last_words}"
+    return kind(f"The {end.name} ended by {end.cause}", hint)
 
 
 def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> None:

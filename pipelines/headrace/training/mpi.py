@@ -18,7 +18,7 @@ from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import begin_child
 from headrace.recipe.site import Role
-from headrace.steps.children import Child, ChildGroup, log_size, tail
+from headrace.steps.children import GRACE_S, Child, ChildGroup
 from headrace.steps.context import resolved
 from headrace.training.launch import Placement, launcher_command, placement, rank_children
 from headrace.training.records import (
@@ -29,7 +29,7 @@ from headrace.training.records import (
     NodeReady,
     RankFailure,
 )
-from headrace.training.watch import GRACE_S, START_S, is_over, run_watched, tell_failure
+from headrace.training.watch import START_S, is_over, run_watched, tell_failure
 
 _LOOK_S = 0.1
 _PATIENCE_S = 3 * GRACE_S
@@ -106,8 +106,8 @@ def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
         log=StepFolder(Path(launch.step_folder)).logs / f"{name}.log",
         env=role.env,
     )
-    log_start, deadline = log_size(child.log), time.monotonic() + START_S
-    with ChildGroup([child], GRACE_S) as group:
+    deadline = time.monotonic() + START_S
+    with ChildGroup([child]) as group:
         (end,) = group.supervise(
             lambda: watch.keep_on() and (time.monotonic() < deadline or _all_placed(launch))
         )
@@ -116,7 +116,7 @@ def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
         node=launch.node_name,
         kind=FailureKind.CRASHED,
         what=f"{name} ended with {end.cause} and left no word of this rank",
-        hint=f"See {child.log}:\n{tail(child.log, log_start)}",
+        hint=f"See {child.log}:\n{end.last_words}",
         at=end.at,
     )
 

@@ -11,8 +11,7 @@ from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.fit import gang_size
-from headrace.steps.context import StepContext
-from headrace.steps.skipping import Skipped, skipped_shards
+from headrace.steps.context import Skipped, StepContext, skipped_shards
 from headrace.training import checkpoints
 from headrace.training.gang import Gang
 from headrace.training.plan import (

@@ -12,24 +12,10 @@ from pathlib import Path
 from headrace.clusters.cancellable_call import wanted
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import StepFolder
-from headrace.steps.children import (
-    KILLED_FOR_MEMORY,
-    MORE_MEMORY,
-    Child,
-    ChildEnd,
-    ChildGroup,
-    Process,
-    log_size,
-    num_memory_kills,
-    start_program,
-    tail,
-)
+from headrace.steps.children import Child, ChildEnd, ChildGroup, Process, start_program
 from headrace.training.failures import script_failure
 from headrace.training.launch import rank_name
 from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
-
-GRACE_S = 3.0
-"""Seconds that ranks have to end when they are asked to."""
 
 _LOOK_EVERY_S = 0.25
 _DUMP_S = 1.0
@@ -88,9 +74,8 @@ class RankWatch:
         self._looked_at = 0.0
         self._hung: list[RankFailure] = []
         self._is_script = "headrace.processes" in children[0].command
-        self._logs = {child.name: child.log for child in children}
-        self._log_starts = {child.name: log_size(child.log) for child in children}
-        self._ranks = tuple(rank for rank in launch.ranks if rank_name(rank) in self._logs)
+        names = {child.name for child in children}
+        self._ranks = tuple(rank for rank in launch.ranks if rank_name(rank) in names)
 
     def keep_on(self) -> bool:
         """Whether the ranks are to go on; looks at files a few times a second."""
@@ -109,14 +94,12 @@ class RankWatch:
         """Signs of life of each rank so far."""
         return {rank: read_beat(self._launch.folder.beat(rank))[0] for rank in self._ranks}
 
-    def failures(self, ends: Sequence[ChildEnd], *, out_of_memory: bool) -> tuple[RankFailure, ...]:
-        """Why ranks failed, where the kernel has killed for memory or not; empty when none did."""
+    def failures(self, ends: Sequence[ChildEnd]) -> tuple[RankFailure, ...]:
+        """Why ranks failed; empty when none did."""
         if self._hung:
             return tuple(self._hung)
         by_name = {end.name: end for end in ends}
-        found = (
-            self._failure(rank, by_name[rank_name(rank)], out_of_memory) for rank in self._ranks
-        )
+        found = (self._failure(rank, by_name[rank_name(rank)]) for rank in self._ranks)
         return tuple(failure for failure in found if failure is not None)
 
     def _find_hung(self) -> list[RankFailure]:
@@ -149,29 +132,23 @@ class RankWatch:
             time.sleep(0.05)
             self._group.ends()
 
-    def _failure(self, rank: int, end: ChildEnd, out_of_memory: bool) -> RankFailure | None:
+    def _failure(self, rank: int, end: ChildEnd) -> RankFailure | None:
         said = read_record(self._launch.folder.failure(rank), RankFailure)
         if said is not None:
             return said.model_copy(update={"node": self._launch.node_name})
         if not end.failed:
             return None
         if self._is_script and end.code > 0:
-            failure = script_failure(rank, end, self._tail(end.name))
+            failure = script_failure(rank, end, end.last_words)
             return failure.model_copy(update={"node": self._launch.node_name})
-        kind, what, hint = _kind(end, out_of_memory), f"ended by {end.cause}", ""
-        if kind is FailureKind.OUT_OF_MEMORY:
-            what, hint = f"{what}: {KILLED_FOR_MEMORY}", f"{MORE_MEMORY} "
         return RankFailure(
             rank=rank,
             node=self._launch.node_name,
-            kind=kind,
-            what=what,
-            hint=f"{hint}See {self._logs[end.name]}:\n{self._tail(end.name)}",
+            kind=_kind(end),
+            what=f"ended by {end.cause}",
+            hint=f"{end.advice}See {end.log}:\n{end.last_words}",
             at=end.at,
         )
-
-    def _tail(self, name: str) -> str:
-        return tail(self._logs[name], self._log_starts[name])
 
 
 def run_watched(
@@ -190,14 +167,13 @@ def run_watched(
         keep_on: Called at each look; false stops the ranks.
         start: Starts a rank.
     """
-    memory_kills = num_memory_kills()
-    with ChildGroup(children, GRACE_S, start) as group:
+    with ChildGroup(children, start=start) as group:
         watch = RankWatch(launch, group, children, hang_timeout_s)
         ends = group.supervise(lambda: watch.keep_on() and keep_on())
     return NodeOutcome(
         node=launch.node_name,
         stopped=any(end.stopped for end in ends),
-        failures=watch.failures(ends, out_of_memory=num_memory_kills() > memory_kills),
+        failures=watch.failures(ends),
         beats=watch.beats(),
     )
 
@@ -218,8 +194,8 @@ def is_unwanted(launch: NodeLaunch) -> bool:
     return any(mark.exists() for mark in (step.cancel, step.exit, step.result)) or not wanted()
 
 
-def _kind(end: ChildEnd, out_of_memory: bool) -> FailureKind:
-    if end.code == -signal.SIGKILL and out_of_memory:
+def _kind(end: ChildEnd) -> FailureKind:
+    if end.out_of_memory:
         return FailureKind.OUT_OF_MEMORY
     if end.code < 0 and -end.code in _ENDED_FROM_OUTSIDE:
         return FailureKind.KILLED

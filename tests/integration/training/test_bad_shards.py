@@ -13,7 +13,7 @@ from headrace.errors import DataError
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
-from headrace.steps.skipping import Skipped
+from headrace.steps.context import Skipped
 from support.shards import write_dataset
 from support.training import CODE, make_context, make_recipe, make_site, train_here
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.files.atomic import write_record
 from headrace.files.layout import SiteFolder
 from headrace.states import StepState
-from headrace.steps.records import StepResult, StepSpec
+from headrace.steps.mailbox import StepResult, StepSpec
 from headrace_chaos.disturbance import Disturbance
 from headrace_chaos.processes import Processes
 from headrace_chaos.trials import Trial

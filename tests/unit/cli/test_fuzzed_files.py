@@ -20,7 +20,7 @@ from headrace.processes import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.context import append_event
-from headrace.steps.records import DriverExit, Failure, StepResult, StepSpec, StepStatus
+from headrace.steps.mailbox import DriverExit, Failure, StepResult, StepSpec, StepStatus
 from support.command_line import Ended, headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 

@@ -11,7 +11,7 @@ from headrace.cli.console import amount, duration
 from headrace.cli.view import closing, live, print_failures, remarks, result_line
 from headrace.runs.overview import RunView, StepView
 from headrace.states import FailureClass, StepState
-from headrace.steps.records import Progress, StepStatus
+from headrace.steps.mailbox import Progress, StepStatus
 
 TRACE = 'Traceback (most recent call last):\n  File "model.py", line 7\nValueError: [/bad] [red]\n'
 

@@ -16,7 +16,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepSpec, StepStatus
+from headrace.steps.mailbox import StepSpec, StepStatus
 from support.small_disk import fill, small_disk
 from support.waiting import wait_until
 

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, StepState
-from headrace.steps.mailbox import blamed
-from headrace.steps.records import Failure, StepResult
+from headrace.steps.mailbox import Failure, StepResult, blamed
 
 
 def test_a_local_role_has_no_queue():

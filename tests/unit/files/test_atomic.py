@@ -20,7 +20,7 @@ from headrace.files.atomic import (
     write_text,
 )
 from headrace.objects.store import LocalStore
-from headrace.steps.records import DriverExit
+from headrace.steps.mailbox import DriverExit
 from support.small_disk import fill, small_disk
 from support.staged_datasets import make_dataset
 

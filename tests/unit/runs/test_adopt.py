@@ -14,7 +14,7 @@ from headrace.processes import ProcessIdentity
 from headrace.runs.adopt import adopt
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepResult, StepSpec
+from headrace.steps.mailbox import StepResult, StepSpec
 from support.runs import lease_on_disk, make_run
 
 DONE = StepResult(state=StepState.SUCCEEDED, started_at=1, finished_at=2)

@@ -17,7 +17,7 @@ from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
 from headrace.runs.retrying import MAX_FAILURES
 from headrace.states import LeaseState, StepState
-from headrace.steps.records import StepResult
+from headrace.steps.mailbox import StepResult
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 

@@ -18,7 +18,7 @@ from headrace.runs.flow import step_of, steps_of
 from headrace.runs.preview import previews
 from headrace.runs.steps import collect, start_step
 from headrace.states import FailureClass, StepState
-from headrace.steps.records import StepResult
+from headrace.steps.mailbox import StepResult
 from support.runs import lease_on_disk, make_run
 from support.shards import write_dataset
 

@@ -21,7 +21,7 @@ from headrace.runs.overview import overview
 from headrace.runs.runs import Run
 from headrace.states import EndedJob, LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import DriverExit, StepResult, StepSpec
+from headrace.steps.mailbox import DriverExit, StepResult, StepSpec
 from support.runs import lease_on_disk, make_run
 
 _HOST = """

@@ -14,7 +14,7 @@ from headrace.processes import ProcessIdentity
 from headrace.runs.reaper import end_run, reap
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 
 

@@ -24,7 +24,7 @@ from headrace.runs.retrying import KEPT, TOTAL
 from headrace.runs.steps import Ticket, cancel_step, collect, start_step
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import Failure, Progress, StepResult, StepSpec, StepStatus
+from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
 from headrace.training import checkpoints
 from support.runs import attempt_row_of, lease_on_disk, make_run
 

@@ -23,7 +23,7 @@ from headrace.runs.runs import Run
 from headrace.runs.steps import conclude
 from headrace.runs.walltime_history import can_grow, for_run, start_s
 from headrace.states import FailureClass, StepState
-from headrace.steps.records import Failure, StepResult
+from headrace.steps.mailbox import Failure, StepResult
 from support.command_line import headrace
 from support.ledger_rows import attempt_row
 from support.runs import attempt_row_of, lease_on_disk, make_run

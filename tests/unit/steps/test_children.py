@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.steps.children import Child, ChildGroup, Process, start_program, tail
+from headrace.steps.children import Child, ChildEnd, ChildGroup, Process, start_program
 from headrace.steps.fork_server import ForkServers
 from support.waiting import wait_until
 
@@ -128,9 +128,9 @@ def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     """A rank that warns at every step writes gigabytes, which the worker must not hold."""
     log = tmp_path / "rank-0.log"
     log.write_text(f"{'x' * 2**20} the cause")
-    end = tail(log, 0)
-    assert end.endswith(" the cause")
-    assert len(end) < 2**17
+    end = ChildEnd(name="rank 0", code=1, at=0, stopped=False, log=log)
+    assert end.last_words.endswith(" the cause")
+    assert len(end.last_words) < 2**17
 
 
 def test_lines_of_an_earlier_process_are_left_out(tmp_path: Path) -> None:
@@ -139,7 +139,8 @@ def test_lines_of_an_earlier_process_are_left_out(tmp_path: Path) -> None:
     start = log.stat().st_size
     with log.open("a") as file:
         file.write("later\nlast\n")
-    assert tail(log, start) == "later\nlast"
+    end = ChildEnd(name="rank 0", code=1, at=0, stopped=False, log=log, log_start=start)
+    assert end.last_words == "later\nlast"
 
 
 def test_no_command_is_an_error():

@@ -17,7 +17,7 @@ from headrace.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from headrace.steps import kept_process
+from headrace.steps import children
 from headrace.steps.children import Child, start_program
 from headrace.steps.fork_server import ForkServers
 from headrace.steps.kept_process import KeptProcess
@@ -126,7 +126,7 @@ def test_sys_exit_is_an_error_of_the_code_that_calls_it(tmp_path, kept):
 def test_one_that_was_killed_for_memory_says_so(tmp_path, kept, monkeypatch):
     """The kernel's counter tells it from other kills."""
     kills = iter((4, 5))
-    monkeypatch.setattr(kept_process, "num_memory_kills", lambda: next(kills))
+    monkeypatch.setattr(children, "num_memory_kills", lambda: next(kills))
     with pytest.raises(
         MemoryExhaustedError, match="signal SIGKILL: the kernel killed it, as the memory"
     ) as no:

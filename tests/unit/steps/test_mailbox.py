@@ -12,7 +12,7 @@ from headrace.files.atomic import write_json, write_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepResult, StepSpec, StepStatus
+from headrace.steps.mailbox import StepResult, StepSpec, StepStatus
 
 
 @pytest.fixture

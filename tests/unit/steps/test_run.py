@@ -18,9 +18,8 @@ from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.states import FailureClass, StepState
-from headrace.steps.context import Rate
-from headrace.steps.records import StepResult, StepSpec, StepStatus
-from headrace.steps.run import failure_of, main, run_step, step_function
+from headrace.steps.mailbox import StepResult, StepSpec, StepStatus
+from headrace.steps.run import Rate, failure_of, main, run_step, step_function
 from support.waiting import wait_until
 
 

@@ -13,9 +13,8 @@ from headrace.files.manifest import Manifest
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.steps.context import StepContext
-from headrace.steps.records import StepSpec
-from headrace.steps.skipping import skipped_shards
+from headrace.steps.context import StepContext, skipped_shards
+from headrace.steps.mailbox import StepSpec
 from support.shards import write_dataset
 
 

@@ -21,7 +21,7 @@ from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
 from headrace.states import LeaseState
 from headrace.steps import mailbox
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 
 _POLL_S = 0.5
 _OVER = "the check of the site has ended"
