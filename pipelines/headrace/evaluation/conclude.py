@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue, TypeAdapter
 
-from headrace.evaluation.job import ConcludeJob
+from headrace.errors import HeadraceError, ShardError
 from headrace.evaluation.judge import Judgement, cards, judge
 from headrace.evaluation.metrics import (
     Predictions,
@@ -23,26 +24,35 @@ from headrace.evaluation.metrics import (
 from headrace.evaluation.plan import (
     EvaluationPlan,
     Inputs,
+    Job,
     plan_evaluation,
     read_inputs,
     shortfalls,
 )
-from headrace.evaluation.predictor import sample_ids, split_on_node
 from headrace.evaluation.report import Column, Report, Table, render
 from headrace.files.atomic import read_record, write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
 from headrace.objects.store import is_remote
 from headrace.recipe.dataset import packed_split
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.shards import format as names
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.places import DEFAULT_ROOM
+from headrace.staging.gang_store import Traffic, node_source
 from headrace.staging.peer_group import PeerGroup
+from headrace.staging.soundness import Soundness, all_threads
+from headrace.staging.staged import staged
+from headrace.staging.staged_copy import StagingOptions
+from headrace.staging.staged_folder import StagedFolder
 from headrace.steps.context import Skipped, StepContext
 from headrace.steps.run import open_context
 
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 
 
-def conclude(job: ConcludeJob) -> dict[str, Any]:
+def conclude(job: Job) -> dict[str, Any]:
     """Merge the predictions, judge them and write the report; gives the outputs of the step.
 
     Raises:
@@ -148,3 +158,54 @@ def _recorded(path: Path) -> list[tuple[str, str]]:
         "Started on": content.get("host"),
     }
     return [(name, str(value)) for name, value in told.items() if value is not None]
+
+
+@contextmanager
+def split_on_node(
+    recipe: Recipe, site: Site, dataset: str, split: str, group: PeerGroup | None
+) -> Iterator[ShardedDataset]:
+    """Put a split onto this node, where it stays while the block runs.
+
+    Of a group of nodes each has staged its part (`serving`): this one takes from the others what
+    it lacks, and they fetch for all what none holds. Without a group this call stages, and what
+    there is no room for is read where the dataset lies.
+
+    Raises:
+        HeadraceError: It cannot be staged.
+        ShardError: The block raised another error, and staged shards are damaged; the next stage
+            brings them anew.
+    """
+    stage, fold = recipe.stage, recipe.data.fold
+    nothing_more = None if group is None else frozenset[str]()
+    options = StagingOptions(partial=stage.partial, s3=site.s3, only=nothing_more)
+    splits = (packed_split(split, fold),)
+    with staged(dataset, site.tiers, splits, stage.verify, options=options) as copy:
+        source = node_source(dataset, site.s3, DEFAULT_ROOM, group, Traffic())
+        held = ShardedDataset(copy.folder, split, source, fold)
+        sound = Soundness(copy.folder, held.shards if stage.verify else ())
+        try:
+            yield held
+        except HeadraceError as error:
+            damaged = sound.damaged(all_threads())
+            if not damaged:
+                raise
+            StagedFolder(copy.folder, copy.tier).take_out(damaged)
+            raise ShardError(
+                f"Staged shards in {copy.folder} changed since they were verified "
+                f"({', '.join(damaged)}); {error.what}",
+                "Resume the run: they are staged anew.",
+            ) from error
+
+
+def sample_ids(dataset: ShardedDataset) -> NDArray[np.int64]:
+    """Ids of all samples in the order of the split, `(num_samples,) int64`.
+
+    Takes one shard after the other, as not many are held at once of those that lie elsewhere.
+    """
+    ends = np.cumsum([shard.num_samples for shard in dataset.shards])
+    return np.concatenate(
+        [
+            dataset.gather(names.SAMPLE_ID, np.arange(end - shard.num_samples, end))
+            for shard, end in zip(dataset.shards, ends, strict=True)
+        ]
+    )

@@ -52,11 +52,9 @@ class Judgement:
     """What was found out about a model."""
 
     metrics: dict[str, float]
-    """Metrics by name."""
     figures: dict[str, bytes]
     """PNG bytes by title."""
     tables: tuple[Table, ...]
-    """Tables for the report."""
 
 
 def judge(
@@ -151,11 +149,8 @@ def _mistakes_table(
     title: str,
     weight: str,
 ) -> Table:
-    order = np.argsort(ids)
-    wanted = np.array([mistake.sample_id for mistake in mistakes], np.int64)
-    places = order[np.searchsorted(ids, wanted, sorter=order)]
     # one by one: not many shards are held at once of those that lie elsewhere
-    one_by_one = [places[at : at + 1] for at in range(len(places))]
+    places = [np.flatnonzero(ids == mistake.sample_id) for mistake in mistakes]
     rows = [
         (
             _thumbnail(dataset, place),
@@ -165,7 +160,7 @@ def _mistakes_table(
             f"{mistake.weight:.4f}",
             str(mistake.sample_id),
         )
-        for mistake, place in zip(mistakes, one_by_one, strict=True)
+        for mistake, place in zip(mistakes, places, strict=True)
     ]
     columns = (
         Column(name="", kind="image"),
@@ -251,7 +246,7 @@ def _largest(rows: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def _thumbnail(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:
-    """The sample at a place of the split, `(1,) int64`, as a PNG; None when it is no image."""
+    """The sample at a place of the split, `(1,) int64`, as a PNG."""
     info = dataset.manifest.fields[0]
     if info.encoding not in _IMAGES:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,14 @@ CALIBRATION_BINS = 15
 
 Floats = npt.NDArray[np.float64]
 _EXAMPLES = 5
+_MEASURES = {
+    "precision": classification.multiclass_precision,
+    "recall": classification.multiclass_recall,
+    "f1": classification.multiclass_f1_score,
+}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Predictions:
     """Labels and scores, row by row."""
 
@@ -39,11 +44,8 @@ class Predictions:
     @classmethod
     def joined(cls, parts: Sequence[Predictions]) -> Predictions:
         """All rows of the parts, which are in order."""
-        return cls(
-            sample_id=_joined([part.sample_id for part in parts]),
-            label=_joined([part.label for part in parts]),
-            scores=_joined([part.scores for part in parts]),
-        )
+        columns = ([vars(part)[each.name] for part in parts] for each in fields(cls))
+        return cls(*(np.concatenate(each) if each else np.empty(0, np.int64) for each in columns))
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
@@ -54,11 +56,7 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
 
 
 def read_predictions(path: Path) -> Predictions:
-    """Read what `write_predictions` wrote.
-
-    Raises:
-        StepError: The file is not there.
-    """
+    """Read what `write_predictions` wrote; raises StepError when it is not there."""
     try:
         with np.load(path, allow_pickle=False) as content:
             return Predictions(**content)
@@ -88,10 +86,6 @@ def merge(parts: Iterable[Predictions], expected: npt.NDArray[np.int64]) -> Pred
     )
 
 
-def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
-
-
 def _check_exactly_once(found: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) -> None:
     ids, counts = np.unique(found, return_counts=True)
     faults = [
@@ -119,15 +113,11 @@ class ClassMetrics:
     """How well one class is found."""
 
     name: str
-    """Name of the class."""
     support: int
     """Samples of the class."""
     precision: float
-    """Share of the samples called so that are of the class."""
     recall: float
-    """Share of the samples of the class that are called so."""
     f1: float
-    """Harmonic mean of the two."""
     auroc: float | None
     """Area under the ROC curve, one against the rest; None when undefined."""
 
@@ -139,7 +129,6 @@ class ClassificationResult:
     metrics: dict[str, float]
     """By name: accuracy; precision, recall, f1, auroc (macro); calibration_error."""
     classes: tuple[ClassMetrics, ...]
-    """Class by class."""
     confusion: npt.NDArray[np.int64]
     """`(num_classes, num_classes) int64`: row is the true class, column the predicted one."""
     probabilities: Floats
@@ -213,15 +202,10 @@ def _summary(
     predicted: torch.Tensor, scores: torch.Tensor, target: torch.Tensor, aurocs: Floats
 ) -> dict[str, float]:
     num_classes = scores.shape[1]
-    options = {"num_classes": num_classes, "average": "macro"}
-    metrics = {
-        "accuracy": classification.multiclass_accuracy(
-            predicted, target, num_classes, average="micro"
-        ),
-        "precision": classification.multiclass_precision(predicted, target, **options),
-        "recall": classification.multiclass_recall(predicted, target, **options),
-        "f1": classification.multiclass_f1_score(predicted, target, **options),
-    }
+    accuracy = classification.multiclass_accuracy(predicted, target, num_classes, average="micro")
+    metrics = {"accuracy": accuracy}
+    for name, measure in _MEASURES.items():
+        metrics[name] = measure(predicted, target, num_classes, average="macro")
     if not np.isnan(aurocs).all():
         metrics["auroc"] = np.nanmean(aurocs)
     metrics["calibration_error"] = classification.multiclass_calibration_error(
@@ -233,19 +217,17 @@ def _summary(
 def _by_class(
     predicted: torch.Tensor, target: torch.Tensor, aurocs: Floats, names: Sequence[str]
 ) -> tuple[ClassMetrics, ...]:
-    options = {"num_classes": len(names), "average": "none"}
-    precision = classification.multiclass_precision(predicted, target, **options)
-    recall = classification.multiclass_recall(predicted, target, **options)
-    f1 = classification.multiclass_f1_score(predicted, target, **options)
+    found = {
+        name: measure(predicted, target, len(names), average="none").tolist()
+        for name, measure in _MEASURES.items()
+    }
     support = torch.bincount(target, minlength=len(names))
     return tuple(
         ClassMetrics(
             name=name,
             support=int(support[index]),
-            precision=float(precision[index]),
-            recall=float(recall[index]),
-            f1=float(f1[index]),
             auroc=None if np.isnan(aurocs[index]) else float(aurocs[index]),
+            **{measure: values[index] for measure, values in found.items()},
         )
         for index, name in enumerate(names)
     )

@@ -1,4 +1,7 @@
-"""What evaluation will do, one task a shard, checked before anything runs; and what it asks for."""
+"""What evaluation will do, one task a shard, checked before anything runs.
+
+Light to import: the work is done by processes of their own, see `headrace.evaluation.predict`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from headrace.errors import DataError, EvaluationError, RecipeError, StepError, 
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import EvaluateSpec
+from headrace.staging.peer_group import PeerGroup
 from headrace.steps.context import StepContext
 
 HIGHER_IS_BETTER = {
@@ -28,7 +32,6 @@ class ShardTask:
     first: int
     """Position of its first sample in the split."""
     num_samples: int
-    """Samples in it."""
 
     @property
     def part_name(self) -> str:
@@ -38,17 +41,31 @@ class ShardTask:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """All tasks of an evaluation."""
+    """All tasks of an evaluation, in the order of the samples."""
 
     split: str
-    """Split to evaluate."""
     tasks: tuple[ShardTask, ...]
-    """One a shard, in the order of the samples."""
 
     @property
     def num_samples(self) -> int:
         """Samples in all tasks."""
         return sum(task.num_samples for task in self.tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a node is asked: to score a shard, or to conclude where there is no task."""
+
+    step_folder: str
+    """Folder of the evaluate step."""
+    env: Mapping[str, str]
+    """Environment variables of the process that does it, on top of the worker's."""
+    groups: Mapping[str, PeerGroup]
+    """Nodes that pass shards on to each other, as each one sees them, by its name."""
+    task: ShardTask | None = None
+    """Which samples."""
+    group: PeerGroup | None = None
+    """That of `groups` which is this node's; the node that is asked fills it in."""
 
 
 def plan(manifest: Manifest, spec: EvaluateSpec) -> EvaluationPlan:
@@ -96,9 +113,7 @@ class Inputs:
     dataset: str
     """Folder or URL of the packed dataset."""
     checkpoint: Path
-    """Checkpoint with the weights."""
     spec: EvaluateSpec
-    """The recipe's `evaluate`."""
 
 
 def read_inputs(context: StepContext) -> Inputs:

@@ -1,38 +1,58 @@
-"""What works on a node for the evaluate step: `python -m headrace.evaluation.predict`."""
+"""What works on a node for the evaluate step: `python -m headrace.evaluation.predict`.
+
+A trained model and its data, which are kept for the next shard.
+"""
 
 from __future__ import annotations
 
 import faulthandler
 import logging
+import math
+import pickle
 import platform
 import sys
+import traceback
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch import LightningModule
+from numpy.typing import NDArray
 
-from headrace.data.dataset import reading_of
-from headrace.data.targets import Allowed
-from headrace.errors import HeadraceError, ShardError, StepError
-from headrace.evaluation.conclude import conclude
-from headrace.evaluation.job import ConcludeJob, PredictJob
-from headrace.evaluation.metrics import Predictions, write_predictions
-from headrace.evaluation.plan import ShardTask
-from headrace.evaluation.predictor import (
-    Predictor,
-    choose_device,
-    load_model,
-    split_on_node,
+from headrace.data.checkpoint_content import refusing
+from headrace.data.dataset import Reading, SampleReader, reading_of
+from headrace.data.samples import Batch
+from headrace.data.targets import Allowed, instantiate, instantiate_all
+from headrace.data.transforms import Transform, apply
+from headrace.errors import (
+    HeadraceError,
+    MemoryExhaustedError,
+    RecipeError,
+    ShardError,
+    StepError,
+    UserCodeError,
 )
-from headrace.files.layout import RunFolder
+from headrace.evaluation.conclude import conclude, split_on_node
+from headrace.evaluation.metrics import Predictions, write_predictions
+from headrace.evaluation.plan import Job, ShardTask, read_inputs
+from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import begin_child
+from headrace.recipe.recipe import EvaluateSpec, Recipe
+from headrace.recipe.site import Site
+from headrace.shards.dataset import ShardedDataset
 from headrace.staging.peer_group import PeerGroup
 from headrace.staging.soundness import Soundness
 from headrace.staging.staged_folder import StagedFolder
 from headrace.steps.context import resolved
 from headrace.steps.kept_process import answer_calls
+from headrace.steps.run import open_context
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +61,144 @@ _USING = ExitStack()
 """The staged copy that the predictor reads, which is not evicted meanwhile."""
 
 
-def score(job: PredictJob) -> tuple[int, str]:
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """Scores samples; deterministic for a given batch size, number of threads and device."""
+
+    model: LightningModule
+    """With trained weights, in evaluation mode."""
+    transforms: tuple[Transform, ...]
+    """Applied to every batch, on the model's device."""
+    dataset: ShardedDataset
+    """The split, on this node."""
+    spec: EvaluateSpec
+    device: torch.device
+    reading: Reading = field(default_factory=Reading)
+
+    def predict(self, first: int, num_samples: int) -> Predictions:
+        """Score consecutive samples of the split.
+
+        Raises:
+            UserCodeError: A transform or the model raised, or gave scores of a wrong shape.
+        """
+        parts = [self._score(batch) for batch in self._batches(first, num_samples)]
+        return Predictions.joined(parts)
+
+    def _batches(self, first: int, num_samples: int) -> Iterator[Batch]:
+        reader = SampleReader(self.dataset, self.reading)
+        for start in range(first, first + num_samples, self.spec.batch_size):
+            end = min(start + self.spec.batch_size, first + num_samples)
+            yield reader.read(np.arange(start, end))
+
+    def _score(self, batch: Batch) -> Predictions:
+        label, sample_id = batch["label"].numpy(), batch["sample_id"].numpy()
+        try:
+            scores = self._forward(batch)
+        except (HeadraceError, MemoryError):
+            raise
+        except torch.cuda.OutOfMemoryError as error:
+            raise MemoryExhaustedError(
+                f"{len(sample_id)} samples at once do not fit into the accelerator: {error}",
+                "Lower `evaluate.batch_size`.",
+            ) from error
+        except (Exception, SystemExit) as error:
+            raise UserCodeError(
+                f"predict_step raised {type(error).__name__}: {error}",
+                "Evaluation calls `model.predict_step(batch, 0)` after `data.transforms`.",
+                trace="".join(traceback.format_exception(error)),
+                where=f"samples {sample_id[0]} and following",
+            ) from error
+        return Predictions(sample_id=sample_id, label=label, scores=self._checked(scores, batch))
+
+    def _forward(self, batch: Batch) -> Any:
+        on_device = move_data_to_device(batch, self.device)
+        with torch.inference_mode():
+            return self.model.predict_step(apply(self.transforms, on_device), 0)
+
+    def _checked(self, scores: object, batch: Batch) -> NDArray[Any]:
+        num_samples = len(batch["sample_id"])
+        num_classes = len(self.dataset.manifest.classes)
+        shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else ()
+        if self.spec.task == "regression":
+            wanted = f"({num_samples},)"
+            fits = math.prod(shape) == num_samples
+        else:
+            wanted = f"({num_samples}, {num_classes or 'classes'})"
+            fits = shape[:1] == (num_samples,) and len(shape) == 2 and num_classes in (0, shape[1])
+        if not isinstance(scores, torch.Tensor) or not fits:
+            got = shape if isinstance(scores, torch.Tensor) else type(scores).__name__
+            raise UserCodeError(
+                f"predict_step gave {got}, the task {self.spec.task} needs a tensor {wanted}",
+                "Return one score a class and sample, or set `evaluate.task`.",
+            )
+        shaped = scores.reshape(num_samples) if self.spec.task == "regression" else scores
+        values: NDArray[Any] = shaped.detach().to("cpu", torch.float32).numpy()
+        return values
+
+
+def load_model(
+    recipe: Recipe, site: Site, checkpoint: Path
+) -> tuple[LightningModule, tuple[Transform, ...]]:
+    """Make model and transforms of a recipe and give the model its trained weights.
+
+    Raises:
+        RecipeError: The recipe has no model.
+        TargetError: The site does not allow a target.
+        StepError: The checkpoint is missing or damaged.
+        PickledCheckpointError: It holds what the site does not let unpickle.
+        UserCodeError: The model cannot be made, or the weights do not fit it.
+    """
+    if recipe.model is None:
+        raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
+    allowed = Allowed.of(recipe, site)
+    torch.manual_seed(recipe.seed)
+    model: LightningModule = instantiate(recipe.model, allowed, "model")
+    _load_weights(model, read_checkpoint(checkpoint, pickled=site.pickled_checkpoints == "allow"))
+    return model.eval(), instantiate_all(recipe.data.transforms, allowed, "data.transforms")
+
+
+def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
+    """Read a checkpoint of Lightning; with `pickled`, objects of any class, which may run any code.
+
+    Raises:
+        PickledCheckpointError: It holds such objects.
+        StepError: It is missing or damaged.
+    """
+    try:
+        with refusing(path):
+            content = torch.load(path, map_location="cpu", weights_only=not pickled)
+    except FileNotFoundError:
+        raise StepError(f"The checkpoint {path} is missing", "Run the train step again.") from None
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise StepError(
+            f"The checkpoint {path} is damaged: {error}", "Run the train step again."
+        ) from error
+    if not isinstance(content, Mapping) or "state_dict" not in content:
+        raise StepError(f"{path} is no checkpoint of Lightning: it has no 'state_dict'")
+    return content
+
+
+def choose_device(accelerator: str) -> torch.device:
+    """Where to run: the recipe's `trainer.accelerator`, `auto` takes a GPU when there is one."""
+    if accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available()):
+        return torch.device("cuda")
+    return torch.device("cpu")
+
+
+def _load_weights(model: LightningModule, content: Mapping[str, Any]) -> None:
+    try:
+        model.configure_model()
+        model.on_load_checkpoint(content)
+        model.load_state_dict(content["state_dict"], strict=model.strict_loading)
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(
+            f"The checkpoint does not fit {type(model).__name__}: {error}",
+            "Evaluate with the model settings that the checkpoint was trained with.",
+            trace="".join(traceback.format_exception(error)),
+        ) from error
+
+
+def score(job: Job, task: ShardTask) -> tuple[int, str]:
     """Score the samples of one shard and write the predictions, atomically.
 
     Model and data are loaded once and kept for the next shard. A staged shard that is no longer
@@ -54,24 +211,26 @@ def score(job: PredictJob) -> tuple[int, str]:
         StepError: The checkpoint is missing.
         ShardError: The shard changes each time that it was staged.
     """
-    checkpoint = Path(job.checkpoint)
+    context = open_context(StepFolder(Path(job.step_folder)))
+    inputs = read_inputs(context)
+    checkpoint = inputs.checkpoint
     if not checkpoint.is_file():
         raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")
-    why = ""
+    why, written_ns = "", checkpoint.stat().st_mtime_ns
     for _ in range(_NUM_TRIES):
         predictor, sound = _loaded(
-            job.run_folder, job.dataset, job.checkpoint, checkpoint.stat().st_mtime_ns, job.group
+            context.run_folder.path, inputs.dataset, checkpoint, written_ns, job.group
         )
-        predictions = _scored(predictor, sound, job.task)
+        predictions = _scored(predictor, sound, task)
         if predictions is not None:
-            write_predictions(Path(job.part), predictions)
+            write_predictions(context.folder.parts / task.part_name, predictions)
             return len(predictions.sample_id), why
-        why = f"The staged {job.task.file} on {platform.node()} changed since it was verified"
+        why = f"The staged {task.file} on {platform.node()} changed since it was verified"
         logger.warning(why)
-        StagedFolder(predictor.dataset.folder, "").take_out([job.task.file])
+        StagedFolder(predictor.dataset.folder, "").take_out([task.file])
         forget()
     raise ShardError(
-        f"The staged shard {job.task.file} on {platform.node()} changes again and again",
+        f"The staged shard {task.file} on {platform.node()} changes again and again",
         "Look at the node's memory and disk; resume the run on another one.",
     )
 
@@ -98,9 +257,9 @@ def _scored(predictor: Predictor, sound: Soundness, task: ShardTask) -> Predicti
 
 @lru_cache(maxsize=1)
 def _loaded(
-    run_folder: str, dataset: str, checkpoint: str, _: int, group: PeerGroup | None
+    run_folder: Path, dataset: str, checkpoint: Path, _: int, group: PeerGroup | None
 ) -> tuple[Predictor, Soundness]:
-    recipe, site = resolved(RunFolder(Path(run_folder)))
+    recipe, site = resolved(RunFolder(run_folder))
     if recipe.evaluate is None:
         raise StepError(f"{run_folder} holds no recipe with 'evaluate'")
     torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
@@ -108,7 +267,7 @@ def _loaded(
     _USING.close()
     split = _USING.enter_context(split_on_node(recipe, site, dataset, recipe.evaluate.split, group))
     sound = Soundness(split.folder, split.shards if recipe.stage.verify else ())
-    model, transforms = load_model(recipe, site, Path(checkpoint))
+    model, transforms = load_model(recipe, site, checkpoint)
     device = choose_device(recipe.trainer.accelerator)
     logger.info("Evaluating %s on %s from %s", checkpoint, device, split.folder)
     predictor = Predictor(
@@ -122,10 +281,8 @@ def _loaded(
     return predictor, sound
 
 
-def _answer(job: PredictJob | ConcludeJob) -> object:
-    if isinstance(job, PredictJob):
-        return score(job)
-    return conclude(job)
+def _answer(job: Job) -> object:
+    return conclude(job) if job.task is None else score(job, job.task)
 
 
 def main(_: list[str]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -39,9 +39,7 @@ class Card:
     """One figure in large type."""
 
     name: str
-    """What it is."""
     value: str
-    """The figure."""
     note: str = ""
     """A few words below."""
     is_bad: bool = False
@@ -53,7 +51,6 @@ class Column:
     """One column of a table."""
 
     name: str
-    """Heading."""
     kind: Literal["text", "number", "path", "image"] = "text"
     """How its cells are shown; images are PNG bytes."""
 
@@ -63,11 +60,8 @@ class Table:
     """One table."""
 
     title: str
-    """Heading."""
     columns: tuple[Column, ...]
-    """Columns from left to right."""
     rows: Sequence[Sequence[Cell]]
-    """Cells, row by row."""
     empty: str = ""
     """What to say when there is no row."""
 
@@ -77,16 +71,13 @@ class Report:
     """All that the report shows."""
 
     title: str
-    """Heading."""
     lead: str
-    """One line below it."""
+    """One line below the title."""
     cards: tuple[Card, ...]
-    """Metrics."""
     figures: dict[str, bytes]
     """PNG bytes by title."""
     tables: tuple[Table, ...]
-    """Tables in order."""
-    failures: tuple[str, ...] = field(default=())
+    failures: tuple[str, ...] = ()
     """What was asked for and is not reached."""
 
 

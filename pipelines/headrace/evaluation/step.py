@@ -9,30 +9,31 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.clusters.cancellable_call import wanted
+from headrace.clusters.cancellable_call import node_name, wanted
 from headrace.clusters.fleet import Fleet
-from headrace.errors import StepCancelledError
-from headrace.evaluation.job import (
-    ConcludeJob,
-    PredictJob,
-    PredictorSpec,
-    conclude_split,
-    predict_shard,
-)
-from headrace.evaluation.plan import EvaluationPlan, Inputs, plan_evaluation, read_inputs, require
-from headrace.files.layout import RunFolder
+from headrace.errors import StepCancelledError, WorkerLostError
+from headrace.evaluation.plan import EvaluationPlan, Job, plan_evaluation, read_inputs, require
+from headrace.files.layout import RunFolder, StepFolder
+from headrace.processes import ProcessIdentity
 from headrace.recipe.dataset import packed_split
 from headrace.staging.peer_group import PeerGroup, groups_of
 from headrace.staging.staged import staged
 from headrace.staging.staged_copy import StagingOptions
+from headrace.steps.children import Child
 from headrace.steps.context import StepContext, resolved
-from headrace.steps.model_process import model_environment
+from headrace.steps.kept_process import KeptProcess
+from headrace.steps.model_process import model_environment, python_module, start_forked
 
 logger = logging.getLogger(__name__)
 
+_PREDICTOR = KeptProcess(start_forked)
+"""This node's; it keeps model and data for the next shard."""
+
+_NUM_TRIES = 3
 _PATIENCE_S = 60.0
 """Longest wait for the nodes to serve; those that come later serve from then on."""
 
@@ -56,49 +57,47 @@ def run(context: StepContext) -> dict[str, Any]:
         Fleet.open(context.lease_folder) as fleet,
         _serving(context, fleet, inputs.dataset, planned.split) as groups,
     ):
-        predictor = _predictor(context, groups)
+        env = model_environment(context.site.roles[context.recipe.train.role])
+        job = Job(step_folder=str(context.folder.path), env=env, groups=groups)
         started = time.perf_counter()
-        _predict(context, fleet, predictor, inputs, planned)
+        _predict(context, fleet, job, planned)
         predict_s = time.perf_counter() - started
         context.progress(total, total, "samples", "writing the report")
-        job = ConcludeJob(step_folder=str(context.folder.path))
-        ((_, outputs),) = fleet.map(conclude_split, [(predictor, job)], check=context.check)
+        outputs: dict[str, Any]
+        ((_, outputs),) = fleet.map(answer, [job], check=context.check)
     context.report(**outputs["metrics"], samples_per_s=total / predict_s)
     context.event("evaluated", **outputs)
     require(outputs["metrics"], inputs.spec.min_metrics, outputs["report"])
     return outputs
 
 
-def _predictor(context: StepContext, groups: Mapping[str, PeerGroup]) -> PredictorSpec:
-    env = model_environment(context.site.roles[context.recipe.train.role])
-    return PredictorSpec(
-        logs=str(context.folder.logs), env=tuple(sorted(env.items())), groups=groups
+def answer(job: Job) -> Any:
+    """Have this node's process of `headrace.evaluation.predict` do a job.
+
+    It is forked from one that has imported PyTorch. One that dies is replaced, twice.
+    """
+    place = ProcessIdentity.of()
+    child = Child(
+        name="predictor",
+        command=python_module("headrace.evaluation.predict"),
+        log=StepFolder(Path(job.step_folder)).logs / f"predictor-{place.host}-{place.pid}.log",
+        env=job.env,
     )
+    if job.groups:
+        job = replace(job, group=job.groups.get(node_name()))
+    for _ in range(_NUM_TRIES - 1):
+        try:
+            return _PREDICTOR.call(child, job, wanted)
+        except WorkerLostError as error:
+            logger.warning("Trying again: %s", error)
+    return _PREDICTOR.call(child, job, wanted)
 
 
-def _predict(
-    context: StepContext,
-    fleet: Fleet,
-    predictor: PredictorSpec,
-    inputs: Inputs,
-    planned: EvaluationPlan,
-) -> None:
-    asked = [
-        (
-            predictor,
-            PredictJob(
-                run_folder=str(context.run_folder.path),
-                dataset=inputs.dataset,
-                checkpoint=str(inputs.checkpoint),
-                task=task,
-                part=str(context.folder.parts / task.part_name),
-            ),
-        )
-        for task in planned.tasks
-    ]
+def _predict(context: StepContext, fleet: Fleet, job: Job, planned: EvaluationPlan) -> None:
+    jobs = [replace(job, task=task) for task in planned.tasks]
     done, total = 0, planned.num_samples
     context.progress(done, total, "samples", "predicting")
-    for _, (num_samples, why_again) in fleet.map(predict_shard, asked, check=context.check):
+    for _, (num_samples, why_again) in fleet.map(answer, jobs, check=context.check):
         if why_again:
             context.restarted(why_again)
         done += num_samples

@@ -6,13 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.files.manifest import ShardInfo
 from headrace.objects.protocol import Store
 from headrace.objects.store import is_remote, open_store
 from headrace.recipe.site import StoreOptions
+from headrace.record import Record
 from headrace.shards.places import ShardSource
 from headrace.staging.peer_group import Notice, PeerGroup
 from headrace.staging.peers import Peer, PeerLostError
@@ -31,14 +31,19 @@ Tick = Callable[[int], None]
 """Called with bytes that came, negative for those that came in vain; may raise to stop."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Brought:
+class Brought(Record):
     """What was brought to a node, in bytes."""
 
     source_bytes: int = 0
     """From where the dataset lies."""
     peer_bytes: int = 0
     """From other nodes."""
+
+    def __add__(self, other: Brought) -> Brought:
+        return Brought(
+            source_bytes=self.source_bytes + other.source_bytes,
+            peer_bytes=self.peer_bytes + other.peer_bytes,
+        )
 
 
 class Traffic:
@@ -51,10 +56,7 @@ class Traffic:
     def add(self, *, source_bytes: int = 0, peer_bytes: int = 0) -> None:
         """Count more."""
         with self._lock:
-            self.brought = Brought(
-                source_bytes=self.brought.source_bytes + source_bytes,
-                peer_bytes=self.brought.peer_bytes + peer_bytes,
-            )
+            self.brought += Brought(source_bytes=source_bytes, peer_bytes=peer_bytes)
 
 
 class GangStore:

@@ -17,9 +17,10 @@ from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.staging.bringing import Arrival
+from headrace.staging.gang_store import Brought
 from headrace.staging.staged import staged
 from headrace.staging.staged_copy import StagedCopy, StagingOptions
-from headrace.training.records import NodeLaunch, NodeStaged, Streamed
+from headrace.training.records import NodeLaunch, NodeStaged
 
 _LOOK_S = 0.2
 
@@ -49,11 +50,11 @@ class DataOnNode:
         return self._copy.folder
 
     @property
-    def relayed(self) -> Streamed:
+    def relayed(self) -> Brought:
         """What was read for other nodes so far."""
         if self._copy is None or self._copy.relayed is None:
-            return Streamed()
-        return Streamed(source_bytes=self._copy.relayed.brought.source_bytes)
+            return Brought()
+        return Brought(source_bytes=self._copy.relayed.brought.source_bytes)
 
     def keep_on(self) -> bool:
         """Whether nothing has gone wrong."""

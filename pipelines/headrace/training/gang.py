@@ -11,6 +11,7 @@ from headrace.clusters.fleet import Fleet, Node
 from headrace.data.streaming import in_turn
 from headrace.errors import DataError, HeadraceError, LeaseEndsError, WorkerLostError
 from headrace.files.atomic import read_record, write_text
+from headrace.staging.gang_store import Brought
 from headrace.staging.peer_group import PeerGroup, groups_of
 from headrace.steps.context import StepContext
 from headrace.training import checkpoints
@@ -23,7 +24,6 @@ from headrace.training.records import (
     NodeOutcome,
     NodeStaged,
     Paused,
-    Streamed,
     TrainingOutcome,
     TrainingProgress,
 )
@@ -69,7 +69,7 @@ class Gang:
         self._rounds = Rounds(context.run_folder)
         self.trained: TrainingOutcome | None = None
         self.staged: list[NodeStaged] = []
-        self.streamed: dict[str, Streamed] = {}
+        self.streamed: dict[str, Brought] = {}
 
     def run(self) -> list[str]:
         """Run all ranks to their end; launch them again when one died, not when user code failed.
@@ -181,7 +181,7 @@ class Gang:
 
     def _note_streamed(self, outcomes: Sequence[NodeOutcome]) -> None:
         self.streamed = {
-            outcome.node: outcome.streamed for outcome in outcomes if outcome.streamed != Streamed()
+            outcome.node: outcome.streamed for outcome in outcomes if outcome.streamed != Brought()
         }
         for node, streamed in self.streamed.items():
             self._context.event("streamed", node=node, **streamed.model_dump())

@@ -26,28 +26,19 @@ def rank_name(rank: int) -> str:
     return f"rank {rank}"
 
 
-def rank_children(
-    launch: NodeLaunch, recipe: Recipe, role: Role, dataset: str, interface: str | None
-) -> tuple[Child, ...]:
-    """The processes of a node's ranks.
-
-    Args:
-        launch: The launch.
-        recipe: The resolved recipe.
-        role: The site's role that trains.
-        dataset: Folder of the dataset on the node.
-        interface: Network interface of the node's address, None to let the library choose.
-    """
+def rank_children(node: NodeReady, recipe: Recipe, role: Role) -> tuple[Child, ...]:
+    """The processes of a node's ranks, by the recipe, for the site's role that trains."""
+    launch = node.launch
     logs = StepFolder(Path(launch.step_folder)).logs
     return tuple(
         Child(
             name=rank_name(rank),
             command=_command(launch, recipe, rank),
             env={
-                **_networks(interface),
+                **_networks(node.interface),
                 **model_environment(role),
                 **torchrun_environment(launch, rank, recipe.train.max_restarts),
-                **(_script_environment(launch, dataset) if recipe.train.script else {}),
+                **(_script_environment(launch, node.dataset) if recipe.train.script else {}),
             },
             log=logs / f"rank-{rank}.log",
         )
@@ -100,7 +91,9 @@ def interfaces() -> dict[str, list[str]]:
 
 def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
     if recipe.train.script is None:
-        return python_module("headrace.training.rank", str(launch.folder.spec(rank)))
+        return python_module(
+            "headrace.training.rank", str(launch.folder.ready(launch.node_index)), str(rank)
+        )
     script = (sys.executable, "-u", recipe.train.script, *recipe.train.args)
     return python_module("headrace.processes", "--", *script)
 

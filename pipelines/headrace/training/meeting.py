@@ -25,21 +25,22 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from headrace.training.launch import interface_of, interfaces
-from headrace.training.records import RankSpec
+from headrace.training.records import NodeLaunch
 
 _TRIAL_TIMEOUT = timedelta(seconds=60)
 _TIMEOUT = timedelta(minutes=30)
 """Lightning's own; `train.hang_timeout` ends what hangs."""
 
 
-def meet(strategy: Strategy, spec: RankSpec) -> None:
+def meet(strategy: Strategy, launch: NodeLaunch, rank: int) -> None:
     """Join the other ranks before Lightning does; it takes what is there.
 
     Side effects: makes the default process group.
 
     Args:
         strategy: Of the Trainer; one that has no other ranks joins nobody.
-        spec: This rank.
+        launch: As this node sees it.
+        rank: This rank.
     """
     if not isinstance(strategy, ParallelStrategy):
         return
@@ -47,9 +48,9 @@ def meet(strategy: Strategy, spec: RankSpec) -> None:
     on_gpu = device.type == "cuda"
     dist.init_process_group(
         getattr(strategy, "process_group_backend", None) or ("nccl" if on_gpu else "gloo"),
-        store=_store(spec),
-        rank=spec.rank,
-        world_size=spec.launch.world_size,
+        store=_store(launch, rank),
+        rank=rank,
+        world_size=launch.world_size,
         timeout=_TIMEOUT,
         device_id=device if on_gpu else None,
     )
@@ -57,12 +58,11 @@ def meet(strategy: Strategy, spec: RankSpec) -> None:
         atexit.register(dist.destroy_process_group)  # NCCL complains of a group that is left
 
 
-def _store(spec: RankSpec) -> Store:
-    launch = spec.launch
+def _store(launch: NodeLaunch, rank: int) -> Store:
     if launch.num_nodes == 1:
         return FileStore(str(launch.folder.meeting), launch.world_size)
     address = (launch.master_address, launch.master_port)
-    store = tcp_store(address, spec.rank, launch.world_size, _TIMEOUT)
+    store = tcp_store(address, rank, launch.world_size, _TIMEOUT)
     return PrefixStore(launch.secret, store)
 
 

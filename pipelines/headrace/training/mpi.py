@@ -35,8 +35,6 @@ _LOOK_S = 0.1
 _PATIENCE_S = 3 * GRACE_S
 """Ranks that are to end have this time, before their launcher is ended."""
 
-_SLURM_NAME = "SLURMD_NODENAME"
-
 
 def run_together(node: NodeReady, role: Role, keep_on: Callable[[], bool]) -> NodeOutcome:
     """Run the ranks of this node as part of one launch of all; see `run_node`.
@@ -53,8 +51,6 @@ def run_together(node: NodeReady, role: Role, keep_on: Callable[[], bool]) -> No
         StepCancelledError: The ranks were to end before they were started.
     """
     launch = node.launch
-    node = node.model_copy(update={"slurm_name": os.environ.get(_SLURM_NAME, "")})
-    write_record(launch.folder.ready(launch.node_index), node)
     watch = _LauncherWatch(launch, keep_on)
     if launch.node_index > 0:
         while not launch.folder.launched.exists() and watch.keep_on():
@@ -164,7 +160,7 @@ def _run_placed(folder: LaunchFolder, place: Placement) -> None:
     _check(launch, place)
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     role = site.roles[recipe.train.role]
-    children = rank_children(launch, recipe, role, node.dataset, node.interface)
+    children = rank_children(node, recipe, role)
     child = children[place.rank - launch.ranks.start]
     write_text(folder.placed(place.rank), f"{os.getpid()}\n")
     outcome = run_watched(launch, [child], recipe.train.hang_timeout)

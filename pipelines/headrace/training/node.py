@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.staging.gang_store import Brought
 from headrace.steps.children import start_program
 from headrace.steps.context import resolved
 from headrace.steps.model_process import start_forked
@@ -21,7 +23,7 @@ from headrace.training.data_watch import DataWatch
 from headrace.training.launch import interface_of, interfaces, rank_children
 from headrace.training.mpi import run_together
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
-from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady, RankSpec, Streamed
+from headrace.training.records import NodeLaunch, NodeOutcome, NodeReady
 from headrace.training.watch import run_watched, tell_failure
 
 
@@ -40,9 +42,14 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     manifest = _check(launch, recipe, site)
     with data_on_node(launch, recipe, site, manifest) as data:
-        _write_specs(launch, recipe, manifest, data.folder)
-        interface = interface_of(launch.host, interfaces())
-        node = NodeReady(launch=launch, dataset=str(data.folder), interface=interface)
+        node = NodeReady(
+            launch=launch,
+            dataset=str(data.folder),
+            fingerprint=training_fingerprint(recipe, manifest),
+            interface=interface_of(launch.host, interfaces()),
+            slurm_name=os.environ.get("SLURMD_NODENAME", ""),
+        )
+        write_record(launch.folder.ready(launch.node_index), node)
         role = site.roles[recipe.train.role]
         with DataWatch(launch, data, manifest, enabled=recipe.stage.verify) as watch:
             outcome = _run_ranks(node, recipe, role, lambda: data.keep_on() and watch.keep_on())
@@ -54,10 +61,10 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     return outcome.model_copy(update={"streamed": streamed})
 
 
-def _streamed(launch: NodeLaunch) -> Iterator[Streamed]:
+def _streamed(launch: NodeLaunch) -> Iterator[Brought]:
     """What each rank has told; those that were killed have not."""
     for rank in launch.ranks:
-        yield read_record(launch.folder.streamed(rank), Streamed) or Streamed()
+        yield read_record(launch.folder.streamed(rank), Brought) or Brought()
 
 
 def _run_ranks(
@@ -65,7 +72,7 @@ def _run_ranks(
 ) -> NodeOutcome:
     if role.launcher is not None:
         return run_together(node, role, keep_on)
-    children = rank_children(node.launch, recipe, role, node.dataset, node.interface)
+    children = rank_children(node, recipe, role)
     start = start_forked if recipe.train.script is None else start_program
     return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on, start)
 
@@ -78,10 +85,3 @@ def _check(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
     else:
         check_code(recipe.train.script, site)
     return manifest
-
-
-def _write_specs(launch: NodeLaunch, recipe: Recipe, manifest: Manifest, staged: Path) -> None:
-    fingerprint = training_fingerprint(recipe, manifest)
-    for rank in launch.ranks:
-        spec = RankSpec(launch=launch, rank=rank, dataset=str(staged), fingerprint=fingerprint)
-        write_record(launch.folder.spec(rank), spec)

@@ -1,4 +1,4 @@
-"""One rank of a training: `python -m headrace.training.rank SPEC`."""
+"""One rank of a training: `python -m headrace.training.rank NODE RANK`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ from headrace.staging.bringing import arriving_source
 from headrace.staging.gang_store import Brought, Traffic, node_source
 from headrace.steps.context import resolved
 from headrace.training import checkpoints
-from headrace.training.callbacks import (
-    LossGuard,
-    ProgressWriter,
-    SignsOfLife,
-    StepSeed,
-    StopAtStep,
-)
 from headrace.training.checkpointing import (
     StepCheckpoints,
     StopInTime,
@@ -44,8 +37,16 @@ from headrace.training.checkpointing import (
 from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
 from headrace.training.meeting import meet
-from headrace.training.records import RankSpec, Streamed, TrainingOutcome
-from headrace.training.trainer import build_loggers, build_trainer
+from headrace.training.records import NodeReady, TrainingOutcome
+from headrace.training.trainer import (
+    LossGuard,
+    ProgressWriter,
+    SignsOfLife,
+    StepSeed,
+    StopAtStep,
+    build_loggers,
+    build_trainer,
+)
 from headrace.training.watch import Beat
 
 logger = logging.getLogger(__name__)
@@ -54,10 +55,10 @@ logger = logging.getLogger(__name__)
 class _RankTraining:
     """Training as one rank does it."""
 
-    def __init__(self, spec: RankSpec) -> None:
-        self._spec, self._launch = spec, spec.launch
-        self._folder = spec.launch.folder
-        self._run = RunFolder(Path(spec.launch.run_folder))
+    def __init__(self, node: NodeReady, rank: int) -> None:
+        self._node, self._launch, self._rank = node, node.launch, rank
+        self._folder = node.launch.folder
+        self._run = RunFolder(Path(node.launch.run_folder))
         self._recipe, self._site = resolved(self._run)
         self._allowed = Allowed.of(self._recipe, self._site)
         self._traffic = Traffic()
@@ -70,7 +71,7 @@ class _RankTraining:
         saving = self._saving(guard)
         progress = ProgressWriter(self._folder.progress, data.train_loader, self._launch.world_size)
         trainer = self._trainer(data, guard, saving, progress)
-        meet(trainer.strategy, self._spec)
+        meet(trainer.strategy, self._launch, self._rank)
         try:
             with refusing(self._launch.resume):
                 trainer.fit(
@@ -87,10 +88,10 @@ class _RankTraining:
         data = self._recipe.data
         return HeadraceDataModule(
             DataSettings(
-                folder=Path(self._spec.dataset),
+                folder=Path(self._node.dataset),
                 spec=data,
                 seed=self._recipe.seed,
-                rank=self._spec.rank,
+                rank=self._rank,
                 world_size=self._launch.world_size,
                 transforms=instantiate_all(data.transforms, self._allowed, "data.transforms"),
                 augment=instantiate_all(data.augment, self._allowed, "data.augment"),
@@ -110,10 +111,8 @@ class _RankTraining:
         return node_source(source, options, room, self._launch.group, self._traffic)
 
     def _tell_streamed(self) -> None:
-        brought = self._traffic.brought
-        if brought != Brought():
-            streamed = Streamed(source_bytes=brought.source_bytes, peer_bytes=brought.peer_bytes)
-            write_record(self._folder.streamed(self._spec.rank), streamed)
+        if self._traffic.brought != Brought():
+            write_record(self._folder.streamed(self._rank), self._traffic.brought)
 
     def _model(self) -> LightningModule:
         target = self._recipe.model
@@ -145,7 +144,7 @@ class _RankTraining:
         saving: StepCheckpoints,
         progress: ProgressWriter,
     ) -> Trainer:
-        launch, rank, recipe = self._launch, self._spec.rank, self._recipe.trainer
+        launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, rank)
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
@@ -169,7 +168,7 @@ class _RankTraining:
         if not trainer.is_global_zero:
             return
         outcome = TrainingOutcome(
-            fingerprint=self._spec.fingerprint,
+            fingerprint=self._node.fingerprint,
             checkpoint=str(saving.final),
             epochs=trainer.current_epoch,
             steps=trainer.global_step,
@@ -197,17 +196,17 @@ def main(arguments: list[str]) -> int:
     begin_child()
     faulthandler.enable()
     rank_zero_only.rank = int(os.environ["RANK"])  # as Lightning takes it when it is imported
-    spec = read_record(Path(arguments[0]), RankSpec)
-    if spec is None:
+    node, rank = read_record(Path(arguments[0]), NodeReady), int(arguments[1])
+    if node is None:
         raise StepError(f"{arguments[0]} does not exist")
     try:
-        _RankTraining(spec).run()
+        _RankTraining(node, rank).run()
     except TrainingPausedError as paused:
         logger.info("%s", paused)
         _leave(0)
     except (Exception, SystemExit) as error:
-        write_record(spec.launch.folder.failure(spec.rank), describe(error, spec.rank))
-        logger.exception("Rank %d failed", spec.rank)
+        write_record(node.launch.folder.failure(rank), describe(error, rank))
+        logger.exception("Rank %d failed", rank)
         _leave(1)
     return 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.record import Figures, Record
+from headrace.staging.gang_store import Brought
 from headrace.staging.peer_group import PeerGroup
 
 
@@ -45,15 +46,11 @@ class LaunchFolder:
         return self.path / f"staged-{node_index}.json"
 
     def ready(self, node_index: int) -> Path:
-        """`NodeReady`, by the node; for a launcher of all ranks."""
+        """`NodeReady`, by the node."""
         return self.path / f"node-{node_index}.json"
 
-    def spec(self, rank: int) -> Path:
-        """`RankSpec`, by the node."""
-        return self.path / f"rank-{rank}.json"
-
     def streamed(self, rank: int) -> Path:
-        """`Streamed`, by the rank."""
+        """`Brought`, by the rank."""
         return self.path / f"streamed-{rank}.json"
 
     def failure(self, rank: int) -> Path:
@@ -133,12 +130,14 @@ class NodeLaunch(Record):
 
 
 class NodeReady(Record):
-    """A node that has its data, and waits for the launcher of all ranks."""
+    """A node that has its data; what its ranks begin with."""
 
     launch: NodeLaunch
     """What it is to start."""
     dataset: str
     """Folder of the dataset on the node."""
+    fingerprint: str
+    """Hash of recipe and dataset."""
     interface: str | None = None
     """Network interface of the node's address; null to let the library choose."""
     slurm_name: str = ""
@@ -160,35 +159,6 @@ class NodeStaged(Record):
     """Time from the first look to the last shard."""
     bytes_per_s: float
     """Bytes that came a second."""
-
-
-class Streamed(Record):
-    """What was fetched while ranks trained, because the node does not hold it."""
-
-    source_bytes: int = 0
-    """From where the dataset lies."""
-    peer_bytes: int = 0
-    """From other nodes."""
-
-    def __add__(self, other: Streamed) -> Streamed:
-        """Both."""
-        return Streamed(
-            source_bytes=self.source_bytes + other.source_bytes,
-            peer_bytes=self.peer_bytes + other.peer_bytes,
-        )
-
-
-class RankSpec(Record):
-    """Input of `python -m headrace.training.rank`."""
-
-    launch: NodeLaunch
-    """The launch, as its node sees it."""
-    rank: int
-    """Rank, from 0."""
-    dataset: str
-    """Folder of the dataset on the node."""
-    fingerprint: str
-    """Hash of recipe and dataset, kept with the outcome."""
 
 
 class Paused(Record):
@@ -260,7 +230,7 @@ class NodeOutcome(Record):
     """Failures of its ranks."""
     beats: dict[int, int] = {}
     """Signs of life that each rank has given; the one behind the others holds them up."""
-    streamed: Streamed = Streamed()
+    streamed: Brought = Brought()
     """What its ranks have fetched, and what it has read for other nodes."""
 
 

@@ -1,21 +1,36 @@
-"""Lightning's Trainer from a recipe, with a DDP that is exact where Lightning's is not."""
+"""Lightning's Trainer from a recipe, with a DDP that is exact where Lightning's is not.
+
+And the callbacks of every rank: random numbers, signs of life, progress, NaN, step limit.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
+import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Trainer
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
+from headrace.data.loader import BatchLoader
+from headrace.data.sampling import seed_at
 from headrace.data.targets import Allowed, instantiate, resolve
+from headrace.errors import NotFiniteLossError
+from headrace.files.atomic import write_if_room
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import TrainerSpec
 from headrace.recipe.targets import uses
+from headrace.training.records import TrainingProgress
+from headrace.training.watch import Beat
+
+_INTERVAL_S = 1.0
 
 
 class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
@@ -97,3 +112,165 @@ def build_loggers(targets: Sequence[Target], allowed: Allowed, folder: Path) -> 
             config = {"save_dir": str(folder), **config}
         loggers.append(instantiate(config, allowed, key))
     return loggers
+
+
+class StepSeed(Callback):  # type: ignore[misc]
+    """Random numbers that depend on the place in training only, so that a resume repeats them."""
+
+    def __init__(self, seed: int, rank: int) -> None:
+        self._seed = seed
+        self._rank = rank
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Seed all generators."""
+        del pl_module, batch
+        seed_at(self._seed, trainer.current_epoch, batch_idx, self._rank, "step")
+
+
+class StopAtStep(Callback):  # type: ignore[misc]
+    """Ends training after so many optimizer steps.
+
+    Lightning's own `max_steps` makes a resume at the end of an epoch count that epoch twice; so
+    the Trainer is told the number only until the optimizers are set up, which may ask for it.
+    The number -1 is no limit.
+    """
+
+    def __init__(self, max_steps: int) -> None:
+        self._max_steps = max_steps
+
+    def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
+        """Take the limit from Lightning's loop before the state of an interrupted run is loaded."""
+        trainer.fit_loop.epoch_loop.max_steps = -1
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """Stop at once when the limit was reached before."""
+        self._look(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Stop when the limit is reached."""
+        self._look(trainer)
+
+    def _look(self, trainer: Trainer) -> None:
+        if 0 <= self._max_steps <= trainer.global_step:
+            trainer.should_stop = True
+
+
+class LossGuard(Callback):  # type: ignore[misc]
+    """Ends training when the loss is NaN or infinite, naming the step.
+
+    The loss stays on its device; it is checked about once a second, before each checkpoint and at
+    the end of each epoch, so that an accelerator does not wait for it at every step.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._first_bad: Tensor | None = None
+        self._epoch = 0
+        self._looked_at = 0.0
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
+        """Remember the first step whose loss was not finite; raises as `check` does."""
+        del module
+        loss = loss_of(outputs)
+        if not self._enabled or loss is None:
+            return
+        self._epoch = trainer.current_epoch
+        step = torch.where(torch.isfinite(loss).all(), math.inf, float(trainer.global_step))
+        self._first_bad = step if self._first_bad is None else torch.minimum(self._first_bad, step)
+        if loss.device.type == "cpu" or time.monotonic() - self._looked_at > _INTERVAL_S:
+            self.check()
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        """Check the losses."""
+        self.check()
+
+    def check(self) -> None:
+        """Check the losses so far.
+
+        Raises:
+            NotFiniteLossError: One was not finite.
+        """
+        self._looked_at = time.monotonic()
+        if self._first_bad is not None and math.isfinite(step := self._first_bad.item()):
+            raise NotFiniteLossError(
+                f"The loss became NaN or infinite in step {int(step)} (epoch {self._epoch + 1})",
+                "Lower the learning rate, set trainer.gradient_clip_val, or look at the inputs; "
+                "trainer.stop_on_nan=false lets training go on.",
+            )
+
+
+class SignsOfLife(Callback):  # type: ignore[misc]
+    """Beats at every batch, and lets SIGTERM end the rank at once.
+
+    Lightning's own handler of SIGTERM talks to the other ranks, which may be dead.
+    """
+
+    def __init__(self, beat: Beat) -> None:
+        self._beat = beat
+
+    def on_train_start(self, *_: Any) -> None:
+        """Beat, and take SIGTERM back from Lightning."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._beat.tick()
+
+    def _tick(self, *_: Any) -> None:
+        self._beat.tick()
+
+    # after the forward pass, ranks that wait for another are one beat ahead of it
+    on_train_batch_start = on_before_backward = on_train_batch_end = _tick
+    on_validation_batch_end = _tick
+
+
+class ProgressWriter(Callback):  # type: ignore[misc]
+    """Rank 0 tells how far training is, about once a second, and how long it waited for batches."""
+
+    def __init__(self, path: Path, loader: BatchLoader, world_size: int) -> None:
+        self._path = path
+        self._loader = loader
+        self._world_size = world_size
+        self._started_at = self._written_at = time.monotonic()
+        self._base_wait_s = self._wait_s = loader.wait_s
+        self._num_samples = loader.num_samples
+
+    @property
+    def data_wait(self) -> float:
+        """Share of the time since training started that was spent waiting for batches."""
+        elapsed_s = time.monotonic() - self._started_at
+        return (self._loader.wait_s - self._base_wait_s) / elapsed_s if elapsed_s > 0 else 0.0
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """Start the clock."""
+        self._started_at = self._written_at = time.monotonic()
+        self._write(trainer, None)
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
+        """Write when a second has passed."""
+        del module
+        if time.monotonic() - self._written_at >= _INTERVAL_S:
+            self._write(trainer, loss_of(outputs))
+
+    def _write(self, trainer: Trainer, loss: Tensor | None) -> None:
+        if not trainer.is_global_zero:
+            return
+        now = time.monotonic()
+        elapsed_s = max(now - self._written_at, 1e-9)
+        samples = self._loader.num_samples - self._num_samples
+        value = None if loss is None else float(loss.detach())
+        progress = TrainingProgress(
+            epoch=trainer.current_epoch,
+            step=trainer.global_step,
+            loss=value if value is not None and math.isfinite(value) else None,
+            samples_per_s=samples * self._world_size / elapsed_s,
+            data_wait=min((self._loader.wait_s - self._wait_s) / elapsed_s, 1.0),
+        )
+        write_if_room(self._path, progress)
+        self._written_at = now
+        self._wait_s, self._num_samples = self._loader.wait_s, self._loader.num_samples
+
+
+def loss_of(outputs: Any) -> Tensor | None:
+    """The loss in what a training step gave, detached; None when there is none."""
+    value = outputs.get("loss") if isinstance(outputs, dict) else outputs
+    return value.detach() if isinstance(value, Tensor) else None

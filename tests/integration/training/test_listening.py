@@ -49,7 +49,7 @@ def test_ranks_listen_on_the_interface_of_the_lease_alone(tmp_path: Path, nodes:
 
 
 def rendezvous_port(parts: Path) -> int:
-    spec = json.loads((parts / "launch-001" / "rank-0.json").read_text())
+    spec = json.loads((parts / "launch-001" / "node-0.json").read_text())
     return int(spec["launch"]["master_port"])
 
 

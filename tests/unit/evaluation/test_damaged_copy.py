@@ -14,19 +14,19 @@ import torch
 
 from headrace.errors import ShardError
 from headrace.evaluation import predict
-from headrace.evaluation.job import PredictJob
 from headrace.evaluation.metrics import Predictions, read_predictions
-from headrace.evaluation.plan import ShardTask
-from headrace.evaluation.predictor import Predictor
+from headrace.evaluation.plan import Job, ShardTask
+from headrace.evaluation.predict import Predictor
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.staging import soundness
 from headrace.staging.peer_group import PeerGroup, groups_of
 from headrace.staging.staged import ensure_staged
 from headrace.staging.staged_copy import StagingOptions
+from headrace.steps.mailbox import StepSpec
 from support.shards import write_dataset
 
 NUM_SAMPLES, SHARD_SAMPLES = 24, 8
@@ -75,6 +75,19 @@ class Evaluation:
         torch.manual_seed(3)
         self.checkpoint = folder / "final.ckpt"
         torch.save({"state_dict": DigitsClassifier().state_dict()}, self.checkpoint)
+        self.step = StepFolder(folder / "step")
+        self.step.parts.mkdir(parents=True)
+        inputs = {"dataset": str(self.source), "checkpoint": str(self.checkpoint)}
+        spec = StepSpec(
+            key="r/evaluate/1",
+            kind="evaluate",
+            run_id="r",
+            name="evaluate",
+            attempt=1,
+            run_folder=str(self.run.path),
+            inputs=inputs,
+        )
+        write_record(self.step.spec, spec)
 
     @property
     def file(self) -> str:
@@ -88,23 +101,15 @@ class Evaluation:
 
     def score(self, number: int = DAMAGED, group: PeerGroup | None = None) -> Predictions:
         """Predictions of a shard."""
-        part = self.run.path / f"part-{number}.npz"
         task = ShardTask(
             file=self.manifest.shards[number].file,
             first=number * SHARD_SAMPLES,
             num_samples=SHARD_SAMPLES,
         )
-        job = PredictJob(
-            run_folder=str(self.run.path),
-            dataset=str(self.source),
-            checkpoint=str(self.checkpoint),
-            task=task,
-            part=str(part),
-            group=group,
-        )
-        num_samples, self.why_again = predict.score(job)
+        job = Job(step_folder=str(self.step.path), env={}, groups={}, group=group)
+        num_samples, self.why_again = predict.score(job, task)
         assert num_samples == SHARD_SAMPLES
-        return read_predictions(part)
+        return read_predictions(self.step.parts / task.part_name)
 
 
 @pytest.fixture(autouse=True)

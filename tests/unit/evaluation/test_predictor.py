@@ -19,12 +19,7 @@ from headrace.errors import (
     TargetError,
     UserCodeError,
 )
-from headrace.evaluation.predictor import (
-    Predictor,
-    choose_device,
-    load_model,
-    read_checkpoint,
-)
+from headrace.evaluation.predict import Predictor, choose_device, load_model, read_checkpoint
 from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from headrace.evaluation.conclude import sample_ids
 from headrace.evaluation.judge import cards, classification_mistakes, confused_pairs, judge, to_png
 from headrace.evaluation.metrics import Predictions, classification_result
 from headrace.evaluation.plan import shortfalls
-from headrace.evaluation.predictor import sample_ids
 from headrace.evaluation.report import Report, classification_figures, confusion_matrix, render
 from headrace.recipe.recipe import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset

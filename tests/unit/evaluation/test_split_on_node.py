@@ -12,8 +12,9 @@ import torch
 from lightning.pytorch import LightningModule
 
 from headrace.errors import ShardError, StepError
+from headrace.evaluation.conclude import sample_ids, split_on_node
 from headrace.evaluation.metrics import Predictions
-from headrace.evaluation.predictor import Predictor, sample_ids, split_on_node
+from headrace.evaluation.predict import Predictor
 from headrace.files.manifest import Manifest
 from headrace.objects.store import LocalStore
 from headrace.recipe.recipe import EvaluateSpec, Recipe

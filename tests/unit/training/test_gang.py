@@ -15,7 +15,7 @@ from headrace.steps.children import ChildGroup
 from headrace.steps.mailbox import request_cancel
 from headrace.training.gang import Gang
 from headrace.training.launch import rank_children
-from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome
+from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, NodeReady
 from headrace.training.watch import RankWatch
 from support.scripted_fleet import ScriptedFleet
 from support.training import make_context, make_recipe, make_site
@@ -111,7 +111,8 @@ def test_ranks_are_stopped_when_step_or_driver_is_over(tmp_path, mark):
         resume=None,
     )
     launch.folder.path.mkdir()
-    children = rank_children(launch, recipe, site.roles["gpu"], "d", None)
+    node = NodeReady(launch=launch, dataset="d", fingerprint="")
+    children = rank_children(node, recipe, site.roles["gpu"])
     assert RankWatch(launch, ChildGroup([]), children, 300.0).keep_on()
     path = launch.folder.stop if mark == "stop" else getattr(context.folder, mark)
     path.write_text(json.dumps({}))

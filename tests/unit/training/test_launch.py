@@ -15,7 +15,7 @@ from headrace.training.launch import (
     rank_children,
     torchrun_environment,
 )
-from headrace.training.records import NodeLaunch
+from headrace.training.records import NodeLaunch, NodeReady
 from support.training import make_recipe
 
 LAUNCH = NodeLaunch(
@@ -32,15 +32,16 @@ LAUNCH = NodeLaunch(
     master_port=4711,
     resume=None,
 )
+NODE = NodeReady(launch=LAUNCH, dataset="/shm/d", fingerprint="")
 ROLE = Role(nodes=2, ranks_per_node=2, threads_per_rank=3, env={"WORD": "yes"})
 
 
 def test_ranks_get_what_torchrun_would_give_them():
     recipe = make_recipe({"model": {"_target_": "a.B"}})
-    first, second = rank_children(LAUNCH, recipe, ROLE, "/shm/d", "eth1")
+    first, second = rank_children(NODE.model_copy(update={"interface": "eth1"}), recipe, ROLE)
     assert first.name == "rank 2"
-    spec = "/leases/l1/steps/000003/parts/launch-002/rank-2.json"
-    assert first.command == (sys.executable, "-u", "-m", "headrace.training.rank", spec)
+    node = "/leases/l1/steps/000003/parts/launch-002/node-1.json"
+    assert first.command == (sys.executable, "-u", "-m", "headrace.training.rank", node, "2")
     assert str(first.log) == "/leases/l1/steps/000003/logs/rank-2.log"
     assert dict(second.env) == {
         "GLOO_SOCKET_IFNAME": "eth1",
@@ -73,7 +74,7 @@ def test_ranks_differ_in_nothing_but_what_torchrun_gives_them():
 def test_scripts_learn_where_data_and_checkpoints_lie():
     train = {"script": "/code/train.py", "args": ["--fast"]}
     recipe = make_recipe({"train": train})
-    first, _ = rank_children(LAUNCH, recipe, ROLE, "/shm/d", None)
+    first, _ = rank_children(NODE, recipe, ROLE)
     start = (sys.executable, "-u", "-m", "headrace.processes", "--", sys.executable, "-u")
     assert first.command == (*start, "/code/train.py", "--fast")
     assert first.env["HEADRACE_DATASET"] == "/shm/d"

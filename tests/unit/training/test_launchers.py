@@ -31,7 +31,7 @@ def node(index: int) -> NodeReady:
         master_port=4711,
         resume=None,
     )
-    return NodeReady(launch=launch, dataset="/shm/d", slurm_name=f"n{index}")
+    return NodeReady(launch=launch, dataset="/shm/d", fingerprint="", slurm_name=f"n{index}")
 
 
 NODES = [node(0), node(1)]

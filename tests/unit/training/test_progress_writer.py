@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from headrace.files.atomic import read_record
-from headrace.training import callbacks
-from headrace.training.callbacks import ProgressWriter
+from headrace.training import trainer
 from headrace.training.records import TrainingProgress
 from headrace.training.step import Follower
+from headrace.training.trainer import ProgressWriter
 
 TRAINER = SimpleNamespace(is_global_zero=True, current_epoch=1, global_step=7)
 
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(callbacks, "time", made)
+    monkeypatch.setattr(trainer, "time", made)
     return made
 
 

@@ -87,7 +87,7 @@ def in_module(name: str, code: str) -> BaseException:
 @pytest.mark.parametrize(
     ("module", "code", "kind"),
     [
-        ("headrace.training.callbacks", "def run(): {}['step']", FailureKind.INTERNAL),
+        ("headrace.training.trainer", "def run(): {}['step']", FailureKind.INTERNAL),
         ("headrace.storage.x", "import json\ndef run(): json.loads('{')", FailureKind.INTERNAL),
         ("headrace.data.transforms", "def run(): {}['image']", FailureKind.USER_ERROR),
         ("headrace.examples.model", "def run(): {}['image']", FailureKind.USER_ERROR),
