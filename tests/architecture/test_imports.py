@@ -25,9 +25,7 @@ SENT = (
     "headrace.packing.pack_shard",
     "headrace.staging.staged",
     "headrace.staging.step",
-    "headrace.training.node",
     "headrace.training.gang",
-    "headrace.evaluation.job",
     "headrace.evaluation.step",
 )
 """Modules of the functions that go to workers. Dask's scheduler, which lives in the lease's host,

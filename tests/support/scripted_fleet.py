@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from headrace.training.node import run_node
+from headrace.training.gang import run_node
 from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
 from support.training import ThisProcessFleet
 

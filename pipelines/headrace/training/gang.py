@@ -1,32 +1,50 @@
-"""Launches all ranks together, and again from the last checkpoint when one died."""
+"""Launches all ranks together, and again from the last checkpoint when one died.
+
+`Gang` is the driver's side; `run_node` is what it has each node do.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
-import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from headrace.clusters.fleet import Fleet, Node
 from headrace.data.streaming import in_turn
+from headrace.data.targets import check_code
 from headrace.errors import DataError, HeadraceError, LeaseEndsError, WorkerLostError
-from headrace.files.atomic import read_record, write_text
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import RunFolder
+from headrace.files.machine import available_memory_bytes
+from headrace.files.manifest import Manifest
+from headrace.objects.store import read_manifest_at
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site
 from headrace.staging.gang_store import Brought
 from headrace.staging.peer_group import PeerGroup, groups_of
-from headrace.steps.context import StepContext
+from headrace.steps.children import start_program
+from headrace.steps.context import StepContext, resolved
+from headrace.steps.model_process import start_forked
 from headrace.training import checkpoints
-from headrace.training.data_watch import Rounds
+from headrace.training.data import data_on_node
+from headrace.training.data_watch import DataWatch, Rounds
 from headrace.training.failures import PortTakenError, verdict
-from headrace.training.node import run_node
+from headrace.training.launch import free_port, interface_of, interfaces, rank_children
+from headrace.training.mpi import run_together
+from headrace.training.plan import check_memory, plan_training, training_fingerprint
 from headrace.training.records import (
     LaunchFolder,
     NodeLaunch,
     NodeOutcome,
+    NodeReady,
     NodeStaged,
     Paused,
     TrainingOutcome,
     TrainingProgress,
 )
+from headrace.training.watch import run_watched, tell_failure
 
 _MAX_PORT_CLASHES = 5
 _STOPPING_S = 5.0
@@ -41,7 +59,7 @@ class Gang:
         fleet: The lease's nodes.
         size: Nodes, and ranks on each.
         dataset: Folder or URL of the packed dataset.
-        follow: Called with each progress report of rank 0.
+        follow: Called with each progress report of rank 0, and None while ranks start.
         skipped: Files of damaged shards that are left out.
 
     Attributes:
@@ -74,11 +92,7 @@ class Gang:
     def run(self) -> list[str]:
         """Run all ranks to their end; launch them again when one died, not when user code failed.
 
-        Returns:
-            Why they were launched again, each time.
-
-        Raises:
-            HeadraceError: Training cannot go on, or ranks died too often.
+        Returns why they were launched again, each time; raises when ranks died too often.
         """
         left = self._damage()  # found for an earlier driver
         if isinstance(left, DataError):
@@ -107,10 +121,7 @@ class Gang:
         return self._damage(error) or error
 
     def _damage(self, error: HeadraceError | None = None) -> HeadraceError | None:
-        """Go back to the newest checkpoint from sound data, if nodes have found damage.
-
-        Gives what to tell of it and of how the launch has ended; None without damage.
-        """
+        """Go back to the newest checkpoint from sound data, if nodes have found damage."""
         is_script = self._context.recipe.train.script is not None
         found = self._rounds.settle(goes_back=not is_script)
         step = self._rounds.sound_step
@@ -166,7 +177,10 @@ class Gang:
             )
         if any(outcome.stopped for outcome in outcomes):
             self._context.check()  # nodes may have seen a cancel before this process did
-        self._note_streamed(outcomes)
+        found = {outcome.node: outcome.streamed for outcome in outcomes}
+        self.streamed = {node: each for node, each in found.items() if each != Brought()}
+        for node, each in self.streamed.items():
+            self._context.event("streamed", node=node, **each.model_dump())
         self.trained = read_record(folder.trained, TrainingOutcome)
         return outcomes
 
@@ -178,13 +192,6 @@ class Gang:
             if record is not None and record not in self.staged:
                 self.staged.append(record)
                 self._context.event("staged_meanwhile", **record.model_dump())
-
-    def _note_streamed(self, outcomes: Sequence[NodeOutcome]) -> None:
-        self.streamed = {
-            outcome.node: outcome.streamed for outcome in outcomes if outcome.streamed != Brought()
-        }
-        for node, streamed in self.streamed.items():
-            self._context.event("streamed", node=node, **streamed.model_dump())
 
     def _groups(self, nodes: Sequence[Node], folder: LaunchFolder) -> list[PeerGroup | None]:
         """Who takes shards from whom while training runs."""
@@ -214,8 +221,7 @@ class Gang:
         self, nodes: Sequence[Node], resume: str | None, groups: Sequence[PeerGroup | None]
     ) -> list[NodeLaunch]:
         first, ends_at = nodes[0], self._context.ends_at
-        secret = secrets.token_hex(_SECRET_BYTES)
-        port = 0
+        secret, port = secrets.token_hex(_SECRET_BYTES), 0
         if self._num_nodes * self._ranks_per_node > 1:
             port = self._fleet.call(first, free_port, first.host)
         return [
@@ -241,9 +247,54 @@ class Gang:
         ]
 
 
-def free_port(address: str) -> int:
-    """A port of this machine that nobody listens on just now."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.bind((address, 0))
-        return int(listener.getsockname()[1])
+def run_node(launch: NodeLaunch) -> NodeOutcome:
+    """Run the ranks of a node to their end; their faults are told, not raised.
+
+    Ranks are stopped within a second when the step was cancelled or has ended, when its driver
+    has gone, or when ranks of another node failed.
+    """
+    recipe, site = resolved(RunFolder(Path(launch.run_folder)))
+    manifest = _checked_manifest(launch, recipe, site)
+    with data_on_node(launch, recipe, site, manifest) as data:
+        node = NodeReady(
+            launch=launch,
+            dataset=str(data.folder),
+            fingerprint=training_fingerprint(recipe, manifest),
+            interface=interface_of(launch.host, interfaces()),
+            slurm_name=os.environ.get("SLURMD_NODENAME", ""),
+        )
+        write_record(launch.folder.ready(launch.node_index), node)
+        role = site.roles[recipe.train.role]
+        with DataWatch(launch, data, manifest, enabled=recipe.stage.verify) as watch:
+            outcome = _run_ranks(node, recipe, role, lambda: data.keep_on() and watch.keep_on())
+            data.check()
+            if outcome.failures:
+                tell_failure(launch, outcome)
+            watch.conclude(outcome)
+        streamed = sum(_streamed(launch), start=data.relayed)
+    return outcome.model_copy(update={"streamed": streamed})
+
+
+def _streamed(launch: NodeLaunch) -> Iterator[Brought]:
+    for rank in launch.ranks:
+        yield read_record(launch.folder.streamed(rank), Brought) or Brought()
+
+
+def _run_ranks(
+    node: NodeReady, recipe: Recipe, role: Role, keep_on: Callable[[], bool]
+) -> NodeOutcome:
+    if role.launcher is not None:
+        return run_together(node, role, keep_on)
+    children = rank_children(node, recipe, role)
+    start = start_forked if recipe.train.script is None else start_program
+    return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on, start)
+
+
+def _checked_manifest(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
+    manifest = read_manifest_at(launch.dataset, site.s3).without(launch.skipped)
+    role = site.roles[recipe.train.role]
+    if recipe.train.script is None:
+        check_memory(plan_training(recipe, role, manifest), available_memory_bytes())
+    else:
+        check_code(recipe.train.script, site)
+    return manifest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -87,6 +88,14 @@ def interfaces() -> dict[str, list[str]]:
     """Addresses of this machine by network interface."""
     found = psutil.net_if_addrs().items()
     return {name: [each.address for each in addresses] for name, addresses in found}
+
+
+def free_port(address: str) -> int:
+    """A port of this machine that nobody listens on just now."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((address, 0))
+        return int(listener.getsockname()[1])
 
 
 def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.training.gang import free_port
+from headrace.training.launch import free_port
 from headrace.training.meeting import all_reduce_problem, tcp_store
 from support.doors import doors
 from support.training import (

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.recipe.site import Role
 from headrace.steps.model_process import VARYING
-from headrace.training.gang import free_port
 from headrace.training.launch import (
+    free_port,
     interface_of,
     rank_children,
     torchrun_environment,
