@@ -11,16 +11,18 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from filelock import FileLock, Timeout
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from headrace import __version__
 from headrace.errors import LedgerError, nearest
 from headrace.files.machine import current_mounts, free_bytes, network_file_system
 from headrace.files.private import make_private_file, tighten
+from headrace.ledger.records import REVISION, REVISION_TABLE
 from headrace.recipe.load import home
 
 VARIABLE = "HEADRACE_LEDGER"
@@ -155,15 +157,40 @@ class Database:
                 self._backend.hold(session, section)
             yield session
 
-    @contextmanager
-    def opening(self) -> Iterator[None]:
-        """Held while the ledger is opened.
+    def bring_up_to_date(self) -> None:
+        """Make a missing schema, and migrate an older one.
 
         Raises:
-            LedgerError: The database cannot be reached.
+            LedgerError: The database cannot be reached, or its schema is newer than this release.
         """
-        with self._errors_explained(), self._backend.opening():
-            yield
+        try:
+            with self._errors_explained(), self._backend.opening():
+                self._migrate()
+        except (OSError, Timeout) as error:
+            raise LedgerError(f"The ledger {self.shown} cannot be opened: {error}") from error
+
+    def revision(self, session: Session) -> str | None:
+        """Revision of the schema; None when there is none."""
+        if not inspect(session.connection()).has_table(REVISION_TABLE):
+            return None
+        found: str | None = session.scalar(text(f"SELECT version_num FROM {REVISION_TABLE}"))
+        return found
+
+    def _migrate(self) -> None:
+        with self.read() as session:
+            found = self.revision(session)
+        if found == REVISION:
+            return
+        from headrace.ledger import migrations  # half a second that only a missing schema is worth
+
+        if found is not None and found not in migrations.revisions():
+            raise LedgerError(
+                f"The ledger {self.shown} has schema revision {found}, which is newer than "
+                f"{REVISION}, the newest that headrace {__version__} knows",
+                "Upgrade headrace: pip install --upgrade headrace.",
+            )
+        with self.write("migration") as session:
+            migrations.upgrade(session.connection())
 
     @contextmanager
     def _transaction(self, engine: Engine) -> Iterator[Session]:

@@ -6,45 +6,40 @@ Only the control side writes it, from the files that the cluster's side leaves.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from filelock import Timeout
-from sqlalchemy import func, inspect, select, text
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
+from typing_extensions import Unpack
 
-from headrace import __version__
-from headrace.errors import LedgerError
+from headrace.errors import CapacityError, LedgerError, UnknownNameError, nearest
 from headrace.ledger.database import Database, default_url
-from headrace.ledger.leases import ACTIVE, LeaseRows
 from headrace.ledger.records import (
-    REVISION,
-    REVISION_TABLE,
+    AttemptChanges,
     AttemptRecord,
+    LeaseChanges,
     LeaseRecord,
+    LedgerSummary,
     Row,
     RunRecord,
 )
+from headrace.states import LeaseState, StepState
+
+_ACTIVE = tuple(state for state in LeaseState if state.is_active)
+_OPEN = tuple(state for state in StepState if not state.is_final)
+
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerSummary:
-    """How much the ledger holds."""
+class Ledger:
+    """Enter, find and change rows; safe to share between threads and to keep over a fork.
 
-    url: str
-    """Where it is, without the password."""
-    revision: str
-    """Revision of its schema."""
-    num_runs: int
-    num_leases: int
-    num_active_leases: int
-    """Leases that hold, or are about to hold, machines."""
-    num_attempts: int
+    Asking for a row that is not there raises `UnknownNameError`.
+    """
 
-
-class Ledger(LeaseRows):
-    """All rows; made by `Ledger.open`, safe to share between threads and to keep over a fork."""
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     @classmethod
     def open(cls, url: str | None = None) -> Ledger:
@@ -61,29 +56,197 @@ class Ledger(LeaseRows):
                 than this release.
         """
         database = Database(default_url() if url is None else url)
-        try:
-            with database.opening():
-                _bring_up_to_date(database)
-        except (OSError, Timeout) as error:
-            raise LedgerError(f"The ledger {database.shown} cannot be opened: {error}") from error
+        database.bring_up_to_date()
         return cls(database)
-
-    @property
-    def url(self) -> str:
-        """Where the ledger is, with `***` in place of a password."""
-        return self._database.shown
 
     def summary(self) -> LedgerSummary:
         """How much the ledger holds."""
         with self._database.read() as session:
             return LedgerSummary(
-                url=self.url,
-                revision=_revision(session) or "",
+                url=self._database.shown,
+                revision=self._database.revision(session) or "",
                 num_runs=_count(session, RunRecord),
                 num_leases=_count(session, LeaseRecord),
-                num_active_leases=_count(session, LeaseRecord, LeaseRecord.state.in_(ACTIVE)),
+                num_active_leases=_count(session, LeaseRecord, LeaseRecord.state.in_(_ACTIVE)),
                 num_attempts=_count(session, AttemptRecord),
             )
+
+    def add_run(self, record: RunRecord) -> bool:
+        """Enter a run, unless one with its key is there; whether this call entered it."""
+        with self._database.write("runs") as session:
+            if session.scalar(select(RunRecord).filter_by(key=record.key)) is not None:
+                return False
+            if session.get(RunRecord, record.run_id) is not None:
+                raise LedgerError(
+                    f"Another run has the id '{record.run_id}'", "Give the run a new id."
+                )
+            session.add(record)
+        return True
+
+    def run(self, run_id: str) -> RunRecord:
+        """The run with this id; raises UnknownNameError when there is none."""
+        with self._database.read() as session:
+            return _known(session, RunRecord, "run", run_id)
+
+    def run_by_key(self, key: str) -> RunRecord | None:
+        """The run with this key; None when there is none."""
+        return self._first(select(RunRecord).filter_by(key=key))
+
+    def runs(self, limit: int = 50, state: StepState | None = None) -> tuple[RunRecord, ...]:
+        """At most `limit` runs, newest first; only those in one state where it is given."""
+        query = select(RunRecord).filter_by(**_given(state=state))
+        newest_first = query.order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+        return self._all(newest_first.limit(limit))
+
+    def finish_run(
+        self,
+        run_id: str,
+        state: StepState,
+        finished_at: float,
+        outputs: dict[str, Any] | None = None,
+    ) -> RunRecord:
+        """Enter how a run ended, unless it had ended before, and given outputs; the run then."""
+        if not state.is_final:
+            raise LedgerError(f"A run cannot finish as '{state.value}'", "Give a final state.")
+        values = _given(state=state, finished_at=finished_at, outputs=outputs)
+        change = update(RunRecord).filter_by(run_id=run_id).where(RunRecord.state.in_(_OPEN))
+        with self._database.write() as session:
+            session.execute(change.values(values))
+            return _known(session, RunRecord, "run", run_id)
+
+    def reopen_run(
+        self, run_id: str, owner: str | None = None, previous: str | None = None
+    ) -> RunRecord:
+        """Set a run to running, whether it has ended or not; the run as it stands then.
+
+        A new owner may be given. With `previous`, nothing is changed unless that is its owner: of
+        two who take a run over at once only one does.
+        """
+        values = {"finished_at": None, **_given(state=StepState.RUNNING, owner=owner)}
+        change = update(RunRecord).filter_by(run_id=run_id, **_given(owner=previous))
+        with self._database.write() as session:
+            session.execute(change.values(values))
+            return _known(session, RunRecord, "run", run_id)
+
+    def add_attempt(self, record: AttemptRecord) -> AttemptRecord:
+        """Enter an attempt, unless the run has this one at this step; the one that is there then.
+
+        Raises:
+            LedgerError: Its run or lease is not in the ledger, or its key names another attempt.
+        """
+        with self._database.write("attempts") as session:
+            found = session.get(AttemptRecord, (record.run_id, record.step, record.attempt))
+            if found is not None:
+                return found
+            if session.scalar(select(AttemptRecord).filter_by(key=record.key)) is not None:
+                raise LedgerError(
+                    f"Another attempt has the key '{record.key}'",
+                    "A key is <run_id>/<step>/<attempt>.",
+                )
+            session.add(record)
+        return record
+
+    def attempts(self, run_id: str, step: str | None = None) -> tuple[AttemptRecord, ...]:
+        """Attempts of a run, at one of its steps or at all, in the order they were asked for."""
+        query = select(AttemptRecord).filter_by(run_id=run_id, **_given(step=step))
+        order = (AttemptRecord.created_at, AttemptRecord.step, AttemptRecord.attempt)
+        return self._all(query.order_by(*order))
+
+    def latest_attempt(self, run_id: str, step: str) -> AttemptRecord | None:
+        """The attempt at a step with the highest number; None when there is none."""
+        query = select(AttemptRecord).filter_by(run_id=run_id, step=step)
+        return self._first(query.order_by(AttemptRecord.attempt.desc()).limit(1))
+
+    def past_attempts(
+        self, recipe_name: str, site_name: str, role: str, limit: int
+    ) -> tuple[AttemptRecord, ...]:
+        """Ended attempts of all runs of a recipe on leases of a site's role, the newest first."""
+        query = (
+            select(AttemptRecord)
+            .join(RunRecord, RunRecord.run_id == AttemptRecord.run_id)
+            .join(LeaseRecord, LeaseRecord.lease_id == AttemptRecord.lease_id)
+            .where(RunRecord.recipe_name == recipe_name)
+            .where(LeaseRecord.site_name == site_name, LeaseRecord.role == role)
+            .where(AttemptRecord.state.not_in(_OPEN))
+            .order_by(AttemptRecord.created_at.desc(), AttemptRecord.key.desc())
+            .limit(limit)
+        )
+        return self._all(query)
+
+    def explain_attempt(self, run_id: str, step: str, attempt: int, message: str) -> None:
+        """Say better why an attempt failed, also when it has ended."""
+        change = update(AttemptRecord).filter_by(run_id=run_id, step=step, attempt=attempt)
+        with self._database.write() as session:
+            session.execute(change.values(message=message))
+
+    def set_attempt(
+        self, run_id: str, step: str, attempt: int, **changes: Unpack[AttemptChanges]
+    ) -> AttemptRecord:
+        """Change an attempt, unless it has ended; the attempt as it stands then."""
+        values = _given(**changes)
+        change = update(AttemptRecord).filter_by(run_id=run_id, step=step, attempt=attempt)
+        with self._database.write() as session:
+            if values:
+                session.execute(change.where(AttemptRecord.state.in_(_OPEN)).values(values))
+            found = session.get(AttemptRecord, (run_id, step, attempt))
+            if found is None:
+                raise UnknownNameError(
+                    f"The ledger has no attempt {attempt} at step '{step}' of run '{run_id}'",
+                    "List the runs with `headrace runs`.",
+                )
+            return found
+
+    def add_lease(self, record: LeaseRecord, max_active: int) -> None:
+        """Enter a lease if its site has room; one that is there already stays as it is.
+
+        Counting and entering are one transaction, so that no two callers take the last place.
+
+        Raises:
+            CapacityError: The site has that many open.
+            LedgerError: The lease's run is not in the ledger.
+        """
+        with self._database.write(f"leases of {record.site_name}") as session:
+            if session.get(LeaseRecord, record.lease_id) is not None:
+                return
+            taken = tuple(session.scalars(_active(record.site_name)))
+            if len(taken) >= max_active:
+                raise _full(record.site_name, taken, max_active)
+            session.add(record)
+
+    def lease(self, lease_id: str) -> LeaseRecord:
+        """The lease with this id; raises UnknownNameError when there is none."""
+        with self._database.read() as session:
+            return _known(session, LeaseRecord, "lease", lease_id)
+
+    def latest_lease(self, key: str) -> LeaseRecord | None:
+        """The newest lease with this key, in whatever state; None when there is none."""
+        return self._first(_newest(1).filter_by(key=key))
+
+    def active_leases(self, site_name: str | None = None) -> tuple[LeaseRecord, ...]:
+        """Leases, of one site or of all, that hold or are about to hold machines; oldest first."""
+        return self._all(_active(site_name))
+
+    def leases(self, run_id: str | None = None, limit: int = 1000) -> tuple[LeaseRecord, ...]:
+        """At most `limit` leases, of one run or of all, newest first."""
+        return self._all(_newest(limit).filter_by(**_given(run_id=run_id)))
+
+    def set_lease_state(
+        self, lease_id: str, state: LeaseState, **changes: Unpack[LeaseChanges]
+    ) -> LeaseRecord:
+        """Change a lease, unless it has ended; the lease as it stands then."""
+        change = update(LeaseRecord).filter_by(lease_id=lease_id)
+        still_active = change.where(LeaseRecord.state.in_(_ACTIVE))
+        with self._database.write() as session:
+            session.execute(still_active.values(state=state, **_given(**changes)))
+            return _known(session, LeaseRecord, "lease", lease_id)
+
+    def _first(self, query: Select[AnyRow]) -> AnyRow | None:
+        with self._database.read() as session:
+            return session.scalar(query)
+
+    def _all(self, query: Select[AnyRow]) -> tuple[AnyRow, ...]:
+        with self._database.read() as session:
+            return tuple(session.scalars(query))
 
 
 def open_ledger() -> Ledger:
@@ -96,30 +259,40 @@ def _opened(url: str, _pid: int) -> Ledger:
     return Ledger.open(url)
 
 
-def _bring_up_to_date(database: Database) -> None:
-    with database.read() as session:
-        found = _revision(session)
-    if found == REVISION:
-        return
-    from headrace.ledger import migrations  # half a second that only a missing schema is worth
-
-    if found is not None and found not in migrations.revisions():
-        raise LedgerError(
-            f"The ledger {database.shown} has schema revision {found}, which is newer than "
-            f"{REVISION}, the newest that headrace {__version__} knows",
-            "Upgrade headrace: pip install --upgrade headrace.",
-        )
-    with database.write("migration") as session:
-        migrations.upgrade(session.connection())
-
-
-def _revision(session: Session) -> str | None:
-    if not inspect(session.connection()).has_table(REVISION_TABLE):
-        return None
-    query = text(f"SELECT version_num FROM {REVISION_TABLE}")
-    revision: str | None = session.scalar(query)
-    return revision
-
-
 def _count(session: Session, kind: type[Row], *where: Any) -> int:
     return session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _known(session: Session, kind: type[AnyRow], what: str, name: str) -> AnyRow:
+    found = session.get(kind, name)
+    if found is None:
+        newest = select(kind.__mapper__.primary_key[0]).order_by(kind.created_at.desc()).limit(10)
+        raise UnknownNameError(
+            f"There is no {what} '{name}' in the ledger", nearest(name, session.scalars(newest))
+        )
+    return found
+
+
+def _newest(limit: int) -> Select[LeaseRecord]:
+    query = select(LeaseRecord).limit(limit)
+    return query.order_by(LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc())
+
+
+def _active(site_name: str | None) -> Select[LeaseRecord]:
+    query = select(LeaseRecord).where(LeaseRecord.state.in_(_ACTIVE))
+    named = query.filter_by(**_given(site_name=site_name))
+    return named.order_by(LeaseRecord.created_at, LeaseRecord.lease_id)
+
+
+def _full(site_name: str, taken: tuple[LeaseRecord, ...], max_active: int) -> CapacityError:
+    listed = ", ".join(f"{lease.lease_id} (run {lease.run_id})" for lease in taken[:10])
+    return CapacityError(
+        f"Site '{site_name}' has {len(taken)} leases open and allows {max_active} "
+        f"(limits.max_leases): {listed}",
+        "Wait until one ends, close one with `headrace lease close ID`, "
+        "or raise limits.max_leases in the site file.",
+    )

@@ -7,12 +7,14 @@ What the ledger gives is a copy of a row: to change it changes nothing in the da
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import Dialect, Double, ForeignKey, Index, Text, TypeDecorator
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
+from typing_extensions import TypedDict
 
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
@@ -80,6 +82,9 @@ class Row(MappedAsDataclass, DeclarativeBase, kw_only=True):
         FailureClass: _Choice(FailureClass),
     }
 
+    created_at: Mapped[float]
+    """When it was asked for."""
+
 
 class RunRecord(Row, kw_only=True):
     """One execution of a recipe on a site."""
@@ -100,8 +105,6 @@ class RunRecord(Row, kw_only=True):
     """Who asked for it."""
     overrides: Mapped[tuple[str, ...]] = mapped_column(_Json(tuple[str, ...]), default=())
     """Overrides `key=value` of the recipe."""
-    created_at: Mapped[float]
-    """When it was asked for."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
     """When it ended; null while it goes on."""
     outputs: Mapped[dict[str, Any]] = mapped_column(_Json(dict[str, Any]), default_factory=dict)
@@ -133,8 +136,6 @@ class LeaseRecord(Row, kw_only=True):
     """Ids that the backend gave: processes, jobs, instances."""
     dashboard_url: Mapped[str] = mapped_column(default="")
     """Address of the Dask dashboard; empty while there is none."""
-    created_at: Mapped[float]
-    """When it was asked for."""
     ready_at: Mapped[float | None] = mapped_column(default=None)
     """When its machines were there."""
     ended_at: Mapped[float | None] = mapped_column(default=None)
@@ -168,10 +169,46 @@ class AttemptRecord(Row, kw_only=True):
     """Why it failed; null when it did not."""
     message: Mapped[str] = mapped_column(default="")
     """What happened, for the user."""
-    created_at: Mapped[float]
-    """When it was asked for."""
     started_at: Mapped[float | None] = mapped_column(default=None)
     """When its driver started."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
     outputs: Mapped[dict[str, Any]] = mapped_column(_Json(dict[str, Any]), default_factory=dict)
     """What later steps and the report need, JSON values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSummary:
+    """How much the ledger holds."""
+
+    url: str
+    """Where it is, without the password."""
+    revision: str
+    """Revision of its schema."""
+    num_runs: int
+    num_leases: int
+    num_active_leases: int
+    """Leases that hold, or are about to hold, machines."""
+    num_attempts: int
+
+
+class LeaseChanges(TypedDict, total=False):
+    """What may change in a lease besides its state; a key left out or None changes nothing."""
+
+    job_ids: tuple[str, ...] | None
+    dashboard_url: str | None
+    ready_at: float | None
+    ended_at: float | None
+    why_ended: str | None
+    lost_nodes: tuple[EndedJob, ...] | None
+
+
+class AttemptChanges(TypedDict, total=False):
+    """What may change in an attempt; a key left out or None changes nothing."""
+
+    state: StepState | None
+    number: int | None
+    failure_class: FailureClass | None
+    message: str | None
+    started_at: float | None
+    finished_at: float | None
+    outputs: dict[str, Any] | None
