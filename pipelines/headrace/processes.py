@@ -35,9 +35,7 @@ class ProcessIdentity(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
-    """Host name."""
     pid: int
-    """Process id on that host."""
     started_s: float
     """When it started, seconds after its host did: that no setting of the host's clock changes."""
 

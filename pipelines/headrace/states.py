@@ -72,7 +72,6 @@ class EndedJob(Record):
     node: str
     """Name of the node, as in `node-0`."""
     job_id: str
-    """Id of the job."""
     host: str
     """Where it ran, as the batch system knows it; empty when that is not known."""
     why: str

@@ -170,11 +170,7 @@ def classification_result(
 
 
 def regression_metrics(predictions: Predictions) -> dict[str, float]:
-    """Judge a regressor, of scores and labels `(num_samples,)`: mae, rmse, r2.
-
-    Raises:
-        EvaluationError: Scores are NaN or infinite, or there are fewer than two samples.
-    """
+    """Judge a regressor, of scores and labels `(num_samples,)`: mae, rmse, r2."""
     _check_finite(predictions)
     if len(predictions.label) < 2:
         raise EvaluationError(

@@ -57,13 +57,11 @@ class Job:
     """What a node is asked: to score a shard, or to conclude where there is no task."""
 
     step_folder: str
-    """Folder of the evaluate step."""
     env: Mapping[str, str]
     """Environment variables of the process that does it, on top of the worker's."""
     groups: Mapping[str, PeerGroup]
     """Nodes that pass shards on to each other, as each one sees them, by its name."""
     task: ShardTask | None = None
-    """Which samples."""
     group: PeerGroup | None = None
     """That of `groups` which is this node's; the node that is asked fills it in."""
 
@@ -117,12 +115,7 @@ class Inputs:
 
 
 def read_inputs(context: StepContext) -> Inputs:
-    """What the step was given.
-
-    Raises:
-        RecipeError: The recipe evaluates nothing.
-        StepError: An input is missing.
-    """
+    """What the step was given."""
     spec = context.recipe.evaluate
     if spec is None:
         raise RecipeError(f"Recipe '{context.recipe.name}' has 'evaluate: null'")

@@ -70,17 +70,12 @@ class Predictor:
     transforms: tuple[Transform, ...]
     """Applied to every batch, on the model's device."""
     dataset: ShardedDataset
-    """The split, on this node."""
     spec: EvaluateSpec
     device: torch.device
     reading: Reading = field(default_factory=Reading)
 
     def predict(self, first: int, num_samples: int) -> Predictions:
-        """Score consecutive samples of the split.
-
-        Raises:
-            UserCodeError: A transform or the model raised, or gave scores of a wrong shape.
-        """
+        """Score consecutive samples of the split."""
         parts = [self._score(batch) for batch in self._batches(first, num_samples)]
         return Predictions.joined(parts)
 
@@ -139,15 +134,7 @@ class Predictor:
 def load_model(
     recipe: Recipe, site: Site, checkpoint: Path
 ) -> tuple[LightningModule, tuple[Transform, ...]]:
-    """Make model and transforms of a recipe and give the model its trained weights.
-
-    Raises:
-        RecipeError: The recipe has no model.
-        TargetError: The site does not allow a target.
-        StepError: The checkpoint is missing or damaged.
-        PickledCheckpointError: It holds what the site does not let unpickle.
-        UserCodeError: The model cannot be made, or the weights do not fit it.
-    """
+    """Make model and transforms of a recipe and give the model its trained weights."""
     if recipe.model is None:
         raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
     allowed = Allowed.of(recipe, site)
@@ -202,14 +189,8 @@ def score(job: Job, task: ShardTask) -> tuple[int, str]:
     """Score the samples of one shard and write the predictions, atomically.
 
     Model and data are loaded once and kept for the next shard. A staged shard that is no longer
-    what was staged is staged anew, and scored again.
-
-    Returns:
-        Number of samples; and why they were scored again, empty when they were not.
-
-    Raises:
-        StepError: The checkpoint is missing.
-        ShardError: The shard changes each time that it was staged.
+    what was staged is staged anew, and scored again. Gives the number of samples, and why they were
+    scored again, empty when they were not.
     """
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context)

@@ -41,7 +41,6 @@ class Card:
     name: str
     value: str
     note: str = ""
-    """A few words below."""
     is_bad: bool = False
     """Whether it misses what was asked for."""
 

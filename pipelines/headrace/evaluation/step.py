@@ -110,9 +110,8 @@ def _serving(
 ) -> Iterator[Mapping[str, PeerGroup]]:
     """Have the nodes of a gang serve what they hold of a split while the block runs.
 
-    Yields:
-        The group as each node sees it, by the node's name; empty when nodes read by themselves:
-        in a pool, with `stage.peers: never`, and where nodes share a host.
+    Yields the group as each node sees it, by its name; empty when nodes read by themselves: in a
+    pool, with `stage.peers: never`, and where nodes share a host.
     """
     groups = _groups(context, fleet)
     if not groups:
@@ -127,11 +126,7 @@ def _serving(
 
 
 def serve_node(run_folder: str, dataset: str, split: str, group: PeerGroup) -> None:
-    """Put the split onto this node, and serve what lies here as long as somebody waits for it.
-
-    Raises:
-        HeadraceError: The split cannot be staged.
-    """
+    """Put the split onto this node, and serve what lies here as long as somebody waits for it."""
     recipe, site = resolved(RunFolder(Path(run_folder)))
     stage, splits = recipe.stage, (packed_split(split, recipe.data.fold),)
     options = StagingOptions(partial=stage.partial, s3=site.s3, group=group, serves_readers=True)

@@ -102,7 +102,6 @@ class RunRecord(Row, kw_only=True):
     folder: Mapped[str]
     state: Mapped[StepState]
     owner: Mapped[str] = mapped_column(default="")
-    """Who asked for it."""
     overrides: Mapped[tuple[str, ...]] = mapped_column(_Json(tuple[str, ...]), default=())
     """Overrides `key=value` of the recipe."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
@@ -166,9 +165,7 @@ class AttemptRecord(Row, kw_only=True):
     """Number in the lease's mailbox; null until submitted."""
     state: Mapped[StepState]
     failure_class: Mapped[FailureClass | None] = mapped_column(default=None)
-    """Why it failed; null when it did not."""
     message: Mapped[str] = mapped_column(default="")
-    """What happened, for the user."""
     started_at: Mapped[float | None] = mapped_column(default=None)
     """When its driver started."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
@@ -183,7 +180,6 @@ class LedgerSummary:
     url: str
     """Where it is, without the password."""
     revision: str
-    """Revision of its schema."""
     num_runs: int
     num_leases: int
     num_active_leases: int

@@ -35,7 +35,6 @@ class Child:
     log: Path
     """Standard output and error are appended here."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables on top of the caller's."""
     input: int | None = None
     """File descriptor of its standard input, None for an empty one."""
 

@@ -156,11 +156,8 @@ class SkippedShard(Record):
     file: str
     """The shard, relative to the dataset's folder."""
     split: str
-    """Its split."""
     num_samples: int
-    """Its samples."""
     problem: str
-    """What is wrong with it."""
 
 
 class Skipped(Record):

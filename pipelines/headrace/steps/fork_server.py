@@ -56,11 +56,7 @@ class ForkServers:
         self._servers: dict[frozenset[tuple[str, str]], _Server] = {}
 
     def start(self, child: Child) -> Process:
-        """Start a child from a server with its environment, which may still be importing.
-
-        Raises:
-            WorkerLostError: The server ended before it could be asked.
-        """
+        """Start a child from a server with its environment, which may still be importing."""
         env = {**os.environ, **child.env}
         child.log.parent.mkdir(parents=True, exist_ok=True)
         own = {name: env.pop(name) for name in self._varying if name in env}

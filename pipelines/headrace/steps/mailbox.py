@@ -35,7 +35,6 @@ class StepSpec(Record):
     kind: str
     """Entry of the step registry: pack, stage, train, evaluate."""
     run_id: str
-    """The run the step belongs to."""
     name: str
     """Name of the step, unique in its run."""
     attempt: int = Field(ge=1)
@@ -65,9 +64,7 @@ class StepStatus(Figures):
     """How a step stands; replaced every second while it runs."""
 
     state: StepState
-    """State of the step."""
     progress: Progress = Progress()
-    """How far it is."""
     rate: float | None = None
     """Units a second, over the last half minute."""
     eta_s: float | None = None
@@ -88,7 +85,6 @@ class Failure(Record):
     failure_class: FailureClass
     """Decides whether the step is tried again."""
     error: str
-    """Name of the error."""
     message: str
     """What happened and what to do, for the user."""
     trace: str = ""
@@ -103,13 +99,11 @@ class StepResult(Record):
     state: StepState
     """A final state."""
     failure: Failure | None = None
-    """Why it did not succeed."""
     outputs: dict[str, Any] = {}
     """What later steps and the report need, JSON values."""
     started_at: float
     """When the driver started, seconds since the epoch."""
     finished_at: float
-    """When it ended."""
 
 
 class DriverExit(Record):

@@ -49,11 +49,7 @@ _STATES = {
 
 
 def step_function(kind: str) -> StepFunction:
-    """The function `run(context) -> outputs` of a kind of step.
-
-    Raises:
-        UnknownNameError: There is no such kind.
-    """
+    """The function `run(context) -> outputs` of a kind of step."""
     if kind not in _MODULES:
         raise UnknownNameError(f"There is no step of kind '{kind}'", nearest(kind, _MODULES))
     function: StepFunction = importlib.import_module(_MODULES[kind]).run

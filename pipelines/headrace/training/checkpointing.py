@@ -146,15 +146,10 @@ class TrainingPausedError(Exception):
 
 
 class StopInTime(Callback):  # type: ignore[misc]
-    """Ends the launch in time for a last checkpoint.
+    """Ends the launch with a last checkpoint before `stop_at`, seconds since the epoch.
 
     The ranks' clocks may differ, and ranks must not part: rank 0 decides, and tells the others
     every two seconds or so, at a step that all of them know.
-
-    Args:
-        stop_at: When all must be over, seconds since the epoch; None for never.
-        saving: Writes checkpoints.
-        file: Where rank 0 writes `Paused`.
     """
 
     def __init__(self, stop_at: float | None, saving: StepCheckpoints, file: Path) -> None:
@@ -169,11 +164,7 @@ class StopInTime(Callback):  # type: ignore[misc]
         self._seen_step = self._look_at_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Look at the clock now and then.
-
-        Raises:
-            TrainingPausedError: Time is over; a checkpoint of this step is there.
-        """
+        """Look at the clock now and then."""
         step = trainer.global_step
         if self._stop_at is None or step == self._seen_step:  # gradients may be half way
             return
@@ -220,10 +211,9 @@ class _StepTimes:
 
 
 def weights_hash(state: Mapping[str, Tensor]) -> str:
-    """Hash of a `state_dict()`: equal bits, equal hash, whatever device they are on.
+    """XXH3 of a `state_dict()`, 128 bits, hexadecimal; the same whatever device it is on.
 
-    Returns:
-        XXH3 over name, dtype, shape and bytes of each in order of names, 128 bits, hexadecimal.
+    It is over name, dtype, shape and bytes of each, in order of names.
     """
     digest = xxhash.xxh3_128()
     for name in sorted(state):

@@ -40,11 +40,7 @@ class DataOnNode:
 
     @property
     def folder(self) -> Path:
-        """Folder of the dataset on the node.
-
-        Raises:
-            StepCancelledError: Staging ended before the first shards were there.
-        """
+        """Folder of the dataset on the node."""
         if self._copy is None:
             raise StepCancelledError("Staging was stopped before the first shards were there")
         return self._copy.folder
@@ -71,9 +67,6 @@ def data_on_node(
     """Put the dataset onto this node, where it stays while the block runs.
 
     With `stage.overlap` the block starts when the first shards are there.
-
-    Raises:
-        HeadraceError: The dataset cannot be staged.
     """
     if recipe.stage.overlap:
         staging = _StagedMeanwhile(launch, recipe, site, manifest)

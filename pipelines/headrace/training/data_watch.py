@@ -73,9 +73,7 @@ class DamagedData(Record):
     """A node's mark: shards that were not what was staged."""
 
     node: str
-    """Name of the node."""
     files: tuple[str, ...]
-    """The shards."""
 
 
 def mark_damaged(run: RunFolder, damaged: DamagedData) -> None:
@@ -128,11 +126,7 @@ class Rounds:
             self._asked = None
 
     def settle(self, *, goes_back: bool) -> tuple[DamagedData, ...]:
-        """Take the marks that nodes have left, while no rank runs; empty when there is no damage.
-
-        Args:
-            goes_back: Remove the checkpoints that may come from damaged data.
-        """
+        """Take the marks that nodes have left, while no rank runs; empty without damage."""
         marks = sorted(self._run.soundness.glob("damaged-*.json"))
         found = [read_record(mark, DamagedData) for mark in marks]
         if marks and goes_back:
@@ -198,12 +192,7 @@ class DataWatch:
         return not self._damaged and self._error is None
 
     def conclude(self, outcome: NodeOutcome) -> None:
-        """Look at the data a last time, unless the ranks have ended for another reason.
-
-        Raises:
-            StepCancelledError: Nobody waits for the training any more.
-            OSError: What was found could not be written down.
-        """
+        """Look at the data a last time, unless the ranks have ended for another reason."""
         self._end()
         if self._error is not None:
             raise self._error

@@ -184,7 +184,6 @@ class Placement(NamedTuple):
     rank: int
     world_size: int | None
     local_rank: int | None
-    """Rank among those of the same node, from 0."""
 
 
 _VARIABLES = (
@@ -199,11 +198,7 @@ https://slurm.schedmd.com/srun.html, PMI_* and MPI_LOCALRANKID of Hydra (MPICH, 
 
 
 def placement(environment: Mapping[str, str]) -> Placement:
-    """The place of the process with that environment.
-
-    Raises:
-        StepError: No launcher has left its variables there.
-    """
+    """The place of the process with that environment."""
     for rank, world_size, local_rank in _VARIABLES:
         if rank in environment:
             return Placement(

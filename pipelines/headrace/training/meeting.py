@@ -36,11 +36,6 @@ def meet(strategy: Strategy, launch: NodeLaunch, rank: int) -> None:
     """Join the other ranks before Lightning does; it takes what is there.
 
     Side effects: makes the default process group.
-
-    Args:
-        strategy: Of the Trainer; one that has no other ranks joins nobody.
-        launch: As this node sees it.
-        rank: This rank.
     """
     if not isinstance(strategy, ParallelStrategy):
         return
@@ -67,17 +62,7 @@ def _store(launch: NodeLaunch, rank: int) -> Store:
 
 
 def tcp_store(address: tuple[str, int], rank: int, world_size: int, timeout: timedelta) -> Store:
-    """A store that rank 0 serves on one network interface alone.
-
-    Args:
-        address: IP address and port of rank 0.
-        rank: This process.
-        world_size: Processes.
-        timeout: Longest wait for one another.
-
-    Raises:
-        OSError: The port is taken; only on rank 0.
-    """
+    """A store that rank 0 serves on one network interface alone."""
     host, port = address
     listener = None
     if rank == 0:
@@ -97,15 +82,6 @@ def all_reduce_problem(meeting: str, rank: int, world_size: int, num_gpus: int) 
     """What is wrong; empty when the sum over all ranks is right and the GPUs are seen.
 
     Side effects: names the network interface to gloo, in the environment.
-
-    Args:
-        meeting: Address and port of rank 0.
-        rank: This process.
-        world_size: Processes, one a node.
-        num_gpus: Accelerators that PyTorch must see here, if it is built for any.
-
-    Raises:
-        RuntimeError: The ranks did not find each other in time.
     """
     interface = _interface_to(meeting)
     if interface is not None:

@@ -40,15 +40,6 @@ def run_together(node: NodeReady, role: Role, keep_on: Callable[[], bool]) -> No
     """Run the ranks of this node as part of one launch of all; see `run_node`.
 
     The first node starts the launcher when all nodes have their data; the others wait for its end.
-
-    Args:
-        node: This node, with its data.
-        role: The site's role that trains.
-        keep_on: Called at each look; false stops all ranks.
-
-    Raises:
-        SiteError: The node has no such launcher.
-        StepCancelledError: The ranks were to end before they were started.
     """
     launch = node.launch
     watch = _LauncherWatch(launch, keep_on)
@@ -150,11 +141,7 @@ def _outcome(launch: NodeLaunch, of_silent: RankFailure | None = None) -> NodeOu
 
 
 def _run_placed(folder: LaunchFolder, place: Placement) -> None:
-    """Run the rank of a place to its end, and write down how it ended.
-
-    Raises:
-        StepError: The launcher has placed this rank otherwise than headrace has asked it to.
-    """
+    """Run the rank of a place to its end, and write down how it ended."""
     node = _node_of(folder, place.rank)
     launch = node.launch
     _check(launch, place)

@@ -28,17 +28,12 @@ class TrainPlan:
     """A training, before anything is started."""
 
     num_nodes: int
-    """Nodes."""
     ranks_per_node: int
-    """Ranks on each node."""
     batch_per_rank: int
-    """Samples a batch on each rank."""
     batches_per_epoch: int
-    """Batches an epoch on each rank."""
     steps_per_epoch: int
     """Optimizer steps an epoch."""
     epochs: int
-    """Epochs."""
     total_steps: int
     """Optimizer steps in all."""
     num_left_out: int
@@ -122,11 +117,7 @@ def _fixed_bytes(info: FieldInfo) -> int:
 
 
 def check_memory(plan: TrainPlan, available_bytes: int) -> None:
-    """Make sure that a node can hold its ranks' batches.
-
-    Raises:
-        MemoryExhaustedError: It cannot.
-    """
+    """Make sure that a node can hold its ranks' batches."""
     needed = plan.batch_bytes * plan.ranks_per_node
     if needed > available_bytes:
         raise MemoryExhaustedError(

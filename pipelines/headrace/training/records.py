@@ -76,7 +76,6 @@ class NodeLaunch(Record):
     run_folder: str
     """Folder of the run, with recipe and site."""
     step_folder: str
-    """Folder of the step."""
     dataset: str
     """Folder of the packed dataset, on shared storage."""
     number: int
@@ -84,11 +83,8 @@ class NodeLaunch(Record):
     node_index: int
     """Number of the node, from 0."""
     node_name: str
-    """Name of the node."""
     num_nodes: int
-    """Nodes that train."""
     ranks_per_node: int
-    """Ranks on each node."""
     host: str
     """Address of this node as other nodes reach it."""
     master_address: str
@@ -133,11 +129,9 @@ class NodeReady(Record):
     """A node that has its data; what its ranks begin with."""
 
     launch: NodeLaunch
-    """What it is to start."""
     dataset: str
     """Folder of the dataset on the node."""
     fingerprint: str
-    """Hash of recipe and dataset."""
     interface: str | None = None
     """Network interface of the node's address; null to let the library choose."""
     slurm_name: str = ""
@@ -148,17 +142,13 @@ class NodeStaged(Record):
     """What a node staged while its ranks trained, written when the last shard was in."""
 
     node: str
-    """Name of the node."""
     tier: str
-    """Name of the tier."""
     num_bytes: int
-    """Bytes of the copy."""
     copied_bytes: int
     """Bytes that came meanwhile."""
     seconds: float
     """Time from the first look to the last shard."""
     bytes_per_s: float
-    """Bytes that came a second."""
 
 
 class Paused(Record):
@@ -204,17 +194,11 @@ class RankFailure(Record):
     """Why a rank failed."""
 
     rank: int
-    """The rank."""
     node: str = ""
-    """Its node."""
     kind: FailureKind
-    """What ended it."""
     what: str
-    """What happened."""
     hint: str = ""
-    """What to do."""
     trace: str = ""
-    """Trace of user code."""
     at: float
     """When, seconds since the epoch."""
 
@@ -223,11 +207,9 @@ class NodeOutcome(Record):
     """How the ranks of a node ended."""
 
     node: str
-    """Name of the node."""
     stopped: bool
     """Whether they were asked to stop."""
     failures: tuple[RankFailure, ...] = ()
-    """Failures of its ranks."""
     beats: dict[int, int] = {}
     """Signs of life that each rank has given; the one behind the others holds them up."""
     streamed: Brought = Brought()
@@ -238,11 +220,9 @@ class TrainingOutcome(Figures):
     """What training gave; written when it is complete, next to the final checkpoint."""
 
     fingerprint: str
-    """Hash of recipe and dataset."""
     checkpoint: str
     """Final checkpoint; for scripts the newest file they left, or empty."""
     epochs: int
-    """Epochs trained."""
     steps: int
     """Optimizer steps."""
     world_size: int

@@ -90,13 +90,7 @@ def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | Non
 
 
 class Follower:
-    """Passes the progress of rank 0 on to the step's status.
-
-    Args:
-        context: The step.
-        plan: The training; None for scripts, whose progress nobody knows.
-        world_size: Number of ranks.
-    """
+    """Passes the progress of rank 0 on to the step's status."""
 
     def __init__(self, context: StepContext, plan: TrainPlan | None, world_size: int) -> None:
         self._context = context

@@ -39,10 +39,6 @@ class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
     DDP lays gradients out anew after its first step, by the order in which they became ready. More
     than two summands give other bits in another layout, so a resumed training would differ in its
     first step. With `find_unused_parameters` the layout stays.
-
-    Args:
-        world_size: Number of ranks.
-        deterministic: Whether a resume must give the same bits.
     """
 
     def __init__(self, world_size: int, deterministic: bool) -> None:
@@ -66,11 +62,7 @@ class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
 def build_trainer(
     spec: TrainerSpec, allowed: Allowed, num_nodes: int, ranks_per_node: int, **others: Any
 ) -> Trainer:
-    """Make the Trainer of a recipe; `others` are more arguments of Lightning's.
-
-    Raises:
-        TargetError: The site does not allow the Trainer class.
-    """
+    """Make the Trainer of a recipe; `others` are more arguments of Lightning's."""
     arguments: dict[str, Any] = {
         "accelerator": spec.accelerator,
         "devices": ranks_per_node,
@@ -98,12 +90,7 @@ def _strategy(spec: TrainerSpec, world_size: int) -> ExactDDPStrategy | str:
 
 
 def build_loggers(targets: Sequence[Target], allowed: Allowed, folder: Path) -> list[Logger]:
-    """Make the recipe's loggers; those that take a `save_dir` get the run's unless they name one.
-
-    Raises:
-        TargetError: The site does not allow one of them.
-        UserCodeError: One could not be made.
-    """
+    """Make the recipe's loggers; what takes a `save_dir` gets the run's unless it names one."""
     loggers = []
     for index, target in enumerate(targets):
         key, config = f"trainer.loggers[{index}]", target.as_config()
@@ -187,11 +174,7 @@ class LossGuard(Callback):  # type: ignore[misc]
         self.check()
 
     def check(self) -> None:
-        """Check the losses so far.
-
-        Raises:
-            NotFiniteLossError: One was not finite.
-        """
+        """Check the losses so far."""
         self._looked_at = time.monotonic()
         if self._first_bad is not None and math.isfinite(step := self._first_bad.item()):
             raise NotFiniteLossError(

@@ -27,11 +27,7 @@ _BEAT = struct.Struct("<Qd")
 
 
 class Beat:
-    """A rank's side: counts up.
-
-    Args:
-        path: File to map; node and rank share a machine.
-    """
+    """A rank's side: counts up."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(_BEAT.pack(0, time.monotonic()))
@@ -158,15 +154,7 @@ def run_watched(
     keep_on: Callable[[], bool] = lambda: True,
     start: Callable[[Child], Process] = start_program,
 ) -> NodeOutcome:
-    """Run ranks of a node, all or some, to their end; faults are told, not raised.
-
-    Args:
-        launch: What is started.
-        children: The ranks' processes.
-        hang_timeout_s: A rank without a sign of life for this time hangs.
-        keep_on: Called at each look; false stops the ranks.
-        start: Starts a rank.
-    """
+    """Run ranks of a node, all or some, to their end; faults are told, not raised."""
     with ChildGroup(children, start=start) as group:
         watch = RankWatch(launch, group, children, hang_timeout_s)
         ends = group.supervise(lambda: watch.keep_on() and keep_on())
