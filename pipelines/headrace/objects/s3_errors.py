@@ -82,12 +82,8 @@ async def retried(
     """Result of a request; one that may succeed later is sent again after a random pause.
 
     The pause is drawn from zero to a bound that doubles with every attempt ("full jitter"), so
-    that many workers which were throttled together do not come back together.
-
-    Args:
-        call: Sends the request and reads the whole answer.
-        place: What it is about.
-        max_attempts: Times to send it.
+    that many workers which were throttled together do not come back together. `call` sends the
+    request and reads the whole answer.
 
     Raises:
         StoreError: It still fails in a way that may pass.
@@ -100,7 +96,7 @@ async def retried(
             return await call()
         except _FROM_S3 as raised:
             error = _source(raised)
-            if not is_transient(error):
+            if not _is_transient(error):
                 raise explained(error, place) from error
             if attempt == max_attempts:
                 raise _kept_failing(error, place, attempt) from error
@@ -110,8 +106,7 @@ async def retried(
     raise ValueError(f"max_attempts is {max_attempts}, but must be 1 or more")
 
 
-def is_transient(error: Exception) -> bool:
-    """Whether the same request may succeed a moment later."""
+def _is_transient(error: Exception) -> bool:
     if isinstance(error, SSLError):
         return "CERTIFICATE_VERIFY_FAILED" not in str(error)
     if isinstance(error, ClientError):

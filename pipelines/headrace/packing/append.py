@@ -69,11 +69,7 @@ def find_base(
 
 
 def read_base(target: PackTarget) -> Base:
-    """What is known of a dataset that is whole.
-
-    Raises:
-        DataError: Plans or records of its shards are gone.
-    """
+    """What is known of a dataset that is whole."""
     folder = target.folder
     plans = [read_record(path, PlannedShard) for path in folder.parts.glob("*.plan.json")]
     manifest = packed_dataset(target.location, target.s3)
@@ -114,11 +110,7 @@ def check_can_grow(dataset: DatasetSpec, listing: Listing) -> None:
 
 
 def new_samples(base: Base, listing: Listing) -> Listing:
-    """The samples of a listing that the dataset does not have.
-
-    Raises:
-        DataError: Samples that it has changed.
-    """
+    """The samples of a listing that the dataset does not have."""
     known = {
         path: (size, version) for plan in base.planned for path, size, version, *_ in plan.samples()
     }
@@ -147,20 +139,15 @@ def check_fields(base: Base, plan: PackPlan) -> None:
             )
 
 
-def merged_plan(base: Base, plan: PackPlan) -> PackPlan:
-    """Plan of the old and the new shards together, split after split."""
+def together(
+    base: Base, plan: PackPlan, packed: Sequence[PackedShard]
+) -> tuple[PackPlan, list[PackedShard]]:
+    """Plan and records of the old and the new shards, split after split."""
     splits = tuple(dict.fromkeys((*base.manifest.splits, *plan.splits)))
-    shards = sorted((*base.planned, *plan.shards), key=lambda shard: splits.index(shard.split))
-    return replace(plan, splits=splits, shards=tuple(shards))
-
-
-def in_plan_order(
-    plan: PackPlan, base: Base, shards: Sequence[PlannedShard], packed: Sequence[PackedShard]
-) -> list[PackedShard]:
-    """Records of old and new shards in the order of a merged plan."""
-    old = zip(base.planned, base.packed, strict=True)
-    by_file = {shard.file: record for shard, record in (*old, *zip(shards, packed, strict=True))}
-    return [by_file[shard.file] for shard in plan.shards]
+    old, new = zip(base.planned, base.packed, strict=True), zip(plan.shards, packed, strict=True)
+    pairs = sorted((*old, *new), key=lambda pair: splits.index(pair[0].split))
+    whole = replace(plan, splits=splits, shards=tuple(shard for shard, _ in pairs))
+    return whole, [record for _, record in pairs]
 
 
 def _labels(classes: Sequence[str], listing: Listing, fresh: Sequence[int]) -> Labels:

@@ -60,12 +60,7 @@ class BlockCollector:
         self._start_block()
 
     def blocks(self, source: Source) -> Iterator[Block]:
-        """Blocks of the samples that can be read, in order; each must be written before the next.
-
-        Raises:
-            DataError: A source changed since it was listed, or has another shape than the others.
-            StoreError: S3 kept failing.
-        """
+        """Blocks of the samples that can be read; each must be written before the next."""
         refs = self._plan.samples()
         if isinstance(source, FolderSource) and source.is_of_arrays(refs):
             yield from self._of_files(source, refs)
@@ -182,12 +177,7 @@ def _cuts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class UniformNpyReader:
-    """Takes the arrays of whole files at once; `None` says that they must be read one by one.
-
-    Args:
-        folder: The folder that the files lie in.
-        converter: How the field is kept.
-    """
+    """Takes the arrays of whole files at once; `None` says that they must be read one by one."""
 
     def __init__(self, folder: Path, converter: Converter) -> None:
         self.folder = folder
@@ -199,9 +189,6 @@ class UniformNpyReader:
 
     def read(self, files: Listed) -> FieldColumn | None:
         """The arrays of files of the folder, in memory that is used again for the next ones.
-
-        Args:
-            files: The files; the version of each is its time in nanoseconds.
 
         Returns:
             None when they are not uniform, or not as they were listed.

@@ -155,10 +155,6 @@ def field_rules(
 
     Returns:
         Rules in the order of the source's fields, but `label` last.
-
-    Raises:
-        RecipeError: `pack.fields` does not fit the source.
-        DataError: None of the first samples can be read.
     """
     rules = sorted(first_rules(source.fields, pack), key=lambda rule: rule.info.name == "label")
     bad: list[Quarantined] = []

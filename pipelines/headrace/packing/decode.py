@@ -73,11 +73,7 @@ def decode_image(content: bytes) -> NDArray[np.uint8]:
 
 
 def image_encoding(content: bytes, *, check: bool) -> str:
-    """Encoding of an image: `png`, `jpeg`, `bmp`, `webp`, `gif` or `tiff`.
-
-    Args:
-        content: The file's bytes.
-        check: Whether to decode it, else its first bytes tell.
+    """Encoding of an image, told by its first bytes, or with `check` by decoding it.
 
     Raises:
         UnreadableError: It is no image; with `check` as `decode_image`.

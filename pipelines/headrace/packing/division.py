@@ -41,12 +41,7 @@ class Listing:
 
 
 def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
-    """Labels out of the class name of every sample.
-
-    Args:
-        names: Class names, one a sample.
-        classes: All classes in the source's own order; empty to order them here.
-    """
+    """Labels out of the class name of every sample; `classes` gives the source's own order."""
     distinct = set(names)
     as_numbers = all(name.isdecimal() and name.isascii() for name in distinct)
     key = (lambda name: (int(name), name)) if as_numbers else None
@@ -58,12 +53,7 @@ def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
 def split_samples(
     dataset: DatasetSpec, listing: Listing, *, may_be_empty: bool = False
 ) -> dict[str, Indices]:
-    """Indices of the samples of each split, in the order of the shards.
-
-    Raises:
-        RecipeError: A split would be empty, and it may not.
-        DataError: The source gives splits to some samples only.
-    """
+    """Indices of the samples of each split, in the order of the shards."""
     samples = listing.samples
     if samples.splits:
         return _given_splits(dataset, samples)
@@ -110,11 +100,7 @@ def _given_splits(dataset: DatasetSpec, samples: Listed) -> dict[str, Indices]:
 def folds_of(
     dataset: DatasetSpec, listing: Listing, split: str, indices: Indices
 ) -> Iterator[tuple[int | None, Indices]]:
-    """The folds of a split with their numbers; the whole split, when it has none.
-
-    Raises:
-        RecipeError: A fold would be empty.
-    """
+    """The folds of a split with their numbers; the whole split, when it has none."""
     if dataset.folds is None or split != TRAIN:
         yield None, indices
         return
@@ -140,11 +126,7 @@ def shards_of(
 ) -> Iterator[Indices]:
     """Samples of each shard, out of samples in random order.
 
-    Args:
-        indices: The samples.
-        sizes: Bytes of every sample.
-        order: Ranks, when a shard should hold neighbours in the source; else None.
-        pack: How large shards are.
+    `sizes` has the bytes of every sample, `order` their ranks where shards should hold neighbours.
     """
     if order is not None:
         indices = np.sort(indices)

@@ -61,11 +61,7 @@ class FieldRule:
 
 
 def first_rules(fields: Sequence[SourceField], pack: PackSpec) -> tuple[FieldRule, ...]:
-    """Rules before an example is known: without shapes, and dtypes only where they are given.
-
-    Raises:
-        RecipeError: `pack.fields` does not fit the source.
-    """
+    """Rules before an example is known: without shapes, and dtypes only where they are given."""
     names = [each.name for each in fields]
     for name in pack.fields:
         if name not in names:

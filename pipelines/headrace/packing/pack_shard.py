@@ -170,11 +170,7 @@ def recorded(folder: DatasetFolder, file: str, pack_key: str) -> PackedShard | N
 def merge(
     plan: PackPlan, packed: Sequence[PackedShard], provenance: dict[str, JsonValue]
 ) -> Manifest:
-    """The manifest of a dataset whose shards are all packed.
-
-    Raises:
-        DataError: No sample of some split could be read.
-    """
+    """The manifest of a dataset whose shards are all packed."""
     shards = tuple(part.shard for part in packed if part.shard is not None)
     quarantined = tuple(sample for part in packed for sample in part.quarantined)
     splits = dict.fromkeys(plan.splits, 0)

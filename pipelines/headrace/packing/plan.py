@@ -139,12 +139,7 @@ def make_plan(
     first: FirstNumbers | None = None,
     key: str | None = None,
 ) -> PackPlan:
-    """Lay out splits and shards.
-
-    Raises:
-        RecipeError: A split would be empty.
-        DataError: The source gives splits to some samples only.
-    """
+    """Lay out splits and shards."""
     splits = split_samples(dataset, listing, may_be_empty=first is not None)
     first = first or FirstNumbers()
     counted = {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits

@@ -18,12 +18,7 @@ Indices = NDArray[np.int64]
 
 
 def split_counts(total: int, shares: Mapping[str, float]) -> dict[str, int]:
-    """Samples of each split by the largest remainder method; they add up to `total`.
-
-    Args:
-        total: Samples in all.
-        shares: Share of each split; scaled so that they add up to 1.
-    """
+    """Samples of each split by the largest remainder method, out of shares of any sum."""
     ideals = _ideals(total, shares)
     counts = {name: int(ideal) for name, ideal in ideals.items()}
     left = total - sum(counts.values())
@@ -159,14 +154,7 @@ def assign_groups(
     """As `assign_splits`, but all samples of a group are in one split.
 
     The largest group comes first; each goes to the split that is furthest from its share, counted
-    in classes when labels are given.
-
-    Args:
-        paths: Distinct path of every sample.
-        groups: Group of every sample.
-        labels: Class index of every sample to keep class shares as groups allow; empty not to.
-        shares: Share of each split.
-        seed: Decides between groups of one size, and the order.
+    in classes when labels are given. The seed decides between groups of one size, too.
     """
     names, group_of = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
     table = _counts(group_of, np.asarray(labels, dtype=np.int64))

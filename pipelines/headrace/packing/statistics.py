@@ -155,19 +155,22 @@ def merge_lengths(parts: Sequence[LengthStatistics]) -> LengthStatistics:
 def _of_block(rows: NDArray[Any]) -> Moments | None:
     """Moments of `(num_rows, num_channels)`."""
     wide = np.array(rows, dtype=np.float64, order="F")  # a copy, channels side by side
-    if rows.dtype.kind == "f":
-        finite = np.isfinite(wide)
-        if not finite.all():
-            return _of_finite(wide, finite)
-    means = wide.mean(axis=0)
-    wide_minimum, wide_maximum = float(wide.min()), float(wide.max())
+    finite = np.isfinite(wide)
+    if not finite.any():
+        return None
+    counts = finite.sum(axis=0)
+    minimum = wide.min(where=finite, initial=np.inf)
+    maximum = wide.max(where=finite, initial=-np.inf)
+    wide[~finite] = 0
+    means = wide.sum(axis=0) / np.maximum(counts, 1)
     wide -= means
+    wide[~finite] = 0
     return Moments(
-        counts=(len(rows),) * rows.shape[1],
+        counts=tuple(counts.tolist()),
         means=tuple(means.tolist()),
         deviations=tuple(np.square(wide).sum(axis=0).tolist()),
-        minimum=wide_minimum,
-        maximum=wide_maximum,
+        minimum=float(minimum),
+        maximum=float(maximum),
     )
 
 
@@ -195,23 +198,6 @@ def _of_bytes(rows: NDArray[np.uint8]) -> Moments:
         deviations=tuple((num_rows * square - total**2) / num_rows for total, square in pairs),
         minimum=float(flat.min()),
         maximum=float(flat.max()),
-    )
-
-
-def _of_finite(wide: NDArray[np.float64], finite: NDArray[np.bool_]) -> Moments | None:
-    """As `_of_block`, where some elements are not finite."""
-    if not finite.any():
-        return None
-    counts = finite.sum(axis=0)
-    zeroed = np.where(finite, wide, 0.0)
-    means = zeroed.sum(axis=0) / np.maximum(counts, 1)
-    deviations = (np.where(finite, wide - means, 0.0) ** 2).sum(axis=0)
-    return Moments(
-        counts=tuple(counts.tolist()),
-        means=tuple(means.tolist()),
-        deviations=tuple(deviations.tolist()),
-        minimum=float(wide[finite].min()),
-        maximum=float(wide[finite].max()),
     )
 
 

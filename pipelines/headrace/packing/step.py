@@ -21,10 +21,9 @@ from headrace.packing.append import (
     check_can_grow,
     check_fields,
     find_base,
-    in_plan_order,
-    merged_plan,
     new_samples,
     read_base,
+    together,
 )
 from headrace.packing.convert import NUM_TRIED, field_rules
 from headrace.packing.division import Labels, Listing, labels_of
@@ -120,16 +119,14 @@ def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     new = PackTarget.of(site, context.recipe.pack.target, f"{spec.name}-{opened.key[:12]}")
     base, warnings = _base(context, opened, new)
     target, work = (new, _pack) if base is None else (base, _append)
-    manifest = target.reusable(opened.key)
-    reused = manifest is not None
+    manifest, reused = target.reusable(opened.key), True
     if manifest is None:
         target.lock_file.parent.mkdir(parents=True, exist_ok=True)
         context.progress(0, None, _UNIT, "waiting for another pack of this dataset")
         with exclusive_while(target.lock_file, context.check):
             manifest = target.reusable(opened.key)
-            reused = manifest is not None
             if manifest is None:
-                manifest = work(context, open_fleet, opened, target)
+                manifest, reused = work(context, open_fleet, opened, target), False
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
     outputs = _outputs(target.location, manifest, reused=reused)
@@ -189,9 +186,7 @@ def _append(
     plan = make_plan(opened.dataset, context.recipe.pack, listing, rules, first, opened.key)
     check_fields(base, plan)
     packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
-    whole = merged_plan(base, plan)
-    records = in_plan_order(whole, base, plan.shards, packed)
-    manifest = merge(whole, records, _provenance(context, opened))
+    manifest = merge(*together(base, plan, packed), _provenance(context, opened))
     target.keep(base.manifest)
     update = {"version": base.manifest.version + 1}
     return _published(context, target, manifest.model_copy(update=update))

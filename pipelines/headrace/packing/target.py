@@ -58,7 +58,10 @@ class DatasetFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class PackTarget:
-    """The place of one dataset; may be pickled."""
+    """The place of one dataset; may be pickled.
+
+    Whatever reaches S3 raises a `StoreError`, whatever writes a `StorageFullError`.
+    """
 
     folder: DatasetFolder
     """Plans, records and locks; with no `url` also shards and manifest."""
@@ -103,11 +106,7 @@ class PackTarget:
                 yield replace(self, folder=DatasetFolder(file.parent), url=url)
 
     def reusable(self, pack_key: str) -> Manifest | None:
-        """The manifest when a dataset of that key is there and whole; None when it is to be packed.
-
-        Raises:
-            StoreError: S3 kept failing.
-        """
+        """The manifest when a dataset of that key is there and whole; None to pack it."""
         try:
             manifest = read_manifest_at(self.location, self.s3)
         except ManifestError:
@@ -126,23 +125,14 @@ class PackTarget:
         return found is not None and found.num_bytes == shard.num_bytes
 
     def send(self, file: str) -> None:
-        """Move a whole shard to S3, when the dataset lies there.
-
-        Raises:
-            StoreError: S3 kept failing; the shard stays.
-        """
+        """Move a whole shard to S3, when the dataset lies there."""
         if self.url is not None:
             path = self.folder.path / file
             open_store(self.url, self.s3).upload(path, file)
             path.unlink()
 
     def publish(self, manifest: Manifest) -> None:
-        """Write the manifest: from now on the dataset is there.
-
-        Raises:
-            StorageFullError: There is no room.
-            StoreError: S3 kept failing.
-        """
+        """Write the manifest: from now on the dataset is there."""
         text = sealed_manifest(manifest)
         with told_when_full(self.folder.path, len(text)):
             if self.url is None:
@@ -152,12 +142,7 @@ class PackTarget:
         open_store(self.url, self.s3).write(FILE_NAME, text)
 
     def keep(self, manifest: Manifest) -> None:
-        """Write a manifest that the next version is about to replace, beside it.
-
-        Raises:
-            StorageFullError: There is no room.
-            StoreError: S3 kept failing.
-        """
+        """Write a manifest that the next version is about to replace, beside it."""
         text = sealed_manifest(manifest)
         with told_when_full(self.folder.path, len(text)):
             name = f"manifest-{manifest.version}.json"
@@ -185,10 +170,6 @@ def set_stripes(folder: Path, shard_sizes: Sequence[int]) -> None:
     """On Lustre, set over how many storage targets each new file of a folder is spread.
 
     That Lustre refuses is no reason not to pack: it is logged, and its own default holds.
-
-    Args:
-        folder: Folder of the shards; must exist.
-        shard_sizes: Bytes of each shard that is to be written.
     """
     tool = shutil.which("lfs")
     if tool is None or not shard_sizes or file_system_of(folder) != "lustre":

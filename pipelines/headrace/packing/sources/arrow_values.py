@@ -18,11 +18,7 @@ _GONE = Unreadable("", "it has no value")
 
 
 def arrow_field(name: str, column: str, kind: Any, first: Any) -> SourceField:
-    """The field of a column.
-
-    Raises:
-        RecipeError: The type cannot be packed.
-    """
+    """The field of a column."""
     import pyarrow as pa
 
     types = pa.types

@@ -78,11 +78,7 @@ def _text(content: bytes) -> str:
 
 
 def matcher(globs: Sequence[str]) -> Callable[[str], object]:
-    """Tells whether a path matches a glob, as the pattern of `any_of` does, or faster.
-
-    Args:
-        globs: Patterns; those of the form `**/*.suffix` only are looked up.
-    """
+    """Tells whether a path matches a glob, as the pattern of `any_of` does, or faster."""
     endings = {f".{match[1].lower()}" for glob in globs if (match := _ENDING.fullmatch(glob))}
     if len(endings) < len({glob.lower() for glob in globs}):
         return any_of(globs).fullmatch
@@ -91,11 +87,7 @@ def matcher(globs: Sequence[str]) -> Callable[[str], object]:
 
 
 def any_of(globs: Sequence[str]) -> re.Pattern[str]:
-    """Pattern whose `fullmatch` tells whether a path matches a glob; letter case is ignored.
-
-    Args:
-        globs: Patterns; `**/` stands for any depth.
-    """
+    """Pattern whose `fullmatch` tells whether a path matches a glob; letter case is ignored."""
     regexes = ("".join(map(_regex, _PARTS.split(glob))) for glob in globs)
     return re.compile("|".join(f"(?:{regex})" for regex in regexes), re.IGNORECASE)
 
@@ -146,19 +138,7 @@ def containers(
     check: Check | None = None,
     include: Sequence[str] = (),
 ) -> list[StoredFile]:
-    """The files of a form below a place, sorted by path.
-
-    Args:
-        place: Where to look.
-        form: What is looked for, for messages.
-        suffixes: Endings of the files in lower case.
-        check: Called often; may raise to stop.
-        include: Patterns, one of which each must match; none for all.
-
-    Raises:
-        RecipeError: There is none.
-        DataError: One is empty.
-    """
+    """The files of a form below a place that match a pattern, if any is given, sorted by path."""
     others: list[str] = []
 
     def wanted(path: str) -> bool:
@@ -194,11 +174,7 @@ def _no_container(
 
 
 def matching(files: Sequence[StoredFile], place: str, include: Sequence[str]) -> list[StoredFile]:
-    """The containers whose paths match a pattern; all when there is no pattern.
-
-    Raises:
-        RecipeError: None matches.
-    """
+    """The containers whose paths match a pattern; all when there is no pattern."""
     if not include:
         return list(files)
     matches = matcher(include)
@@ -218,11 +194,7 @@ def damaged(name: str, form: str, why: object) -> DataError:
 
 
 def sorted_unique(refs: list[SampleRef]) -> list[SampleRef]:
-    """Samples by path.
-
-    Raises:
-        DataError: Two have the same path.
-    """
+    """Samples by path."""
     refs.sort(key=lambda ref: ref.path)
     check_unique([ref.path for ref in refs])
     return refs

@@ -72,7 +72,7 @@ class FolderSource:
             patterns = self._patterns.items()
             self.fields = tuple(field_of(name, part.path_of("x")) for name, part in patterns)
         else:
-            listed = included(self._place, self._include, self._index, check)
+            listed = _included(self._place, self._include, self._index, check)
             self.fields = self._fields_of(listed)
         check_unique(listed.paths)
         if self._by_folders:
@@ -80,7 +80,7 @@ class FolderSource:
             listed = replace(listed, labels=_folder_labels(self._place.name, inside))
         elif self._index is not None:
             listed = self._index.matched(listed)
-            self.fields = with_columns(self.fields, self._index)
+            self.fields = _with_columns(self.fields, self._index)
         no_second_label(self.fields, listed)
         return listed
 
@@ -89,7 +89,7 @@ class FolderSource:
         own = self._read_own(refs, self.fields[:num_own])
         if self._index is None or len(self.fields) == num_own:
             return own
-        return joined(own, self._index.values(self.fields[num_own:], refs))
+        return _joined(own, self._index.values(self.fields[num_own:], refs))
 
     def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
         """Whether samples are whole `.npy` files."""
@@ -128,14 +128,9 @@ class FolderSource:
         return tuple(SourceField(name, "array") for name in values)
 
 
-def included(
+def _included(
     place: SourcePlace, include: Sequence[str], index: Index | None, check: Check | None
 ) -> Listed:
-    """The files that match, sorted by path.
-
-    Raises:
-        RecipeError: There is none.
-    """
     matches = matcher(include)
     skipped = index.path if index is not None else ""
     found = place.listed(lambda path: path != skipped and matches(path), check)
@@ -153,12 +148,7 @@ def included(
     )
 
 
-def with_columns(fields: Fields, index: Index) -> Fields:
-    """Fields of the files, and then those of the index.
-
-    Raises:
-        RecipeError: A field comes from both.
-    """
+def _with_columns(fields: Fields, index: Index) -> Fields:
     names = {field.name for field in fields}
     both = [field.name for field in index.fields if field.name in names]
     if both:
@@ -169,10 +159,9 @@ def with_columns(fields: Fields, index: Index) -> Fields:
     return fields + index.fields
 
 
-def joined(
+def _joined(
     own: Iterator[Values | Unreadable], rows: Sequence[Values]
 ) -> Iterator[Values | Unreadable]:
-    """Values of files together with those of their rows."""
     for values, row in zip(own, rows, strict=True):
         yield values if isinstance(values, Unreadable) else {**values, **row}
 

@@ -63,12 +63,7 @@ class Index:
         return self._file.path
 
     def matched(self, listed: Listed) -> Listed:
-        """The samples with what their rows say.
-
-        Raises:
-            RecipeError: A column is missing.
-            DataError: Rows and samples do not match one to one, or a row cannot be used.
-        """
+        """The samples with what their rows say."""
         self._read()
         self._check_match(set(listed.paths))
         rows = [self._rows[path] for path in listed.paths]

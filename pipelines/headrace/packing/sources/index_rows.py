@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, BinaryIO
 
 from headrace.errors import DataError, RecipeError
 from headrace.objects.protocol import StoredFile
@@ -46,11 +47,7 @@ class IndexFile(ABC):
 
     @abstractmethod
     def rows(self) -> Iterator[tuple[int, Row, Where]]:
-        """Line, cells by column and place of every row.
-
-        Raises:
-            DataError: A row cannot be used.
-        """
+        """Line, cells by column and place of every row."""
 
     @abstractmethod
     def again(self, places: Sequence[Where]) -> list[Row]:
@@ -74,19 +71,19 @@ def open_index(place: SourcePlace, file: StoredFile) -> IndexFile:
 class _CsvIndex(IndexFile):
     def columns(self) -> list[str]:
         with self._place.open(self.path, self._version) as file:
-            return self._header(csv.reader(_CountedLines(file), strict=True))
+            return self._header(_csv_reader(file))
 
     def rows(self) -> Iterator[tuple[int, Row, Where]]:
         try:
             with self._place.open(self.path, self._version) as file:
-                lines = _CountedLines(file)
-                reader = csv.reader(lines, strict=True)
+                reader = _csv_reader(file)
                 header = self._header(reader)
-                start = lines.num_bytes
+                end = file.tell()
                 for cells in reader:
-                    where, start = (start, lines.num_bytes - start), lines.num_bytes
+                    start, end = end, file.tell()
                     if any(cells):
-                        yield reader.line_num, self._row(header, cells, reader.line_num), where
+                        row = self._row(header, cells, reader.line_num)
+                        yield reader.line_num, row, (start, end - start)
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{self.name} is no CSV file in UTF-8: {error}") from error
 
@@ -108,23 +105,9 @@ class _CsvIndex(IndexFile):
         return dict(zip(header, map(_CsvCell, cells), strict=False))
 
 
-class _CountedLines:
-    """Lines of a file as text, and how many bytes they took."""
-
-    def __init__(self, file: Iterable[bytes]) -> None:
-        self._file = iter(file)
-        self._encoding = "utf-8-sig"
-        self.num_bytes = 0
-
-    def __iter__(self) -> _CountedLines:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._file)
-        self.num_bytes += len(line)
-        text = line.decode(self._encoding)
-        self._encoding = "utf-8"
-        return text
+def _csv_reader(file: BinaryIO) -> Any:
+    first = next(file, b"").decode("utf-8-sig")
+    return csv.reader(chain([first], map(bytes.decode, file)), strict=True)
 
 
 class _JsonlIndex(IndexFile):
@@ -210,11 +193,7 @@ class IndexColumns:
             self.named |= {name: name for name in columns if name not in taken}
 
     def add(self, line: int, row: Row) -> None:
-        """Count a row.
-
-        Raises:
-            DataError: It lacks a column.
-        """
+        """Count a row."""
         for field, column in self.named.items():
             if column not in row:
                 raise DataError(f"Line {line} of the index has no '{column}', but others have")
@@ -224,12 +203,7 @@ class IndexColumns:
                 self._first_gap.setdefault(field, line)
 
     def fields(self, index: str) -> Fields:
-        """The fields, numbers last; `index` is the name of the file for messages.
-
-        Raises:
-            RecipeError: A column's name cannot be that of a field.
-            DataError: A column of numbers has a gap, or is not of numbers where it must be.
-        """
+        """The fields, numbers last; `index` is the name of the file for messages."""
         fields = [self._field(index, name, kind) for name, kind in self._kinds.items()]
         return tuple(sorted(fields, key=lambda field: field.kind == "value"))
 

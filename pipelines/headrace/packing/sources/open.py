@@ -55,7 +55,7 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
         RecipeError: There is no such source, or its form is not clear.
     """
     place = _open_place(spec.source or "", access)
-    form = form_of(spec, place)
+    form = _form_of(spec, place)
     if form not in _FORMS:
         raise RecipeError(f"dataset.format '{form}' is not supported")
     module, _, name = _FORMS[form].partition(".")
@@ -64,26 +64,19 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
 
 
 def settled(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
-    """The recipe's dataset with `format` decided and a local `source` absolute.
-
-    Raises:
-        RecipeError: There is no such source, or its form is not clear.
-    """
+    """The recipe's dataset with `format` decided and a local `source` absolute."""
     place = _open_place(spec.source or "", access)
     source = spec.source or ""
     if place.folder is not None:
         source = str(Path(source).expanduser().absolute())
-    return spec.model_copy(update={"format": form_of(spec, place), "source": source})
+    return spec.model_copy(update={"format": _form_of(spec, place), "source": source})
 
 
-def form_of(spec: DatasetSpec, place: SourcePlace) -> SourceFormat:
+def _form_of(spec: DatasetSpec, place: SourcePlace) -> SourceFormat:
     """The form that the recipe names, or else that of the files.
 
     Files that `dataset.include` or `dataset.fields` match are samples; only where there is none,
     containers are looked for.
-
-    Raises:
-        RecipeError: There are containers of several forms.
     """
     if spec.format != "auto":
         return spec.format

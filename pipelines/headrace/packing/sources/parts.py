@@ -35,11 +35,7 @@ class FilePattern:
 
     @classmethod
     def of(cls, field: str, glob: str) -> FilePattern:
-        """The pattern of a field in the recipe.
-
-        Raises:
-            RecipeError: It has not one star, in the file's name.
-        """
+        """The pattern of a field in the recipe."""
         folder, slash, name = glob.removeprefix("**/").rpartition("/")
         if name.count("*") != 1 or "*" in folder:
             raise RecipeError(
@@ -72,21 +68,12 @@ Patterns = Mapping[str, FilePattern]
 
 
 def patterns_of(fields: Mapping[str, str]) -> Patterns:
-    """Patterns of `dataset.fields`; entries without a star are names of columns, not files.
-
-    Raises:
-        RecipeError: One cannot be used.
-    """
+    """Patterns of `dataset.fields`; entries without a star are names of columns, not files."""
     return {name: FilePattern.of(name, glob) for name, glob in fields.items() if "*" in glob}
 
 
 def grouped(patterns: Patterns, place: SourcePlace, check: Check | None = None) -> Listed:
-    """Samples of the files below a place; each is named by the file of its first field.
-
-    Raises:
-        RecipeError: No file matches.
-        DataError: A sample lacks the file of a field.
-    """
+    """Samples of the files below a place; each is named by the file of its first field."""
 
     def num_fixed(item: tuple[str, FilePattern]) -> int:
         return len(item[1].folder) + len(item[1].prefix) + len(item[1].suffix)

@@ -75,12 +75,7 @@ class SourcePlace(Protocol):
 
 
 class LocalPlace:
-    """Files below a local folder.
-
-    Args:
-        folder: The folder.
-        only: The one file of it that counts; empty for all.
-    """
+    """Files below a local folder, or only one of it."""
 
     def __init__(self, folder: Path, only: str = "") -> None:
         self.folder = folder

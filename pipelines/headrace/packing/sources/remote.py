@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
-from headrace.objects.protocol import Store, StoredFile, in_order
+from headrace.objects.protocol import Item, Store, StoredFile, in_order
 from headrace.packing.samples import Content, Listed, columns_of
 from headrace.packing.sources.place import ByteRange, Check, Wanted, changed, check_names, unchanged
 
@@ -26,12 +26,7 @@ Joint = tuple[ByteRange, list[ByteRange]]
 
 
 class RemotePlace:
-    """Files below a prefix; small ones are read many at once.
-
-    Args:
-        store: The prefix.
-        only: The one file of it that counts; empty for all.
-    """
+    """Files below a prefix, or only one of it; small ones are read many at once."""
 
     folder: Path | None = None
 
@@ -59,8 +54,9 @@ class RemotePlace:
 
         The next files are read while these are worked on; at most 64 MiB or two files are held.
         """
+        groups = grouped(files, lambda file: file.num_bytes, _BATCH_FILES)
         with ThreadPoolExecutor(1) as pool:
-            contents = chain.from_iterable(in_order(pool, self._read_many, batches(files), 2))
+            contents = chain.from_iterable(in_order(pool, self._read_many, groups, 2))
             for file, content in zip(files, contents, strict=True):
                 if isinstance(content, DataError):
                     raise self._changed(file.path, content)
@@ -70,13 +66,14 @@ class RemotePlace:
         """Bytes of parts of files, in order; neighbours are read at once, memory as in `read`."""
         for path, version in dict.fromkeys((each.path, each.version) for each in ranges):
             unchanged(self, path, version)
+        groups = grouped(joints(ranges), lambda joint: joint[0].num_bytes, _NUM_THREADS)
         with ThreadPoolExecutor(_NUM_THREADS) as pool, ThreadPoolExecutor(1) as one_ahead:
 
             def read(group: Sequence[Joint]) -> list[tuple[Joint, bytes]]:
                 contents = pool.map(self._range, [joint for joint, _ in group])
                 return list(zip(group, contents, strict=True))
 
-            for found in in_order(one_ahead, read, _together(joints(ranges)), 2):
+            for found in in_order(one_ahead, read, groups, 2):
                 for (joint, members), content in found:
                     for each in members:
                         start = each.start - joint.start
@@ -161,29 +158,18 @@ def joints(ranges: Sequence[ByteRange]) -> Iterator[Joint]:
         yield ByteRange(*members[0][:2], start, end - start), members
 
 
-def _together(found: Iterable[Joint]) -> Iterator[list[Joint]]:
-    """Ranges to read at once: 16, or 32 MiB, or one that is larger."""
-    group: list[Joint] = []
-    num_bytes = 0
-    for joint, members in found:
-        too_many = num_bytes + joint.num_bytes > _BATCH_BYTES or len(group) == _NUM_THREADS
-        if group and too_many:
+def grouped(
+    items: Iterable[Item], num_bytes: Callable[[Item], int], most: int
+) -> Iterator[list[Item]]:
+    """Consecutive items to read at once: `most`, or 32 MiB, or one that is larger."""
+    group: list[Item] = []
+    total = 0
+    for item in items:
+        size = num_bytes(item)
+        if group and (len(group) == most or total + size > _BATCH_BYTES):
             yield group
-            group, num_bytes = [], 0
-        group.append((joint, members))
-        num_bytes += joint.num_bytes
+            group, total = [], 0
+        group.append(item)
+        total += size
     if group:
         yield group
-
-
-def batches(files: Sequence[StoredFile]) -> Iterator[Sequence[StoredFile]]:
-    """Consecutive files that may be read at once."""
-    start = num_bytes = 0
-    for index, (_, size, _) in enumerate(files):
-        full = index - start == _BATCH_FILES or num_bytes + size > _BATCH_BYTES
-        if full and index > start:
-            yield files[start:index]
-            start, num_bytes = index, 0
-        num_bytes += size
-    if files:
-        yield files[start:]

@@ -96,9 +96,6 @@ class TarPlace:
     """The members of all tar files at a place; `a.tar/cat/1.png` is one.
 
     The version of a member is that of the tar file and where its bytes begin.
-
-    Args:
-        place: Where the tar files lie; files beside them are read, too.
     """
 
     folder: Path | None = None
@@ -276,11 +273,7 @@ def _text(stream: BinaryIO, member: _Member) -> str:
 
 
 def is_webdataset(spec: DatasetSpec, place: SourcePlace, path: str) -> bool:
-    """Whether a tar file looks like a WebDataset shard: its first two samples have several parts.
-
-    Raises:
-        DataError: It is damaged at its begin.
-    """
+    """Whether the first two samples of a tar file have several parts, as in WebDataset shards."""
     if spec.label_field or spec.group_field or spec.split_field:
         return True
     if spec.fields:

@@ -2,7 +2,7 @@
 
 from headrace.objects.protocol import StoredFile
 from headrace.packing.sources.place import ByteRange
-from headrace.packing.sources.remote import batches, joints
+from headrace.packing.sources.remote import grouped, joints
 
 KIB = 2**10
 
@@ -30,8 +30,12 @@ def test_neighbours_are_read_at_once() -> None:
 
 def test_batches_are_bounded() -> None:
     files = [StoredFile(str(n), 2**20 * (40 if n == 3 else 1), "1") for n in range(400)]
-    found = list(batches(files))
+    found = list(grouped(files, lambda file: file.num_bytes, 256))
     assert [file for batch in found for file in batch] == files
     assert [len(batch) for batch in found][:4] == [3, 1, 32, 32]
     small = [StoredFile(str(n), 1, "1") for n in range(600)]
-    assert [len(batch) for batch in batches(small)] == [256, 256, 88]
+    assert [len(batch) for batch in grouped(small, lambda file: file.num_bytes, 256)] == [
+        256,
+        256,
+        88,
+    ]
