@@ -24,9 +24,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from headrace.cli.airflow_api import AirflowApi
 from headrace.cli.airflow_server import (
     ASKED_BEFORE_S,
+    AirflowApi,
     AirflowError,
     Server,
     airflow_folder,
@@ -38,8 +38,8 @@ from headrace.cli.airflow_server import (
 from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record, write_text
 from headrace.processes import ProcessIdentity, die_with_parent, end_processes
-from headrace_airflow.service_component import Component
-from headrace_airflow.service_settings import (
+from headrace_airflow.service import (
+    Component,
     airflow_settings,
     dags_folder,
     loopback_without_proxy,

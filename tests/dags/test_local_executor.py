@@ -10,7 +10,7 @@ import pytest
 from airflow.models.taskinstancekey import TaskInstanceKey
 
 from headrace_airflow.local_executor import LocalExecutor
-from headrace_airflow.service_settings import airflow_settings
+from headrace_airflow.service import airflow_settings
 
 KEY = TaskInstanceKey("headrace_train", "train", "manual__1", 1, -1)
 TASK = SimpleNamespace(key=KEY)

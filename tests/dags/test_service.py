@@ -16,12 +16,13 @@ from headrace.errors import UserError
 from headrace_airflow.bundle import HeadraceDagBundle
 from headrace_airflow.plugin import OneWriter
 from headrace_airflow.run_operators import briefly
-from headrace_airflow.service_component import listens, wait_before_restart_s
-from headrace_airflow.service_settings import (
+from headrace_airflow.service import (
     airflow_settings,
     is_free,
+    listens,
     loopback_without_proxy,
     reserve_port,
+    wait_before_restart_s,
 )
 from headrace_airflow.supervisor import unhealthy_components
 

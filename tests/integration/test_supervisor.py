@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from headrace.cli import airflow_server
-from headrace.cli.airflow_api import AirflowApi
+from headrace.cli.airflow_server import AirflowApi
 from headrace.ledger.ledger import open_ledger
-from headrace_airflow.service_component import GENERATION_MARK
+from headrace_airflow.service import GENERATION_MARK
 from support.airflow_service import TaskApi
 from support.doors import Door, doors
 from support.images import write_class_folders

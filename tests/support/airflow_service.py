@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from headrace.cli import airflow_server
-from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
+from headrace.cli.airflow_server import AirflowApi, AirflowBusyError
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.recipe.load import BUILT_IN

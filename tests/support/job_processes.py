@@ -10,7 +10,7 @@ from headrace.cli.airflow_server import marked
 from headrace.clusters.guard import LEASE_ID
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
-from headrace_airflow.service_component import GENERATION_MARK
+from headrace_airflow.service import GENERATION_MARK
 from support.airflow_service import AirflowService
 from support.rank_processes import is_rank, worker_of
 from support.waiting import wait_until

@@ -1,26 +1,38 @@
-"""Commands about Airflow on this machine: up, down, env."""
+"""Commands about Airflow on this machine: up, down, env, and demo, the main job under it."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from headrace.cli import airflow_server
-from headrace.cli.airflow_server import words_for
+from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Login, Server, words_for
 from headrace.cli.console import open_console
-from headrace.errors import UserError
+from headrace.cli.view import closing, print_failures
+from headrace.cli.watching import Watching
+from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.load import home
+from headrace.runs.overview import overview
+from headrace.runs.reaper import end_run
+from headrace.runs.runs import open_run
+from headrace.states import StepState
 
-_POLL_S = 0.5
+DAG_ID = "headrace_train"
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands about Airflow."""
-    for command in (up, down, env):
-        app.command()(command)
+_POLL_S = 0.25
+_DAG_TIMEOUT_S = 120.0
+_ASK_S = 1.0
+_STALL_S = 180.0
+_LAST_STATES = ("success", "failed")
 
 
 def up(
@@ -46,18 +58,18 @@ def up(
     """
     console = open_console()
     login = airflow_server.login()
-    before = airflow_server.running()
-    if before is not None:
-        console.print(f"Airflow is up already: {before.url}")
+    server = airflow_server.running()
+    if server is not None:
+        console.print(f"Airflow is up already: {server.url}")
     else:
         with console.status("Starting Airflow"):
-            before = airflow_server.up(port)
-        console.print(f"Airflow is up: {before.url}")
+            server = airflow_server.up(port)
+        console.print(f"Airflow is up: {server.url}")
         console.print("For one person on this machine: SQLite, 127.0.0.1 only.")
         console.print('`airflow` in this shell: eval "$(headrace env)"; to end it: headrace down')
     console.print(words_for(login, shows_password=console.is_terminal), soft_wrap=True)
     if foreground:
-        _stay(before, console)
+        _stay(server, console)
 
 
 def down() -> None:
@@ -88,3 +100,179 @@ def _stay(server: airflow_server.Server, console: Console) -> None:
     except KeyboardInterrupt:
         with console.status("Stopping Airflow"):
             airflow_server.down()
+
+
+def demo(
+    once: Annotated[
+        bool,
+        typer.Option(
+            help="Stop Airflow and exit when the run is done (implied without a terminal)."
+        ),
+    ] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
+    ] = None,
+) -> None:
+    """Train and evaluate the digits recipe under Airflow on this machine, and show how it goes.
+
+    Examples:
+        headrace demo
+
+        headrace demo --once trainer.max_epochs=3
+    """
+    console = open_console()
+    once = once or bool(os.environ.get("CI")) or not console.is_terminal
+    login = airflow_server.login()
+    _prepare_digits(console)
+    with _airflow(console, login) as (server, stop_airflow):
+        api = AirflowApi(server.url, login)
+        dag_run = _trigger(api, overrides or [], console)
+        with _cancelled_when_left(api, dag_run, stop_airflow, console):
+            run_id = _followed(api, dag_run, console)
+        succeeded = _tell_end(run_id, api.run_url(DAG_ID, dag_run), console)
+        if not once:
+            console.print(f"Airflow stays up at {server.url}; Ctrl-C ends it.")
+            _until_interrupted()
+    if not succeeded:
+        raise typer.Exit(1)
+
+
+def _prepare_digits(console: Console) -> None:
+    folder = Path(os.environ.get("HEADRACE_DIGITS") or home() / "examples" / "digits")
+    from headrace.examples.digits import export_digits  # NumPy and Pillow, for this command only
+
+    with console.status("Writing the digits as PNG files"):
+        export_digits(folder)
+    console.print(f"samples: {folder}", highlight=False)
+
+
+@contextmanager
+def _airflow(console: Console, login: Login) -> Iterator[tuple[Server, Callable[[], None]]]:
+    """Airflow, and how to stop it early; one that was up before is never stopped."""
+    was_up = airflow_server.running() is not None
+
+    def stop() -> None:
+        if not was_up:
+            with console.status("Stopping Airflow"):
+                airflow_server.down()
+
+    try:
+        with console.status("Starting Airflow"):
+            server = airflow_server.up()
+        console.print(f"Airflow: {server.url}", highlight=False)
+        words = words_for(login, shows_password=console.is_terminal)
+        console.print(words, highlight=False, soft_wrap=True)
+        yield server, stop
+    finally:
+        stop()
+
+
+@contextmanager
+def _cancelled_when_left(
+    api: AirflowApi, dag_run: str, stop_airflow: Callable[[], None], console: Console
+) -> Iterator[None]:
+    """End a run that is left before its end, by Ctrl-C say, with all its work.
+
+    Its leases would work on without Airflow, and the DAG run would go on with the next Airflow.
+    """
+    try:
+        yield
+    except BaseException:
+        try:
+            api.fail_run(DAG_ID, dag_run)
+        except HeadraceError as error:
+            console.print(f"The DAG run will go on when Airflow is started again: {error.what}")
+        stop_airflow()
+        _end_rest(_key(dag_run), console)
+        raise
+
+
+def _end_rest(key: str, console: Console) -> None:
+    record = open_ledger().run_by_key(key)
+    if airflow_server.running() is None and record is not None and not record.state.is_final:
+        with console.status("Ending the run"):
+            end_run(open_run(record.run_id), StepState.CANCELLED)
+
+
+def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> str:
+    conf = {"recipe": "digits", "site": "laptop", "overrides": overrides}
+    deadline = time.monotonic() + _DAG_TIMEOUT_S
+    with console.status("Waiting for Airflow to read the DAGs"):
+        while True:
+            try:
+                return api.trigger(DAG_ID, conf)
+            except (UnknownNameError, AirflowBusyError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+
+
+class _DagRunEnd:
+    """Tells whether the DAG run has ended; asks now and then, and bears an API that stalls."""
+
+    def __init__(self, api: AirflowApi, dag_run: str) -> None:
+        self._api = api
+        self._dag_run = dag_run
+        self._asked_at = 0.0
+        self._answered_at = time.monotonic()
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._asked_at < _ASK_S:
+            return False
+        self._asked_at = now
+        try:
+            state = self._api.run_state(DAG_ID, self._dag_run)
+        except AirflowBusyError:
+            if now - self._answered_at > _STALL_S:
+                raise
+            return False
+        self._answered_at = time.monotonic()
+        return state in _LAST_STATES
+
+
+def _followed(api: AirflowApi, dag_run: str, console: Console) -> str:
+    """Show how the DAG run goes, until its end; gives the run's id."""
+    run_id = _run_id(api, dag_run, console)
+    with Watching(run_id, console) as tick:
+        ended = _DagRunEnd(api, dag_run)
+        while not ended():
+            tick()
+            time.sleep(_POLL_S)
+    return run_id
+
+
+def _key(dag_run: str) -> str:
+    return f"airflow:{DAG_ID}:{dag_run}"
+
+
+def _run_id(api: AirflowApi, dag_run: str, console: Console) -> str:
+    key = _key(dag_run)
+    ended = _DagRunEnd(api, dag_run)
+    with console.status("Triggered; waiting for the first task"):
+        while (record := open_ledger().run_by_key(key)) is None:
+            if ended() and open_ledger().run_by_key(key) is None:
+                raise StepError(
+                    f"DAG run {dag_run} ended before it had made a run",
+                    f"Its log: {api.run_url(DAG_ID, dag_run)}",
+                )
+            time.sleep(_POLL_S)
+    return record.run_id
+
+
+def _tell_end(run_id: str, url: str, console: Console) -> bool:
+    view = overview(run_id)
+    console.print(closing(view))
+    console.print(f"Airflow run     {url}", highlight=False)
+    if view.dashboard_url:
+        console.print(f"Dask dashboard  {view.dashboard_url}", highlight=False)
+    print_failures(view, console)
+    return view.state is StepState.SUCCEEDED
+
+
+def _until_interrupted() -> None:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        return

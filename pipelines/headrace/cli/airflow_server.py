@@ -1,24 +1,30 @@
-"""Airflow on this machine: started as a service that outlives the terminal, found again, ended.
+"""Airflow on this machine: started as a service that outlives the terminal, asked, ended.
 
 The service itself lives in the package `headrace_airflow`, which needs Airflow; here are only its
-login, its record on disk and the handling of its processes.
+login, its record on disk, the handling of its processes, and calls to its public REST API.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import secrets
 import sys
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import psutil
 from filelock import FileLock
 
-from headrace.errors import HeadraceError, UserError
+from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.files.atomic import read_record, read_text, write_json
 from headrace.files.private import make_private
 from headrace.processes import ProcessIdentity, end_processes, spawn_detached
@@ -33,10 +39,15 @@ MARK = "HEADRACE_AIRFLOW_HOME"
 ASKED_BEFORE_S = 1.0
 """Seconds until processes are killed that the supervisor had asked to end before."""
 
-_PASSWORD_BYTES = 18
+
 _START_TIMEOUT_S = 180.0
 _STOP_GRACE_S = 20.0
 _POLL_S = 0.2
+_API_TIMEOUT_S = 30.0
+_TOKEN = "/auth/token"
+_DAGS = "/api/v2/dags?limit=100"
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""This machine's Airflow is never reached by way of a proxy."""
 
 
 class AirflowError(HeadraceError):
@@ -83,7 +94,7 @@ def make_login(folder: Path) -> Login:
     if file.exists():
         file.chmod(0o600)
         return read_login(folder)
-    password = secrets.token_urlsafe(_PASSWORD_BYTES)
+    password = secrets.token_urlsafe(18)
     write_json(file, {USER: password})
     return Login(user=USER, password=password, file=file, is_new=True)
 
@@ -123,16 +134,16 @@ def log_file() -> Path:
     return airflow_folder() / "logs" / "supervisor.log"
 
 
-def running() -> Server | None:
-    """The Airflow that is up, if there is one."""
-    server = read_record(record_file(), Server)
-    return server if server is not None and server.process.is_alive else None
-
-
 def login() -> Login:
     """How to log in to the Airflow of `up`; made with a new password the first time."""
     make_private(airflow_folder())
     return make_login(airflow_folder())
+
+
+def running() -> Server | None:
+    """The Airflow that is up, if there is one."""
+    server = read_record(record_file(), Server)
+    return server if server is not None and server.process.is_alive else None
 
 
 def up(port: int | None = None) -> Server:
@@ -173,12 +184,12 @@ def down() -> bool:
 def processes() -> list[psutil.Process]:
     """Living processes of the service, without this one and its ancestors."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    mark = str(home())
-    return [
-        process
-        for process in psutil.process_iter()
-        if process.pid not in own and marked(process, MARK) == mark
-    ]
+    return [each for each in all_marked(MARK, str(home())) if each.pid not in own]
+
+
+def all_marked(name: str, value: str) -> list[psutil.Process]:
+    """Living processes of this machine with an environment variable of this value."""
+    return [each for each in psutil.process_iter() if marked(each, name) == value]
 
 
 def marked(process: psutil.Process, name: str) -> str | None:
@@ -200,12 +211,9 @@ def _check_installed() -> None:
 
 
 def _spawn(port: int | None) -> ProcessIdentity:
-    command = [sys.executable, "-m", "headrace_airflow.supervisor"]
-    if port is not None:
-        command += ["--port", str(port)]
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")
-    }
+    asked = [] if port is None else ["--port", str(port)]
+    command = [sys.executable, "-m", "headrace_airflow.supervisor", *asked]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     environment |= {MARK: str(home()), "HEADRACE_HOME": str(home())}
     log_file().unlink(missing_ok=True)
     return spawn_detached(command, log_file(), environment)
@@ -226,3 +234,75 @@ def _started(process: ProcessIdentity) -> Server:
 def _log_end(num_lines: int = 15) -> str:
     lines = log_file().read_text(errors="replace").splitlines()[-num_lines:]
     return "\n  ".join([f"The end of {log_file()}:", *lines])
+
+
+class AirflowBusyError(HeadraceError):
+    """Airflow's API server did not answer in time; it may be busy or starting anew."""
+
+
+class AirflowApi:
+    """The few calls to Airflow's REST API (v2) that the command line makes, and its supervisor."""
+
+    def __init__(self, base_url: str, login: Login) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._login = login
+        self._token = ""
+
+    def trigger(self, dag_id: str, conf: Mapping[str, object]) -> str:
+        """Trigger a DAG; the id of the DAG run.
+
+        Raises:
+            UnknownNameError: Airflow does not know the DAG (yet).
+            StepError: Airflow refuses, with its reason.
+        """
+        body = {"logical_date": None, "conf": dict(conf)}
+        answer = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
+        return str(answer["dag_run_id"])
+
+    def dag_ids(self) -> frozenset[str]:
+        """Ids of the DAGs that Airflow knows."""
+        return frozenset(str(dag["dag_id"]) for dag in self._call("GET", _DAGS)["dags"])
+
+    def health(self) -> dict[str, Any]:
+        """How the components of Airflow are."""
+        return self._call("GET", "/api/v2/monitor/health")
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """State of a DAG run: queued, running, success, failed."""
+        return str(self._call("GET", _dag_run(dag_id, run_id))["state"])
+
+    def fail_run(self, dag_id: str, run_id: str) -> None:
+        """Mark a DAG run as failed: nothing more of it is started but what cleans up."""
+        self._call("PATCH", _dag_run(dag_id, run_id), {"state": "failed"})
+
+    def run_url(self, dag_id: str, run_id: str) -> str:
+        """Page of a DAG run in the web UI."""
+        return f"{self._base_url}/dags/{dag_id}/runs/{quote(run_id)}"
+
+    def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        if not self._token and path != _TOKEN:
+            who = {"username": self._login.user, "password": self._login.password}
+            self._token = str(self._call("POST", _TOKEN, who)["access_token"])
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(
+            self._base_url + path,
+            method=method,
+            headers=headers,
+            data=json.dumps(body).encode() if body is not None else None,
+        )
+        try:
+            with _DIRECTLY.open(request, timeout=_API_TIMEOUT_S) as answer:
+                content: dict[str, Any] = json.loads(answer.read() or b"{}")
+                return content
+        except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace")[:2000]
+            kind = UnknownNameError if error.code == 404 else StepError
+            raise kind(f"Airflow answered {error.code} to {method} {path}: {reason}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise AirflowBusyError(f"Airflow did not answer {method} {path}: {error}") from error
+
+
+def _dag_run(dag_id: str, run_id: str) -> str:
+    return f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}"

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 import typer
 
 from headrace import __version__
-from headrace.cli import airflow, cache, datasets, demo, leases, ledger, runs, site
+from headrace.cli import airflow, cache, datasets, leases, ledger, runs, site
 from headrace.cli.console import open_console, outlive_readers
 from headrace.errors import HeadraceError
 from headrace.processes import tell_children
@@ -17,6 +17,7 @@ COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
 _OF_RUNS = (runs.run, runs.resume, runs.status, runs.logs, runs.runs, runs.cancel, runs.plan)
+_OF_AIRFLOW = (airflow.demo, airflow.up, airflow.down, airflow.env)
 
 _EXIT_ERROR = 1
 _EXIT_USAGE = 2
@@ -43,9 +44,8 @@ def build() -> typer.Typer:
             typer.echo(__version__)
             raise typer.Exit
 
-    for function in (*_OF_RUNS, demo.demo):
+    for function in (*_OF_RUNS, *_OF_AIRFLOW):
         app.command()(function)
-    airflow.register(app)
     app.add_typer(leases.app, name="lease")
     app.add_typer(site.app, name="site")
     app.command()(datasets.inspect)

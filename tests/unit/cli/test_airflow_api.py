@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.airflow_api import AirflowApi, AirflowBusyError
-from headrace.cli.airflow_server import Login
+from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Login
 from headrace.errors import StepError, UnknownNameError
 
 LOGIN = Login(user="ada", password="secret", file=Path("passwords.json"))
