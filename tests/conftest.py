@@ -69,11 +69,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def headrace_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty headrace home; `HEADRACE_HOME` names it, no other setting leaks in."""
+    """A headrace home, without digits in their folder; no other setting leaks in."""
     for name in ("HEADRACE_RECIPES_PATH", "HEADRACE_SITES_PATH", "HEADRACE_DIGITS"):
         monkeypatch.delenv(name, raising=False)
     home = tmp_path / "home"
-    home.mkdir()
+    (home / "examples" / "digits").mkdir(parents=True)
     monkeypatch.setenv("HEADRACE_HOME", str(home))
     return home
 

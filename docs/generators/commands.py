@@ -31,9 +31,9 @@ def commands_page() -> str:
 
 
 def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Commands that do something, in the order of the help; groups are walked into."""
+    """Commands and groups with options of their own, in the order of the help."""
     inner = getattr(command, "commands", {})
-    if not inner:
+    if not inner or any(each.param_type_name == "option" for each in command.params):
         yield path, command
     for name, each in inner.items():
         if not each.hidden:
@@ -46,6 +46,7 @@ def _command(path: tuple[str, ...], command: Any) -> str:
     usage = " ".join([*path, *map(_argument_usage, arguments)])
     options = [each for each in command.params if each.param_type_name == "option"]
     usage += " [OPTIONS]" if options else ""
+    usage += " [COMMAND]" if getattr(command, "commands", {}) else ""
     parts = [f"## {' '.join(path)}", f"```text\n{usage}\n```", about]
     if arguments or options:
         rows = [*map(_argument_row, arguments), *map(_option_row, options)]

@@ -66,3 +66,9 @@ def test_schemas_are_what_the_command_writes(kind: str):
     assert json.loads(printed) == json.loads(
         (REFERENCE / "schemas" / f"{kind}.schema.json").read_text()
     )
+
+
+def test_groups_are_told_with_their_options():
+    rows = (REFERENCE / "cli.md").read_text().splitlines()
+    assert any(row.startswith("| `--cores` | Read, pack and stage bound to") for row in rows)
+    assert "headrace bench [OPTIONS] [COMMAND]" in rows

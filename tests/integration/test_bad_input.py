@@ -129,16 +129,17 @@ def drive_pack(place: Place, recipe: str) -> tuple[dict, str]:
     return json.loads((folder / "result.json").read_text()), done.stderr
 
 
-def test_a_missing_source_is_told_by_every_command(place):
+def test_an_empty_source_is_told_by_every_command(place):
     """As seen with run, status, logs and runs: words and class, but no trace anywhere."""
-    source = place.home / "raw" / "nowhere"
-    place.write_raw("nowhere", source)
-    shown = fails_in(place, "pack", "nowhere")
-    assert shown.count(f"The source folder {source} does not exist") == 1
+    source = place.home / "raw" / "hollow"
+    source.mkdir(parents=True)
+    place.write_raw("hollow", source)
+    shown = fails_in(place, "pack", "hollow")
+    assert shown.count(f"{source} is empty") == 1
     shown += place.headrace("status").stdout
     shown += place.headrace("logs").stdout
     shown += place.headrace("runs").stdout
-    assert shown.count(f"The source folder {source} does not exist") >= 4
+    assert shown.count(f"{source} is empty") >= 4
     assert "Traceback" not in shown
     step = status_of(place)["steps"]["pack"]
     assert (step["failure_class"], step["trace"], step["attempt"]) == ("user_error", "", 1)

@@ -122,3 +122,13 @@ def test_a_secret_in_a_url_reaches_no_file(place):
     assert kept
     for text in (done.stdout, done.stderr, *(path.read_bytes().decode("latin-1") for path in kept)):
         assert "hid/den" not in text
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_missing_source_is_told_before_a_lease_is_opened(place, command):
+    source = place.home / "raw" / "nowhere"
+    place.write_raw("nowhere", source)
+    done = place.headrace(command, "nowhere", "--site", "here")
+    assert done.returncode == USAGE
+    words(done.stderr, f"The source folder {source} does not exist", "Set dataset.source")
+    assert not (place.home / "leases").exists()

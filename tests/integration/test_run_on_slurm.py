@@ -23,8 +23,7 @@ from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs import leases
-from headrace.runs.execute import execute
-from headrace.runs.preview import previews
+from headrace.runs.execute import execute, previews
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.runs.walltime import DEFAULT_S

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from headrace.batch.commands import Answer, LocalCommands
 from headrace.cli.app import build
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.site_check import check as looks
+from headrace.runs import site_check as looks
 from support.login_node import LoginNode
 from support.site_checks import check, graded
 from support.slurm_dev import DevSlurm

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli import airflow_server
-from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Login, Server, words_for
+from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Login, Server
 from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
@@ -91,6 +91,13 @@ def env() -> None:
         raise UserError("Airflow is not up", "Start it: headrace up")
     for name, value in sorted(server.environment.items()):
         typer.echo(f"export {name}={shlex.quote(value)}")
+
+
+def words_for(login: Login, *, shows_password: bool) -> str:
+    """How to log in, for the user; with a new password where only its owner sees the words."""
+    if login.is_new and shows_password:
+        return f"Log in as {login.user}, password {login.password} (kept in {login.file})"
+    return f"Log in as {login.user}; the password is in {login.file}"
 
 
 def _stay(server: airflow_server.Server, console: Console) -> None:

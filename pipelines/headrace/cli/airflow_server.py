@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -45,7 +45,7 @@ _STOP_GRACE_S = 20.0
 _POLL_S = 0.2
 _API_TIMEOUT_S = 30.0
 _TOKEN = "/auth/token"
-_DAGS = "/api/v2/dags?limit=100"
+
 _DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """This machine's Airflow is never reached by way of a proxy."""
 
@@ -99,13 +99,6 @@ def make_login(folder: Path) -> Login:
     return Login(user=USER, password=password, file=file, is_new=True)
 
 
-def words_for(login: Login, *, shows_password: bool) -> str:
-    """How to log in, for the user; with a new password where only its owner sees the words."""
-    if login.is_new and shows_password:
-        return f"Log in as {login.user}, password {login.password} (kept in {login.file})"
-    return f"Log in as {login.user}; the password is in {login.file}"
-
-
 class Server(Record):
     """An Airflow that is up (`up.json`)."""
 
@@ -153,7 +146,9 @@ def up(port: int | None = None) -> Server:
         AirflowError: It did not become healthy; the message ends with the end of its log.
         UserError: Airflow is not installed.
     """
-    _check_installed()
+    if not any(distributions(name="apache-airflow-core")):
+        hint = "Install it: pip install 'headrace[airflow]'."
+        raise UserError("Airflow is not installed", hint)
     login()
     log_file().parent.mkdir(exist_ok=True)
     with FileLock(airflow_folder() / "start.lock"):
@@ -200,14 +195,6 @@ def marked(process: psutil.Process, name: str) -> str | None:
         return process.environ().get(name)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
-
-
-def _check_installed() -> None:
-    try:
-        distribution("apache-airflow-core")
-    except PackageNotFoundError:
-        hint = "Install it: pip install 'headrace[airflow]'."
-        raise UserError("Airflow is not installed", hint) from None
 
 
 def _spawn(port: int | None) -> ProcessIdentity:
@@ -261,7 +248,9 @@ class AirflowApi:
 
     def dag_ids(self) -> frozenset[str]:
         """Ids of the DAGs that Airflow knows."""
-        return frozenset(str(dag["dag_id"]) for dag in self._call("GET", _DAGS)["dags"])
+        return frozenset(
+            str(dag["dag_id"]) for dag in self._call("GET", "/api/v2/dags?limit=100")["dags"]
+        )
 
     def health(self) -> dict[str, Any]:
         """How the components of Airflow are."""

@@ -24,7 +24,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
-from headrace.runs.adopt import adopt as adopt_leases
+from headrace.runs.reaper import adopt as adopt_leases
 from headrace.runs.reaper import reap as reap_ledger
 from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox

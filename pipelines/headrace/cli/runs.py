@@ -30,7 +30,7 @@ from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.execute import execute
+from headrace.runs.execute import execute, previews
 from headrace.runs.flow import steps_of
 from headrace.runs.overview import (
     RunView,
@@ -40,7 +40,6 @@ from headrace.runs.overview import (
     why_failed,
     why_no_lease,
 )
-from headrace.runs.preview import previews
 from headrace.runs.provenance import owner_is_gone, process_owner
 from headrace.runs.runs import Run, RunRequest, create_run, open_run, take_over_run
 from headrace.runs.steps import cancel_step

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from headrace.errors import SiteError
 from headrace.recipe.base import Bytes, Lifetime, Name, Seconds, no_credentials
-from headrace.recipe.batch import Batch
-from headrace.recipe.batch_options import check_options, leaves_nodes_out
+from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
 from headrace.record import Record
 
 

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from headrace.errors import DataError, UnknownNameError, UserError, nearest
 from headrace.recipe.arguments import is_as_here
+from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.states import StepState
@@ -75,30 +76,45 @@ def step_of(recipe: Recipe, kind: str, name: str) -> PlannedStep:
     return steps[name]
 
 
-def check_stores(recipe: Recipe, site: Site) -> None:
-    """Refuse object stores whose package is missing; nodes with their own packages may have it.
+def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> tuple[Recipe, Site]:
+    """A recipe and a site as a run of this kind keeps them; all that can be told now is checked.
 
     Raises:
-        UserError: A package is missing; names the extra that brings it.
+        SiteError: The site lacks a role that the recipe needs.
+        UserError: The recipe does not fit the site in another way, its source is not there, or a
+            package for its object stores is missing.
+        DataError: Its packed dataset lacks a split or labels, or its manifest is damaged.
     """
-    from headrace.objects.store import check_package
+    recipe, site = absolute(recipe), opened(site, is_from_terminal=is_from_terminal)
+    check_packing(recipe, site)
+    if kind == "train":
+        check_training(recipe, site)
+        _check_dataset(recipe, site, recipe.dataset.path)
+    _check_places(recipe, site)
+    return recipe, site
 
-    if is_as_here(site.roles[recipe.pack_role]):
-        for url in (recipe.dataset.source, recipe.dataset.path, recipe.pack.target):
+
+def _check_places(recipe: Recipe, site: Site) -> None:
+    """Refuse stores whose package is missing, and a missing source; nodes may have their own."""
+    from headrace.objects.store import check_package, is_remote
+    from headrace.packing.sources.open import open_place
+
+    role, source = site.roles[recipe.pack_role], recipe.dataset.source
+    if is_as_here(role):
+        for url in (source, recipe.dataset.path, recipe.pack.target):
             if url is not None:
                 check_package(url)
+    if source is None or is_remote(source):
+        return
+    shared = Path(site.folder).expanduser()
+    if role.backend == "local" or Path(source).expanduser().is_relative_to(shared):
+        open_place(source)
 
 
-def check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
+def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
     """Refuse a dataset that has too few samples, no labels or not the splits that a recipe needs.
 
     Only a manifest that is seen from here tells: not one in S3, nor one on the nodes' own disks.
-
-    None stands for a dataset that is still to be packed.
-
-    Raises:
-        UserError: Ranks, batches or metrics do not fit it.
-        DataError: It lacks a split or its labels, or its manifest is damaged.
     """
     if dataset is None or recipe.model is None:
         return
@@ -120,7 +136,7 @@ def judged(recipe: Recipe, site: Site, packed: StepResult) -> StepResult:
     """The result of packing: a failure where the rest of the run cannot come to an end with it."""
     dataset = packed.outputs.get("dataset")
     try:
-        check_dataset(recipe, site, dataset if isinstance(dataset, str) else None)
+        _check_dataset(recipe, site, dataset if isinstance(dataset, str) else None)
     except (UserError, DataError) as error:
         kind = type(error)
         told = kind(f"{dataset} is packed, but the run cannot go on: {error.what}", error.hint)

@@ -16,16 +16,13 @@ from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.files.private import make_private
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
-from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
-from headrace.runs.flow import check_dataset, check_stores
+from headrace.runs.flow import fitted
 from headrace.runs.provenance import owner_process, provenance
 from headrace.states import StepState
-
-RunKind = Literal["train", "pack"]
 
 
 class RunRequest(Record):
@@ -41,13 +38,8 @@ class RunRequest(Record):
     """Identity of the request; asking twice with one key gives one run."""
     owner: str
     """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
-    kind: RunKind = "train"
+    kind: Literal["train", "pack"] = "train"
     """The whole main job, or only its packing."""
-
-    @property
-    def is_from_terminal(self) -> bool:
-        """Whether a user of this account asks, not somebody in Airflow."""
-        return self.owner.startswith("cli:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +67,15 @@ def create_run(request: RunRequest) -> Run:
 
     Raises:
         RecipeError: The recipe or an override cannot be used.
-        SiteError: The site cannot be used, its folder cannot be written, or it lacks a role that
-            the recipe needs.
-        UserError: The recipe does not fit the site in another way.
+        SiteError: The site cannot be used, or its folder cannot be written.
+        UserError: The recipe does not fit the site, see `fitted`.
     """
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
         return _reopened(existing, request.owner)
-    recipe = absolute(load_recipe(request.recipe, request.overrides))
-    site = opened(load_site(request.site), is_from_terminal=request.is_from_terminal)
-    check_packing(recipe, site)
-    check_stores(recipe, site)
-    if request.kind == "train":
-        check_training(recipe, site)
-        check_dataset(recipe, site, recipe.dataset.path)
+    asked = load_recipe(request.recipe, request.overrides), load_site(request.site)
+    is_from_terminal = request.owner.startswith("cli:")
+    recipe, site = fitted(*asked, request.kind, is_from_terminal=is_from_terminal)
     run = _new_run(request, recipe, site)
     if _entered(run):
         return run

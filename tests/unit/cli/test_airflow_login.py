@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.airflow_server import USER, make_login, passwords_file, read_login, words_for
+from headrace.cli.airflow import words_for
+from headrace.cli.airflow_server import USER, make_login, passwords_file, read_login
 from headrace.errors import UserError
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.errors import DataError, HeadraceError, UnknownNameError, UserError
+from headrace.errors import DataError, HeadraceError, RecipeError, UnknownNameError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.flow import step_of, steps_of
-from headrace.runs.preview import previews
+from headrace.runs.execute import previews
+from headrace.runs.flow import fitted, step_of, steps_of
 from headrace.runs.steps import collect, start_step
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult
@@ -155,3 +155,28 @@ def test_an_object_store_without_its_package_is_told_by_plan_and_run(
         previews(load_recipe("digits", overrides), load_site("laptop"))
     with pytest.raises(UserError, match=words):
         make_run(overrides=overrides)
+
+
+MISSING = r"(?s)The source folder .*nowhere does not exist.*Set dataset\.source"
+
+
+@pytest.mark.parametrize("kind", ["train", "pack"])
+def test_a_missing_source_is_told_by_plan_and_run(tmp_path: Path, kind) -> None:
+    overrides = (f"dataset.source={tmp_path / 'nowhere'}",)
+    with pytest.raises(RecipeError, match=MISSING):
+        previews(load_recipe("digits", overrides), load_site("laptop"))
+    with pytest.raises(RecipeError, match=MISSING):
+        make_run(kind=kind, overrides=overrides)
+    assert open_ledger().runs() == ()
+
+
+def test_a_source_that_only_nodes_may_see_is_left_to_them(tmp_path: Path) -> None:
+    """All nodes see the site's folder under its path; of other folders only they know."""
+    laptop = load_site("laptop")
+    role = laptop.roles["cpu"].model_copy(update={"backend": "slurm"})
+    site = laptop.model_copy(update={"roles": {**laptop.roles, "cpu": role}})
+    elsewhere = load_recipe("digits", [f"dataset.source={tmp_path / 'nowhere'}"])
+    assert fitted(elsewhere, site, "pack", is_from_terminal=True)
+    shared = load_recipe("digits", [f"dataset.source={Path(site.folder) / 'nowhere'}"])
+    with pytest.raises(RecipeError, match=MISSING):
+        fitted(shared, site, "pack", is_from_terminal=True)

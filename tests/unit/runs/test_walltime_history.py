@@ -17,7 +17,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.runs import leases
-from headrace.runs.preview import previews
+from headrace.runs.execute import previews
 from headrace.runs.retrying import KEPT, TOTAL
 from headrace.runs.runs import Run
 from headrace.runs.steps import conclude

@@ -54,7 +54,7 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
     Raises:
         RecipeError: There is no such source, or its form is not clear.
     """
-    place = _open_place(spec.source or "", access)
+    place = open_place(spec.source or "", access)
     form = _form_of(spec, place)
     if form not in _FORMS:
         raise RecipeError(f"dataset.format '{form}' is not supported")
@@ -65,7 +65,7 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
 
 def settled(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
     """The recipe's dataset with `format` decided and a local `source` absolute."""
-    place = _open_place(spec.source or "", access)
+    place = open_place(spec.source or "", access)
     source = spec.source or ""
     if place.folder is not None:
         source = str(Path(source).expanduser().absolute())
@@ -111,8 +111,12 @@ def _containers_of(spec: DatasetSpec, place: SourcePlace) -> dict[SourceFormat, 
     return found
 
 
-def _open_place(source: str, access: Access) -> SourcePlace:
-    """Where the files of a folder or URL lie, or a container file in one."""
+def open_place(source: str, access: Access = NOTHING) -> SourcePlace:
+    """Where the files of a folder or URL lie, or a container file in one.
+
+    Raises:
+        RecipeError: There is no such source.
+    """
     if is_remote(source):
         prefix, _, only = source.rstrip("/").rpartition("/")
         if suffix_of(only) in _CONTAINERS:

@@ -14,14 +14,14 @@ import pytest
 from headrace.batch.findings import Finding
 from headrace.recipe.load import parse
 from headrace.recipe.site import Role, Site, Tier
-from headrace.runs.site_check import storage
+from headrace.runs import site_places
 
 GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
 def _on_a_disk_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(storage, "file_system_of", lambda _: "ext4")
+    monkeypatch.setattr(site_places, "file_system_of", lambda _: "ext4")
 
 
 def site(folder: Path, backend: str = "local", tier: str = "") -> Site:
@@ -48,8 +48,8 @@ def of_disk(free_bytes: int) -> Any:
     [(5 * GIB, "ok"), (5 * GIB - 1, "warn"), (GIB // 4, "warn"), (GIB // 4 - 1, "fail")],
 )
 def test_room(free_bytes: int, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(storage.shutil, "disk_usage", of_disk(free_bytes))
-    found = told(storage.shared_folder(site(tmp_path / "new"), is_proved=False))
+    monkeypatch.setattr(site_places.shutil, "disk_usage", of_disk(free_bytes))
+    found = told(site_places.shared_folder(site(tmp_path / "new"), is_proved=False))
     assert found == {"locks": "ok", "folder": "ok", "mode": "ok", "room": grade}
     assert list((tmp_path / "new").iterdir()) == []
 
@@ -61,13 +61,13 @@ def test_room(free_bytes: int, grade: str, tmp_path: Path, monkeypatch: pytest.M
 def test_a_disk_of_one_machine_is_doubtful_where_there_are_others(
     backend: str, is_proved: bool, grade: str, tmp_path: Path
 ):
-    found = told(storage.shared_folder(site(tmp_path, backend), is_proved=is_proved))
+    found = told(site_places.shared_folder(site(tmp_path, backend), is_proved=is_proved))
     assert found["folder"] == grade
 
 
 def test_a_folder_that_everybody_may_write_in(tmp_path: Path):
     tmp_path.chmod(0o777)
-    assert told(storage.shared_folder(site(tmp_path), is_proved=False))["mode"] == "warn"
+    assert told(site_places.shared_folder(site(tmp_path), is_proved=False))["mode"] == "warn"
 
 
 @pytest.mark.parametrize(("kind", "call"), [("flock", "flock"), ("fcntl", "lockf")])
@@ -80,14 +80,14 @@ def test_locks_that_are_refused(
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, call, refuse)
-    first = next(iter(storage.shared_folder(site(tmp_path), is_proved=False)))
+    first = next(iter(site_places.shared_folder(site(tmp_path), is_proved=False)))
     assert (first.subject, first.grade.value) == ("locks", "fail")
     assert first.seen == f"{kind} in {tmp_path}: Function not implemented"
 
 
 def test_locks_that_do_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    first = next(iter(storage.shared_folder(site(tmp_path), is_proved=False)))
+    first = next(iter(site_places.shared_folder(site(tmp_path), is_proved=False)))
     assert first.grade.value == "fail"
     assert first.seen.endswith("is granted twice")
 
@@ -101,20 +101,20 @@ def test_locks_that_do_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_tiers(backend: str, tier: str, grade: str, seen: str, tmp_path: Path):
-    (found,) = storage.tier_folders(site(tmp_path, backend, tier))
+    (found,) = site_places.tier_folders(site(tmp_path, backend, tier))
     assert (found.subject, found.grade.value) == ("tier disk", grade)
     assert seen in found.seen
-    assert (storage.tiers.folder_of(site(tmp_path).tiers[0]).exists()) == (seen == "usable")
+    assert (site_places.tiers.folder_of(site(tmp_path).tiers[0]).exists()) == (seen == "usable")
 
 
 def test_a_tier_without_room_is_warned_of(tmp_path: Path):
-    found = storage._tier("disk", Tier(name="disk", folder=str(tmp_path), budget=0))
+    found = site_places._tier("disk", Tier(name="disk", folder=str(tmp_path), budget=0))
     assert (found.grade.value, found.seen.endswith("has no room")) == ("warn", True)
 
 
 def test_a_tier_that_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").touch()
-    (found,) = storage.tier_folders(site(tmp_path, tier=str(tmp_path / "file" / "below")))
+    (found,) = site_places.tier_folders(site(tmp_path, tier=str(tmp_path / "file" / "below")))
     assert found.grade.value == "fail"
 
 
@@ -124,7 +124,7 @@ def test_a_tier_that_cannot_be_made(tmp_path: Path):
         (None, "warn", "is not on this machine"),
         ("echo 0.0.1", "fail", "has headrace 0.0.1, this is"),
         ("echo one >&2; echo two >&2; exit 1", "fail", "python: two"),
-        (f"echo {storage.__version__}", "warn", "which other machines hardly see"),
+        (f"echo {site_places.__version__}", "warn", "which other machines hardly see"),
     ],
 )
 def test_the_python_of_the_nodes(script: str | None, grade: str, seen: str, tmp_path: Path):
@@ -135,10 +135,10 @@ def test_the_python_of_the_nodes(script: str | None, grade: str, seen: str, tmp_
     role = Role.model_validate(
         {"backend": "slurm", "kind": "gang", "batch": {"python": str(python)}}
     )
-    found = storage.python_of_nodes(role, is_proved=False)
+    found = site_places.python_of_nodes(role, is_proved=False)
     assert (found.subject, found.grade.value) == ("python", grade)
     assert seen in found.seen
-    assert storage.python_of_nodes(role, is_proved=True).grade.value == "ok"
+    assert site_places.python_of_nodes(role, is_proved=True).grade.value == "ok"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_python_of_the_nodes(script: str | None, grade: str, seen: str, tmp_
 def test_the_image_of_a_container(image: str, grade: str):
     container = {"runtime": "apptainer", "image": image}
     role = {"backend": "slurm", "kind": "gang", "batch": {"container": container}}
-    found = told(storage.container_image(Role.model_validate(role)))
+    found = told(site_places.container_image(Role.model_validate(role)))
     assert found == {"container": grade}
     without = Role.model_validate({"backend": "slurm", "kind": "gang"})
-    assert list(storage.container_image(without)) == []
+    assert list(site_places.container_image(without)) == []

@@ -1,1 +1,0 @@
-"""A site file against the real machines: what is wrong, and what to do about it."""
