@@ -177,8 +177,12 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
         f"fingerprint {manifest.fingerprint}",
         highlight=False,
     )
-    for table in _tables(manifest):
+    for table in (_fields(manifest), _splits(manifest), _shards(manifest)):
         console.print(table)
+    if manifest.classes:
+        console.print(_classes(manifest))
+    if manifest.quarantined:
+        console.print(_quarantined(manifest))
     for file in summary.missing:
         console.print(f"missing or of another size: {file}", style="red")
 
@@ -186,15 +190,6 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
 def _format(manifest: Manifest) -> str:
     digest = "" if is_sealed(manifest.format_version) else " (no digest)"
     return f"format {manifest.format_version}{digest}"
-
-
-def _tables(manifest: Manifest) -> list[Table]:
-    tables = [_fields(manifest), _splits(manifest), _shards(manifest)]
-    if manifest.classes:
-        tables.append(_classes(manifest))
-    if manifest.quarantined:
-        tables.append(_quarantined(manifest))
-    return tables
 
 
 def _fields(manifest: Manifest) -> Table:
@@ -222,10 +217,16 @@ def _layout(info: FieldInfo) -> str:
     return info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
 
 
+def _figures(title: str, first: str, *others: str) -> Table:
+    """A table whose first column is of words, the others of figures."""
+    table = Table(first, title=title)
+    for each in others:
+        table.add_column(each, justify="right")
+    return table
+
+
 def _splits(manifest: Manifest) -> Table:
-    table = Table("split", title="Splits")
-    for title in ("samples", "share", "shards", "size"):
-        table.add_column(title, justify="right")
+    table = _figures("Splits", "split", "samples", "share", "shards", "size")
     for split, num_samples in manifest.splits.items():
         shards = manifest.shards_of(split)
         share = num_samples / max(manifest.num_samples, 1)
@@ -235,9 +236,7 @@ def _splits(manifest: Manifest) -> Table:
 
 
 def _shards(manifest: Manifest) -> Table:
-    table = Table("shard", title="Shards")
-    for title in ("samples", "size", "xxh3-128"):
-        table.add_column(title, justify="right")
+    table = _figures("Shards", "shard", "samples", "size", "xxh3-128")
     for shard in manifest.shards[:_NUM_SHOWN]:
         table.add_row(
             shard.file, f"{shard.num_samples:,}", decimal(shard.num_bytes), shard.xxh3_128

@@ -193,13 +193,7 @@ def result_line(step: StepView) -> str:
         return _staged(step.outputs)
     if step.name == "train":
         return _trained(step.outputs)
-    if step.name == "pack":
-        return _packed(step.outputs)
-    for key, unit in (("num_samples", "samples"), ("steps", "steps"), ("num_bytes", "bytes")):
-        value = step.outputs.get(key)
-        if isinstance(value, (int, float)):
-            return f"{amount(value)} {unit}"
-    return ""
+    return _packed(step.outputs) if step.name == "pack" else ""
 
 
 def _packed(outputs: Mapping[str, object]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -118,14 +117,8 @@ def _role(recipe: Recipe, site: Site, key: str, name: str) -> Role:
     return site.roles[name]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """A path or URL in a recipe."""
-
-    key: str
-    value: str
-    lists: tuple[str, ...]
-    """Keys of the site, one of which must allow it."""
+_Place = tuple[str, str, tuple[str, ...]]
+"""Key and value of a path or URL in a recipe, and keys of the site, one of which must allow it."""
 
 
 def opened(site: Site, *, is_from_terminal: bool) -> Site:
@@ -175,13 +168,12 @@ def check_places(recipe: Recipe, site: Site) -> None:
             f"dataset.index is '{index}', which lies outside of dataset.source",
             "Write its path below dataset.source.",
         )
-    for place in _places(recipe):
-        roots = [root for key in place.lists for root in getattr(site, key)]
-        if not any(_lies_in(place.value, root) for root in roots):
-            line = f'{place.lists[0]}: ["{_shown(place.value)}"]'
+    for key, value, lists in _places(recipe):
+        roots = [root for name in lists for root in getattr(site, name)]
+        if not any(_lies_in(value, root) for root in roots):
+            line = f'{lists[0]}: ["{_shown(value)}"]'
             raise RecipeError(
-                f"{place.key} leads to {_shown(place.value)}, where site '{site.name}' does not "
-                "let recipes go",
+                f"{key} leads to {_shown(value)}, where site '{site.name}' does not let recipes go",
                 f"Allowed: {', '.join(dict.fromkeys(roots))}. For more, write into the site: "
                 f"{line}",
             )
@@ -192,16 +184,16 @@ def _places(recipe: Recipe) -> Iterator[_Place]:
     dataset = recipe.dataset
     for key, value in (("dataset.source", dataset.source), ("dataset.path", dataset.path)):
         if value is not None:
-            yield _Place(key=key, value=value, lists=read)
+            yield key, value, read
     if recipe.pack.target is not None:
-        yield _Place(key="pack.target", value=recipe.pack.target, lists=written)
+        yield "pack.target", recipe.pack.target, written
     for argument in recipe.train.args:
         text = argument.partition("=")[2] if argument.startswith("-") else argument
         if _LEADS.match(text):
-            yield _Place(key="train.args", value=text, lists=(*read, *written))
+            yield "train.args", text, (*read, *written)
     for key, text in _texts("trainer.extra", recipe.trainer.extra):
         if _LEADS.match(text):
-            yield _Place(key=key, value=text, lists=written)
+            yield key, text, written
     for key, target in targets_of(recipe).items():
         lists = written if key.startswith("trainer") else (*read, *written)
         yield from _in_arguments(key, target, lists)
@@ -215,7 +207,7 @@ def _in_arguments(key: str, target: Target, lists: tuple[str, ...]) -> Iterator[
         if is_framework and ("$" in text or set(text) == {"/"}):  # they expand variables
             raise RecipeError(f"{where} is '{text}', no path", "Write the whole path.")
         if _LEADS.match(text):
-            yield _Place(key=where, value=text, lists=lists)
+            yield where, text, lists
 
 
 def _texts(key: str, value: object) -> Iterator[tuple[str, str]]:

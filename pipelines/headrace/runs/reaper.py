@@ -24,7 +24,7 @@ from headrace.runs.settling import settle, settle_ended
 from headrace.runs.steps import record_lost, record_outcome
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 
 OwnerIsDone = Callable[[RunRecord], bool]
 """Whether the owner of a run (an Airflow DAG run, say) has ended."""

@@ -28,7 +28,7 @@ from headrace.runs import site_places
 from headrace.runs.walltime import FLOOR_S
 from headrace.states import LeaseState
 from headrace.steps import mailbox
-from headrace.steps.records import StepSpec
+from headrace.steps.mailbox import StepSpec
 
 _Queue = tuple[str, str | None, Login | None]
 """Which queue a role uses."""
