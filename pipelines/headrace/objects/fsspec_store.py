@@ -27,8 +27,7 @@ from headrace.objects.protocol import StoredFile, Tick, checked_path, in_order
 from headrace.recipe.site import StoreOptions
 
 PIECE_BYTES = 8 * 2**20
-_PIECES_AHEAD = 12
-"""With the pieces' size, the memory that one download takes: 96 MiB."""
+_PIECES_AHEAD = 12  # with the pieces' size, the memory that one download takes: 96 MiB
 _LOOK_S = 1.0
 
 _VERSIONS = ("ETag", "etag", "e_tag", "generation", "blob_id", "last_modified", "mtime", "created")
@@ -143,12 +142,13 @@ class FsspecStore:
         found = self._existing(path)
         state = xxhash.xxh3_128()
         try:
-            with target.open("wb", buffering=0) as file:
+            with target.open("wb") as file:
                 for content in self._pieces(found, tick):
                     state.update(content)
-                    _write_all(file.fileno(), content)
+                    file.write(content)
                     if tick is not None:
                         tick(len(content))
+                file.flush()
                 os.fsync(file.fileno())
         except BaseException:
             target.unlink(missing_ok=True)
@@ -177,7 +177,6 @@ class FsspecStore:
             self._files().rm_file(where)
 
     def _open(self) -> Any:
-        """A new file system of this process."""
         more: dict[str, Any] = {}
         if self._options.anonymous:
             more = {"token": "anon"} if self._scheme == "gs" else {"anon": True}
@@ -268,16 +267,15 @@ class FsspecStore:
         url = self._url if path is None else f"{self._url}/{checked_path(self._url, path)}"
         try:
             yield url.partition("://")[2]
-        except StoreAccessError:
+        except (StoreAccessError, PermissionError) as error:
             _connections.pop(self._key(), None)  # with mended credentials, no need to restart
-            raise
+            if isinstance(error, StoreAccessError):
+                raise
+            raise StoreAccessError(f"The server refuses access to {url}: {error}") from error
         except HeadraceError:
             raise
         except FileNotFoundError as error:
             raise StoreMissingError(f"There is no file {url}") from error
-        except PermissionError as error:
-            _connections.pop(self._key(), None)
-            raise StoreAccessError(f"The server refuses access to {url}: {error}") from error
         except Exception as error:
             reason = without_secrets(f"{type(error).__name__}: {error}")
             raise StoreError(f"{url} failed with: {reason}", "Run again.") from error
@@ -292,8 +290,3 @@ def _stored(path: str, about: Mapping[str, Any]) -> StoredFile:
 
 def _hidden(path: str) -> bool:
     return path.startswith(".") or "/." in path
-
-
-def _write_all(handle: int, view: memoryview) -> None:
-    while view:
-        view = view[os.write(handle, view) :]

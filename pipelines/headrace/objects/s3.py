@@ -26,8 +26,7 @@ from headrace.recipe.site import StoreOptions
 
 _DEFAULT_REGION = "us-east-1"
 _CONNECT_TIMEOUT_S = 10.0
-_MAX_PARTS = 10_000
-"""S3's limit."""
+_MAX_PARTS = 10_000  # S3's limit
 
 
 class S3Store(FsspecStore):

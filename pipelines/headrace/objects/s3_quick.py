@@ -25,8 +25,7 @@ from headrace.errors import StoreAccessError, without_secrets
 from headrace.objects.fsspec_store import Piece
 from headrace.recipe.site import StoreOptions
 
-_EXPRESS = "--x-s3"
-"""Ends the names of buckets whose requests are signed in another way."""
+_EXPRESS = "--x-s3"  # ends the names of buckets whose requests are signed in another way
 _KEYS_LAST = timedelta(minutes=15)
 """Credentials are asked for again after this time; botocore renews those that expire."""
 

@@ -88,7 +88,6 @@ class BlockCollector:
                 yield self._block()
 
     def _of_samples(self, first: int, samples: Iterable[Values | Unreadable]) -> Iterator[Block]:
-        """Blocks of samples that are converted one by one, `first` the place of the first."""
         for position, values in enumerate(samples, first):
             if isinstance(values, Unreadable):
                 self._leave_out(position, values.reason)
@@ -113,7 +112,6 @@ class BlockCollector:
         return self._num_bytes >= _BLOCK_BYTES or len(self._positions) >= _BLOCK_SAMPLES
 
     def _undo(self, number: int) -> None:
-        """Take back the values of a sample in the columns before one."""
         for column in self._columns[:number]:
             self._num_bytes -= len(column.items.pop())
             if column.shapes:

@@ -70,7 +70,6 @@ def split_samples(
 def _assign(
     dataset: DatasetSpec, samples: Listed, labels: Sequence[int], shares: dict[str, float]
 ) -> dict[str, Indices]:
-    """Cut samples by shares."""
     paths, seed = samples.paths, dataset.split_seed
     classes = np.array(labels if dataset.stratify else (), dtype=np.int64)
     if not samples.groups:

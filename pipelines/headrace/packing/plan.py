@@ -176,7 +176,6 @@ def make_plan(
 
 
 def _samples(listing: Listing, places: list[int]) -> dict[str, Any]:
-    """Columns of a shard's samples, as `PlannedShard` has them."""
     samples = listing.samples.at(places)
     versions = samples.versions
     labels = listing.labels.indices
@@ -193,7 +192,6 @@ def _samples(listing: Listing, places: list[int]) -> dict[str, Any]:
 def _every(
     pack: PackSpec, rules: Sequence[FieldRule], num_samples: int, settled: Mapping[str, int]
 ) -> dict[str, int]:
-    """One in how many elements counts for the statistics of each field."""
     if pack.statistics == "none":
         return {}
     fixed = [rule.info for rule in rules if rule.info.layout == "fixed"]

@@ -218,7 +218,6 @@ def _pair(a: Moments, b: Moments) -> Moments:
 
 
 def _drawn(sample_id: int, num_windows: int) -> int:
-    """Number of the window of a block that counts."""
     return xxhash.xxh3_64_intdigest(sample_id.to_bytes(8, "little")) % num_windows
 
 

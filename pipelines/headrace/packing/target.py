@@ -23,8 +23,7 @@ from headrace.recipe.site import Site, StoreOptions
 
 logger = logging.getLogger(__name__)
 
-_URL_FILE = "url"
-"""In the folder of a dataset that lies in S3: where."""
+_URL_FILE = "url"  # in the folder of a dataset that lies in S3: where
 
 _BYTES_A_STRIPE = 2**30  # a shard below that is on one target: many shards spread over all of them
 _MAX_STRIPES = 8

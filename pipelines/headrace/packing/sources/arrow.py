@@ -30,17 +30,13 @@ _MOST_PIECE_ROWS = 2**14
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
 
-Kept = dict[str, Any]
-"""What is kept of the part that was read last, as neighbours are often read next."""
-KeptOf = Callable[[int], Kept]
+KeptOf = Callable[[int], dict[str, Any]]
 
 
 class _ArrowSource(RowSource):
-    """Rows of files that pyarrow reads."""
-
     _what: str
-    _last: tuple[str, str, int] = ("", "", -1)
-    _kept: Kept
+    _kept: Mapping[tuple[str, str, int], dict[str, Any]] = {}
+    """Of the part that was read last, as neighbours are often read next."""
 
     @abstractmethod
     def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer: ...
@@ -49,10 +45,11 @@ class _ArrowSource(RowSource):
     def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
         import pyarrow as pa
 
-        def kept(part: int) -> Kept:
-            if self._last != (path, version, part):
-                self._last, self._kept = (path, version, part), {}
-            return self._kept
+        def kept(part: int) -> dict[str, Any]:
+            key = (path, version, part)
+            if key not in self._kept:
+                self._kept = {key: {}}
+            return self._kept[key]
 
         with self._place.open(path, version) as stream:
             try:
@@ -131,8 +128,6 @@ class HuggingFaceSource(_ArrowSource):
 
 
 class _ArrowTable(RowContainer):
-    """What Parquet and Arrow files have in common: an Arrow schema."""
-
     def __init__(self, schema: Any, kept: KeptOf) -> None:
         self._schema = schema
         self._kept = kept

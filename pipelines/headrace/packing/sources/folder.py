@@ -167,7 +167,6 @@ def _joined(
 
 
 def _by_folders(spec: DatasetSpec) -> bool:
-    """Whether the name of a sample's first folder is its label."""
     if spec.labels == "auto":
         return spec.index is None and spec.label_field is None
     return spec.labels == "folders"

@@ -62,7 +62,6 @@ class FunctionSource(FolderSource):
         self._by_folders = spec.labels == "folders"
 
     def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
-        """Never: the function makes the values."""
         return False
 
     def _num_own(self, refs: Sequence[SampleRef]) -> int:
@@ -105,7 +104,6 @@ class FunctionSource(FolderSource):
                 path.unlink(missing_ok=True)  # the function may have moved it
 
     def _fields_of(self, listed: Listed) -> Fields:
-        """The fields that the function makes of the first file."""
         ref = listed[0]
         name = f"{self._place.name}/{ref.path}"
         with closing(self._local([ref])) as paths:

@@ -117,7 +117,7 @@ class Index:
                 raise self._twice(path, self._rows[path], found)
             self._rows[path] = found
         if first:
-            self._start(dict.fromkeys(self._file.columns()))
+            self._start(dict.fromkeys(self._file.columns))
 
     def _start(self, row: Row) -> None:
         self._check_columns(row)
@@ -190,7 +190,6 @@ class Index:
 
 
 def _known(values: Iterable[str | None]) -> Sequence[str | None]:
-    """A column; empty when no value is known."""
     column = tuple(values)
     return column if any(value is not None for value in column) else ()
 

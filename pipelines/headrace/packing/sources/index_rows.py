@@ -34,16 +34,14 @@ class IndexFile(ABC):
 
     num_where = 2
     """Numbers that find a row again."""
+    columns: Sequence[str] = ()
+    """Names of the columns, where a file without rows tells them; known after `rows`."""
 
     def __init__(self, place: SourcePlace, file: StoredFile) -> None:
         self.path = file.path
         self.name = f"{place.name}/{file.path}"
         self._place = place
         self._version = file.version
-
-    @abstractmethod
-    def columns(self) -> list[str]:
-        """Names of the columns of a file without rows."""
 
     @abstractmethod
     def rows(self) -> Iterator[tuple[int, Row, Where]]:
@@ -69,26 +67,23 @@ def open_index(place: SourcePlace, file: StoredFile) -> IndexFile:
 
 
 class _CsvIndex(IndexFile):
-    def columns(self) -> list[str]:
-        with self._place.open(self.path, self._version) as file:
-            return self._header(_csv_reader(file))
-
     def rows(self) -> Iterator[tuple[int, Row, Where]]:
         try:
             with self._place.open(self.path, self._version) as file:
                 reader = _csv_reader(file)
-                header = self._header(reader)
+                self.columns = self._header(reader)
                 end = file.tell()
                 for cells in reader:
                     start, end = end, file.tell()
                     if any(cells):
-                        row = self._row(header, cells, reader.line_num)
+                        row = self._row(self.columns, cells, reader.line_num)
                         yield reader.line_num, row, (start, end - start)
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{self.name} is no CSV file in UTF-8: {error}") from error
 
     def again(self, places: Sequence[Where]) -> list[Row]:
-        header = self.columns()
+        with self._place.open(self.path, self._version) as file:
+            header = self._header(_csv_reader(file))
         lines = (text.decode().splitlines(keepends=True) for text in self._texts(places))
         return [self._row(header, next(csv.reader(some)), 0) for some in lines]
 
@@ -99,7 +94,7 @@ class _CsvIndex(IndexFile):
             raise DataError(f"{self.name} has two columns '{twice[0]}'", "Rename one.")
         return header
 
-    def _row(self, header: list[str], cells: list[str], line: int) -> Row:
+    def _row(self, header: Sequence[str], cells: list[str], line: int) -> Row:
         if len(cells) < len(header):
             raise DataError(f"{self.name}, line {line}: too few columns: {cells}")
         return dict(zip(header, map(_CsvCell, cells), strict=False))
@@ -111,9 +106,6 @@ def _csv_reader(file: BinaryIO) -> Any:
 
 
 class _JsonlIndex(IndexFile):
-    def columns(self) -> list[str]:
-        return []  # only rows tell columns
-
     def rows(self) -> Iterator[tuple[int, Row, Where]]:
         start = 0
         with self._place.open(self.path, self._version) as file:
@@ -138,10 +130,8 @@ class _JsonlIndex(IndexFile):
 class _ParquetIndex(IndexFile):
     num_where = 1
 
-    def columns(self) -> list[str]:
-        return [str(name) for name in self._table.schema.names]
-
     def rows(self) -> Iterator[tuple[int, Row, Where]]:
+        self.columns = self._table.schema.names
         number = 0
         for batch in self._table.to_batches():
             for row in batch.to_pylist():

@@ -36,11 +36,9 @@ _CONTAINERS: dict[str, SourceFormat] = {
 }
 """Form by the ending of files that hold many samples."""
 
-_INDEXES = (".csv", ".jsonl")
-"""Endings of index files that are no container."""
+_INDEXES = (".csv", ".jsonl")  # endings of index files that are no container
 
-_EXAMPLES = ("digits",)
-"""What `headrace example` writes."""
+_EXAMPLES = ("digits",)  # what `headrace example` writes
 
 
 def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()) -> Source:

@@ -203,7 +203,6 @@ class LocalPlace:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Tell in the user's words what cannot be listed."""
         try:
             yield
         except OSError as error:
