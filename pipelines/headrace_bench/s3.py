@@ -18,8 +18,7 @@ from headrace.errors import UnknownNameError
 from headrace.files.manifest import Manifest
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions, Tier
-from headrace.staging.staged import ensure_staged
-from headrace.staging.staged_copy import StagingOptions
+from headrace.staging.staged import StagingOptions, ensure_staged
 from headrace_bench.contest import Tick, Variant, compete, for_each
 from headrace_bench.copying import empty, tree_bytes
 from headrace_bench.pack import check_packed

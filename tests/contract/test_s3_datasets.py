@@ -15,7 +15,7 @@ from headrace.files.manifest_file import read_manifest
 from headrace.objects import s3_errors
 from headrace.objects.protocol import Store
 from headrace.objects.store import open_store
-from headrace.shards import copies
+from headrace.shards import places as copies
 from headrace.shards.inspection import summarise, verify_dataset
 from support.command_line import Ended, headrace
 from support.s3_faults import Refuse, faulty

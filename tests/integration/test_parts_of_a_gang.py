@@ -21,7 +21,7 @@ from headrace.recipe.site import StoreOptions
 from headrace.runs.execute import execute
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
-from headrace.staging.peer_group import PeerGroup
+from headrace.staging.peers import PeerGroup
 from headrace.states import StepState
 from headrace.training.step import train
 from support.bad_input import Place
@@ -100,7 +100,7 @@ class Job:
         group = PeerGroup(folder=meeting, hosts=("",) * NUM_NODES, index=0)
         self.held = [group.held_by(node) or frozenset() for node in range(NUM_NODES)]
         self.listening = [
-            {address for address, port in host.listeners() if port == group.port_of(node)}
+            {address for address, port in host.listeners() if port == group.notice_of(node).port}
             for node, host in enumerate(self._hosts.hosts)
         ]
         self.read_before = self.reads()

@@ -4,8 +4,7 @@ import pytest
 
 from headrace.errors import ManifestError, ShardError
 from headrace.objects.store import open_store
-from headrace.staging.staged import ensure_staged
-from headrace.staging.staged_copy import StagingOptions
+from headrace.staging.staged import StagingOptions, ensure_staged
 from support.staged_datasets import make_dataset, same_bytes, tier
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import content_fingerprint, read_manifest, write_manifest
-from headrace.shards.writer import ShardWriter
+from headrace_bench.shards import ShardWriter
 
 
 def write_dataset(

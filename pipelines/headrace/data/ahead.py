@@ -29,13 +29,9 @@ def read_ahead(
     threads that torch shares a single copy among do, which is slow when cores are busy. A part
     should take 100 us at least: that is what waking a thread takes.
 
-    Args:
-        begin: Given parts, says how each is read. It is asked by each thread for a share of the
-            parts, which that thread reads in order; what is raised there is raised here, in its
-            turn.
-        parts: What to read.
-        depth: Results that are made or wait, at most, by half as many threads; 0 reads each part
-            here, when it is asked for.
+    Each thread asks `begin` how to read its share of the parts, which it then reads in order; what
+    is raised there is raised here, in its turn. At most `depth` results are made or wait, by half
+    as many threads; 0 reads each part here, when it is asked for.
     """
     if depth == 0:
         yield from map(begin(parts), parts)
@@ -113,8 +109,6 @@ class Payoff:
 
 
 class _Reader(Generic[G, T]):
-    """A thread of one core that reads parts in order."""
-
     def __init__(
         self, begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G]
     ) -> None:

@@ -30,14 +30,7 @@ _ALLOW = "set `pickled_checkpoints: allow` in the site, which loads any pickle."
 
 @contextmanager
 def refusing(path: Path | str | None) -> Iterator[None]:
-    """Tell by name what PyTorch refused to load from a checkpoint.
-
-    Args:
-        path: The checkpoint; None when there is none.
-
-    Raises:
-        PickledCheckpointError: Something in it is neither a plain value nor a tensor.
-    """
+    """Tell by name what PyTorch refused to load from a checkpoint: a `PickledCheckpointError`."""
     torch.serialization.add_safe_globals(_harmless())
     try:
         yield
@@ -55,12 +48,8 @@ def refusing(path: Path | str | None) -> Iterator[None]:
 def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) -> None:
     """Make sure that a checkpoint which was just written can be loaded as plain values.
 
-    Args:
-        path: The checkpoint.
-        trained: Gives what was written; called when it cannot.
-
-    Raises:
-        PickledCheckpointError: It cannot; names the key and the class.
+    `trained` gives what was written; it is called when it cannot. The `PickledCheckpointError`
+    names the key and the class.
     """
     if path.is_dir():
         raise PickledCheckpointError(

@@ -15,7 +15,9 @@ from torch.utils.data import Dataset
 
 from headrace.data.decode import Decoder
 from headrace.data.gather import Gatherer
-from headrace.data.samples import (
+from headrace.data.sampling import Indices
+from headrace.data.targets import Allowed, instantiate_all
+from headrace.data.transforms import (
     SAMPLE_ID,
     Batch,
     Sample,
@@ -24,8 +26,6 @@ from headrace.data.samples import (
     collate,
     varies,
 )
-from headrace.data.sampling import Indices
-from headrace.data.targets import Allowed, instantiate_all
 from headrace.errors import DataError
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset, check_samples
@@ -62,13 +62,7 @@ def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
 class SampleReader:
     """Reads samples and batches of a split; `fields` are those wanted, by default all.
 
-    Attributes:
-        gatherer: Gathers fields of fixed shape.
-        fixed: The fields of fixed shape that are wanted, and `sample_id`.
-        ragged: The others that are wanted.
-
-    Raises:
-        ManifestError: There is no such field.
+    `gatherer` gathers the fields of fixed shape `fixed`, with `sample_id`; others are `ragged`.
     """
 
     def __init__(
@@ -90,11 +84,9 @@ class SampleReader:
         self._chain = SampleChain(self.reading.transforms)
 
     def read(self, indices: Indices, seeds: Sequence[int] | None = None) -> Batch:
-        """A batch of samples.
+        """A batch of samples, `indices (batch,) int64` of the split.
 
-        Args:
-            indices: Places in the split, `(batch,) int64`.
-            seeds: Seed of each sample's transforms; None when nothing should be random.
+        `seeds` are of each sample's transforms; None when nothing should be random.
 
         Raises:
             DataError: Samples cannot be decoded, or differ where they must not.
@@ -137,7 +129,6 @@ class SampleReader:
             check_samples(self.dataset, indices)
 
     def _columns(self, indices: Indices) -> Batch:
-        """Values of each sample by field, not yet of one shape."""
         columns: Batch = dict(self.gatherer.gather(self.fixed, indices))
         for info in self.ragged:
             items = self._decoder.decode(self.dataset, info, indices)
@@ -175,9 +166,6 @@ class SampleDataset(Dataset[Sample]):
         transforms: Callables `sample -> sample`, applied in order. One that has a parameter
             `generator` gets None: seed your own in the workers.
         source: Folder or S3 prefix of the dataset, for shards that are not in `folder`.
-
-    Raises:
-        ManifestError: No dataset there, or no such split or field.
     """
 
     def __init__(

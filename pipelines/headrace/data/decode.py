@@ -20,8 +20,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from headrace.data.samples import varies
 from headrace.data.sampling import Indices
+from headrace.data.transforms import varies
 from headrace.errors import DataError, ShardError, UserError
 from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
@@ -47,11 +47,7 @@ _DAMAGED = (
 
 
 def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
-    """Decode one sample.
-
-    Args:
-        content: Bytes of the file.
-        encoding: `npy`, or a format of images or sound.
+    """Decode one sample of the encoding `npy`, or a format of images or sound.
 
     Returns:
         Images as `(height, width[, channels]) uint8`, read-only, palettes as colours; sound as
@@ -136,15 +132,10 @@ class Decoder:
         indices: Indices,
         lend: Lend | None = None,
     ) -> list[Any] | Tensor:
-        """Read and decode samples of a ragged field.
+        """Read and decode samples of a ragged field; a `DataError` for one that cannot be.
 
-        Returns:
-            One array a sample, text as `str`. With `lend`, images of one shape as
-            `(batch, *shape)`.
-
-        Raises:
-            DataError: A sample cannot be decoded.
-            ShardError: A shard is damaged.
+        Gives one array a sample, text as `str`; with `lend`, images of one shape as
+        `(batch, *shape)`.
         """
         with dataset.holding(indices):
             items = dataset.items(info.name, indices)

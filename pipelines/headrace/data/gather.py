@@ -77,21 +77,13 @@ class Gatherer:
     def gather(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> dict[str, Tensor]:
         """Samples in the order asked for; call it inside the dataset's `holding`.
 
-        Args:
-            fields: Fields of fixed shape.
-            indices: Places in the split, `(n,) int64`, in any order, repeats allowed.
-
-        Returns:
-            By field `(n, *shape)` of its dtype; nobody else will write to it.
-
-        Raises:
-            ShardError: A shard is damaged.
-            IndexError: An index is outside the split.
+        Takes fields of fixed shape and places in the split, `(n,) int64`, in any order, repeats
+        allowed. Gives by field `(n, *shape)` of its dtype; nobody else will write to it.
         """
         return self.take(self.find(fields, indices), 0, len(indices))
 
     def find(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> Found:
-        """Look up where samples lie; valid until a shard moves. Arguments and errors as `gather`.
+        """Look up where samples lie; valid until a shard moves. Arguments as `gather`.
 
         Numbers of one field are one tensor, which batches of `take` share.
         """
@@ -185,18 +177,14 @@ class Buffers:
             return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
         if num_bytes < _MIN_REUSED_BYTES:
             return torch.empty(num_bytes, dtype=torch.uint8)
-        memory = self._taken(num_bytes)
+        try:
+            memory = self._free[num_bytes].pop()  # what was used last is still in the caches
+        except LookupError:  # none was lent so far, or all are in use
+            memory = np.empty(num_bytes, dtype=np.uint8)
         lent = memory[:]  # an object of its own, which tensors keep alive
         key = id(memory)
         self._lent[key] = weakref.ref(lent, lambda _: self._take_back(key, memory))
         return torch.from_numpy(lent)
-
-    def _taken(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Memory of a size; what was used last is still in the caches."""
-        try:
-            return self._free[num_bytes].pop()
-        except LookupError:  # none was lent so far, or all are in use
-            return np.empty(num_bytes, dtype=np.uint8)
 
     def _take_back(self, key: int, memory: NDArray[np.uint8]) -> None:
         self._lent.pop(key, None)

@@ -16,9 +16,9 @@ from headrace.data.ahead import Payoff, read_ahead, read_ahead_while_it_pays
 from headrace.data.dataset import Reading, SampleReader
 from headrace.data.gather import Found
 from headrace.data.order import Order, TrainOrder
-from headrace.data.samples import SAMPLE_ID, Batch
 from headrace.data.sampling import position_seed
 from headrace.data.streaming import ReadAhead
+from headrace.data.transforms import SAMPLE_ID, Batch
 from headrace.errors import StepError
 from headrace.shards.dataset import ShardedDataset
 
@@ -40,15 +40,10 @@ class BatchLoader:
     keeps. One pass at a time: a pass that is given up ends with its iterator. Without `set_epoch`
     the next pass takes the same epoch again.
 
-    Args:
-        dataset: The split.
-        order: Which samples make up which batch.
-        fields: Names of the fields wanted; default is all.
-        prefetch: Batches read ahead, by half as many threads; 0 reads a batch when it is asked
-            for. Small ones are read several in one go (up to 8 MiB), and count as one. Copies out
-            of memory are not made ahead as long as the caller does no work on them, see `Payoff`.
-        reading: How samples become batches.
-        num_epochs: Epochs there will be, so that no shard is fetched for one more; None: unknown.
+    `prefetch` batches are read ahead, by half as many threads; 0 reads one when it is asked for.
+    Small ones are read several in one go (up to 8 MiB), and count as one. Copies out of memory are
+    not made ahead as long as the caller does no work on them, see `Payoff`. `num_epochs` there will
+    be, so that no shard is fetched for one more; None: unknown.
 
     Attributes:
         wait_s: Seconds spent waiting for batches so far.
@@ -88,7 +83,7 @@ class BatchLoader:
 
     @property
     def batch_sampler(self) -> None:
-        """None: Lightning asks for one."""
+        """Lightning asks for one."""
         return
 
     def set_epoch(self, epoch: int) -> None:
@@ -97,11 +92,10 @@ class BatchLoader:
             self._epoch, self._start, self._position = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Position in training, valid for any world size.
+        """Position, valid for any world size: `epoch` and `global_index`.
 
-        Returns:
-            `epoch`, and `global_index`: samples of the epoch that all ranks together were handed,
-            the batch that is worked on included.
+        The latter counts samples of the epoch that all ranks together were handed, with the batch
+        that is worked on.
         """
         return {"epoch": self._epoch, "global_index": self._position * self.order.batch_span}
 
@@ -227,7 +221,6 @@ class _Groups:
         self._num_found = 1
 
     def __call__(self, group: range) -> deque[Batch]:
-        """The next group."""
         if group not in self._found:
             self._find()
         found, start, sizes = self._found.pop(group)

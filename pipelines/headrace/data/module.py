@@ -11,10 +11,9 @@ from lightning.pytorch import LightningDataModule
 from headrace.data.dataset import Reading
 from headrace.data.loader import BatchLoader
 from headrace.data.order import EachOnceOrder, Order, TrainOrder, choose_epochs
-from headrace.data.samples import Batch
 from headrace.data.sampling import seed_at
 from headrace.data.streaming import check_streamable
-from headrace.data.transforms import Transform, apply
+from headrace.data.transforms import Batch, Transform, apply
 from headrace.errors import StepError
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.recipe import DataSpec
@@ -100,19 +99,13 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         return self._loader(dataset, order)
 
     def _split(self, name: str) -> ShardedDataset:
-        settings = self.settings
-        return ShardedDataset(
-            settings.folder, name, settings.source, settings.spec.fold, settings.skipped
-        )
+        told = self.settings
+        return ShardedDataset(told.folder, name, told.source, told.spec.fold, told.skipped)
 
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
-        settings = self.settings
+        told, prefetch = self.settings, self.settings.spec.prefetch
         return BatchLoader(
-            dataset,
-            order,
-            prefetch=settings.spec.prefetch,
-            reading=settings.reading,
-            num_epochs=settings.num_epochs,
+            dataset, order, prefetch=prefetch, reading=told.reading, num_epochs=told.num_epochs
         )
 
     def state_dict(self) -> dict[str, Any]:

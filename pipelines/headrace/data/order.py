@@ -218,10 +218,8 @@ def by_first_use(
 ) -> tuple[tuple[str, ...], int]:
     """Files of the shards in the order in which a training that overlaps staging needs them.
 
-    Shards of other splits than `split`, which is trained on, follow.
-
-    Returns:
-        The files, and how many of them the first batches need: those of one window.
+    Shards of other splits than `split`, which is trained on, follow. Also gives how many of them
+    the first batches need: those of one window.
     """
     manifest = manifest.with_fold(spec.fold)
     shards = manifest.shards_of(split)

@@ -44,14 +44,7 @@ class Epochs(Protocol):
 
 
 def random_bits(num: int, seed: int, epoch: int, purpose: int) -> NDArray[np.uint64]:
-    """Random numbers of 64 bits, `(num,) uint64`, a pure function of the arguments.
-
-    Args:
-        num: How many.
-        seed: Seed of the run, below 2**32.
-        epoch: Number of the epoch, from 0.
-        purpose: What they are for.
-    """
+    """Random numbers of 64 bits, `(num,) uint64`, a pure function of the arguments."""
     return _philox(seed, epoch, purpose).random_raw(num)
 
 
@@ -222,11 +215,7 @@ def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def weight_field(sampling: str, manifest: Manifest) -> str:
-    """Name of the field that `data.sampling` draws by; `balanced` draws by `label`.
-
-    Raises:
-        UserError: The dataset has no such field with one number a sample.
-    """
+    """Name of the field that `data.sampling` draws by; a `UserError` when there is none."""
     name = "label" if sampling == "balanced" else sampling
     numbers = [info.name for info in manifest.fields if info.layout == "fixed" and not info.shape]
     if name not in numbers:
@@ -239,12 +228,7 @@ def weight_field(sampling: str, manifest: Manifest) -> str:
 
 
 def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]:
-    """Weights of samples as floats, if they can be drawn by.
-
-    Raises:
-        UserError: The field is no number a sample.
-        DataError: A weight is negative or not finite, or all are zero.
-    """
+    """Weights of samples as floats; an error when they cannot be drawn by."""
     if weights.ndim != 1 or weights.dtype.kind not in "iufb":
         raise UserError(
             f"data.sampling names the field '{field_name}', which is "
@@ -264,15 +248,7 @@ def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]
 
 
 def position_seed(seed: int, epoch: int, batch: int, rank: int, purpose: str) -> int:
-    """Seed of one use of random numbers, 64 bits.
-
-    Args:
-        seed: Seed of the run.
-        epoch: Epoch, from 0.
-        batch: Batch in the epoch, from 0.
-        rank: Rank, from 0.
-        purpose: What the numbers are for: other purposes at the same place get other numbers.
-    """
+    """Seed of one use of random numbers, 64 bits; other purposes at one place get other numbers."""
     text = f"{seed}/{epoch}/{batch}/{rank}/{purpose}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 

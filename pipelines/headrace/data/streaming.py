@@ -68,9 +68,7 @@ class ReadAhead:
     def reading(self, epoch: int, number: int) -> Iterator[None]:
         """Read a batch in the block; several threads may do so at once.
 
-        Raises:
-            StoreError: A shard could not be fetched ahead.
-            ShardError: A shard is damaged.
+        It raises what fetching a shard ahead has raised.
         """
         key = threading.get_ident()
         self._settle()
@@ -147,11 +145,7 @@ def shards_held(spec: DataSpec) -> int:
 
 
 def check_streamable(dataset: ShardedDataset, spec: DataSpec) -> None:
-    """Make sure that batches of a training split can be read without holding all of it.
-
-    Raises:
-        UserError: Every batch takes samples from the whole split.
-    """
+    """Raise a `UserError` when every batch needs shards of the whole split, most of them far."""
     num_far = len(dataset.places.far)
     if spec.shuffle and spec.shuffle_window is None and num_far > shards_held(spec):
         raise UserError(

@@ -53,11 +53,7 @@ class Allowed:
 
     @classmethod
     def of(cls, recipe: Recipe, site: Site) -> Allowed:
-        """What a recipe may name on a site; puts the recipe's code folders on the module path.
-
-        Raises:
-            TargetError: The site does not allow a code folder, or it does not exist.
-        """
+        """What a recipe may name on a site; puts the recipe's code folders on the module path."""
         folders = tuple(check_code(folder, site) for folder in recipe.code)
         for folder in reversed(folders):
             if str(folder) not in sys.path:
@@ -85,11 +81,7 @@ class Allowed:
 
 
 def check_code(folder: str, site: Site) -> Path:
-    """A folder or file of user code, resolved.
-
-    Raises:
-        TargetError: It does not exist or the site does not allow it.
-    """
+    """A folder or file of user code, resolved; a `TargetError` when the site does not allow it."""
     path = allowed_path(folder, site)
     if not path.exists():
         raise TargetError(f"The code {path} does not exist", "Correct 'code' of the recipe.")
@@ -101,11 +93,8 @@ def instantiate(
 ) -> Any:
     """Make the object that a target describes, and those in its arguments.
 
-    Args:
-        target: `_target_` and keyword arguments; these may hold further targets.
-        allowed: What targets may name.
-        key: Its place in the recipe, which says what it may be.
-        partial: Give a callable that still takes keyword arguments.
+    `key` is its place in the recipe, which says what it may be. With `partial`, gives a callable
+    that still takes keyword arguments.
 
     Raises:
         TargetError: A name is not allowed or does not exist, or gives something that does not
@@ -157,12 +146,7 @@ def _called(key: str, name: str, call: functools.partial[Any]) -> Any:
 
 
 def resolve(use: Use, allowed: Allowed) -> Any:
-    """The class or function that a target names.
-
-    Raises:
-        TargetError: The name is not allowed there or does not exist.
-        UserCodeError: Importing its module raised.
-    """
+    """The class or function that a target names; errors as `instantiate`."""
     parts = use.name.split(".")
     is_own = allowed.covers(use.name)
     if not is_own:

@@ -38,17 +38,8 @@ _MOST_STALE = 5
 def replacing(path: Path, mode: int = PRIVATE) -> Iterator[BinaryIO]:
     """Write the file that replaces `path` when the block ends well; else nothing is left of it.
 
-    A reader sees the old or the new file, never a part.
-
-    Args:
-        path: The file; folders above it are made.
-        mode: Who may read it.
-
-    Yields:
-        The new file, open for writing.
-
-    Raises:
-        OSError: The disk is full, or failed; `filename` says which file was to be written.
+    A reader sees the old or the new file, never a part. Folders above it are made; `mode` says who
+    may read it. The `filename` of an `OSError` says which file was to be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
@@ -93,9 +84,6 @@ def read_bytes(path: Path) -> bytes | None:
 
     An NFS server forgets a file that was replaced, while a client of another machine reads it
     (ESTALE); the new one is there when it is opened again.
-
-    Raises:
-        OSError: It cannot be read.
     """
     for _ in range(_MOST_STALE):
         try:
@@ -122,11 +110,7 @@ def read_text(path: Path) -> str | None:
 
 
 def write_if_room(path: Path, record: BaseModel) -> bool:
-    """Replace a record that the work does not depend on; on a full disk the old one stays.
-
-    Returns:
-        Whether it was written.
-    """
+    """Replace a record that the work does not depend on; gives whether a full disk let it."""
     try:
         write_record(path, record)
     except OSError as error:
@@ -163,11 +147,7 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
 
 
 def publish_folder(prepared: Path, final: Path) -> bool:
-    """Give a prepared, non-empty folder its final name, if nobody took the name before.
-
-    Returns:
-        True when this call published it, False when `final` was there already.
-    """
+    """Give a prepared, non-empty folder its final name; False when it was taken before."""
     try:
         prepared.rename(final)
     except OSError:

@@ -22,11 +22,7 @@ _RENEW_S = 60.0
 
 
 def locked(path: Path, *, shared: bool = False) -> int:
-    """Open a file and lock it; waits while others hold it otherwise (`shared`: others may, too).
-
-    Returns:
-        File descriptor; the lock ends when it is closed, or with the process.
-    """
+    """Open a file and lock it, until the descriptor is closed; waits for other holders."""
     return _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
@@ -70,15 +66,8 @@ def at_once(path: Path) -> Iterator[bool]:
 def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
     """Hold one lock file while the block runs; the wait for it can be given up.
 
-    Args:
-        path: Lock file; created when missing, left behind. Its folder must exist.
-        check: Called several times a second while another holds the lock; raises to give up.
-
-    Yields:
-        Whether somebody else held the lock before.
-
-    Raises:
-        StepError: The file system there knows no locks.
+    `check` is called several times a second while another holds the lock; it raises to give up.
+    The folder must exist. Yields whether somebody else held the lock before.
     """
     lock = FileLock(path, mode=0o600, timeout=_POLL_S)
     waited = False
@@ -104,11 +93,9 @@ def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
 def in_use(file: Path) -> Iterator[None]:
     """Keep a staged copy from being evicted while the block runs; waits while it is.
 
-    A use is a shared lock. The file's time of change, renewed once a minute, keeps the copy for a
-    while longer, so that a training that is started again finds its data.
-
-    Args:
-        file: The copy's file for this, on storage of this node; created when missing.
+    A use is a shared lock on the copy's file for this, which is created when missing. Its time of
+    change, renewed once a minute, keeps the copy for a while longer, so that a training that is
+    started again finds its data.
     """
     handle = locked(file, shared=True)
     ended = threading.Event()

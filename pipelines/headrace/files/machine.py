@@ -72,11 +72,9 @@ def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
 
 
 def file_system(path: PurePath, mounts: str) -> str:
-    """Type of the file system that holds a path, such as `ext4`; empty for none.
+    """Type of the file system that holds an absolute path, such as `ext4`; empty for none.
 
-    Args:
-        path: An absolute path without symbolic links.
-        mounts: Text of `/proc/mounts`.
+    The path has no symbolic links; `mounts` is the text of `/proc/mounts`.
     """
     best, kind = -1, ""
     for line in mounts.splitlines():
@@ -122,10 +120,7 @@ def control_group_room_bytes(groups: str, mount: Path) -> int | None:
     """Smallest room in the memory control groups of a process; None without a limit.
 
     Files cached in memory count as room, since the kernel gives them up; files on tmpfs do not.
-
-    Args:
-        groups: Content of `/proc/<pid>/cgroup`.
-        mount: Where control groups are mounted, as in `/sys/fs/cgroup`.
+    `groups` is the content of `/proc/<pid>/cgroup`, `mount` such as `/sys/fs/cgroup`.
     """
     rooms: list[int | None] = []
     for line in groups.splitlines():

@@ -152,11 +152,7 @@ class Manifest(Record):
         return sum(shard.num_bytes for shard in self.shards)
 
     def shards_of(self, split: str) -> tuple[ShardInfo, ...]:
-        """Shards of one split in order.
-
-        Raises:
-            ManifestError: There is no such split.
-        """
+        """Shards of one split in order; a `ManifestError` when there is no such split."""
         if split not in self.splits:
             is_fold = split == VALIDATION and TRAIN in self.folds
             hint = "Each of its folds is one: set data.fold." if is_fold else ""
@@ -167,10 +163,7 @@ class Manifest(Record):
         return tuple(shard for shard in self.shards if shard.split == split)
 
     def with_fold(self, fold: int | None) -> Manifest:
-        """The dataset with one fold of split `train` as split `val`, for cross-validation.
-
-        Args:
-            fold: Number of the fold, from 0; None takes none out.
+        """The dataset with one fold (from 0) of split `train` as split `val`, for cross-validation.
 
         Raises:
             ManifestError: There is no such fold, or a split `val` is there already.
@@ -198,11 +191,7 @@ class Manifest(Record):
         return self.model_copy(update={"shards": tuple(shards), "splits": splits, "folds": {}})
 
     def without(self, files: Collection[str]) -> Manifest:
-        """The dataset without some shards; places in a split are counted over the others.
-
-        Args:
-            files: Their files; those that are not there do not matter.
-        """
+        """The dataset without the shards of some files; places are counted over the others."""
         gone = [shard for shard in self.shards if shard.file in files]
         if not gone:
             return self
@@ -222,11 +211,7 @@ class Manifest(Record):
         )
 
     def field(self, name: str) -> FieldInfo:
-        """Field by name.
-
-        Raises:
-            ManifestError: There is no such field.
-        """
+        """Field by name; a `ManifestError` when there is none."""
         for info in self.fields:
             if info.name == name:
                 return info

@@ -79,11 +79,7 @@ def no_dataset(place: str) -> NoDatasetError:
 
 
 def parse_manifest(text: bytes, path: str) -> Manifest:
-    """The manifest that a file holds.
-
-    Args:
-        text: Content of the file.
-        path: Where it lies, for errors.
+    """The manifest that the file at `path` holds.
 
     Raises:
         ManifestError: It is damaged or was changed, or a newer release wrote it.

@@ -44,11 +44,7 @@ class ChunkTables:
         return ChunkTables, ()
 
     def table(self, path: Path, key: str) -> ChunkTable | None:
-        """The chunks of an array of a shard; None when only `read_rows` can read them.
-
-        Raises:
-            ShardError: The shard cannot be read.
-        """
+        """The chunks of an array of a shard; None when only `read_rows` can read them."""
         place = (path, key)
         if place not in self._tables:
             with _opened(path, key) as array:
@@ -62,15 +58,9 @@ class ChunkTables:
 
 
 def read_rows(path: Path, key: str, wanted: NDArray[np.int64]) -> NDArray[Any]:
-    """Rows of a compressed array by HDF5, `(n, *shape)`; every chunk is decompressed once.
+    """Rows `wanted (n,) int64` of a compressed array by HDF5, `(n, *shape)`; in any order.
 
-    Args:
-        path: The shard.
-        key: HDF5 path of the array.
-        wanted: Rows, `(n,) int64`, in any order, repeats allowed.
-
-    Raises:
-        ShardError: The shard cannot be read, or a chunk is damaged.
+    Every chunk is decompressed once. A `ShardError` means that the shard cannot be read.
     """
     import hdf5plugin  # noqa: F401  registers the filters; slow to import
 
@@ -147,14 +137,9 @@ class ChunkTable:
     ) -> None:
         """Decompress rows; a chunk of several rows once.
 
-        Args:
-            content: The file, `(num_bytes,) uint8`.
-            wanted: Rows, `(n,) int64`, in any order, repeats allowed.
-            out: Where to, `(m, *shape)`.
-            positions: Places in `out` of the rows, `(n,) int64`.
-
-        Raises:
-            ShardError: A chunk is damaged.
+        Takes the file `content (num_bytes,) uint8` and the rows `wanted (n,) int64`, in any order,
+        repeats allowed; they go to the places `positions (n,) int64` of `out (m, *shape)`. A
+        `ShardError` means that a chunk is damaged.
         """
         room = np.empty((self.chunk_rows, *self.shape), dtype=self.dtype)
         source = content.ctypes.data, len(content)
@@ -168,7 +153,6 @@ class ChunkTable:
             out[positions[here]] = room[wanted[here] - number * self.chunk_rows]
 
     def _decompress(self, source: tuple[int, int], number: int, room: int, room_bytes: int) -> None:
-        """Decompress a chunk of the file at (address, bytes) to an address."""
         address, num_bytes = source
         start, size, mask = self.places[number].tolist()
         if 0 < start <= start + size <= num_bytes:

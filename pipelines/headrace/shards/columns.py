@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.files.huge_pages import HUGE_PAGE, HugePages
+from headrace.files.checksums import HUGE_PAGE, HugePages
 from headrace.files.manifest import FieldInfo
 from headrace.shards import format as names
 from headrace.shards.placing import ArraySpec, Buffer, read_all, write_all
@@ -148,7 +148,6 @@ class ShardArrays:
             spool.close()
 
     def _add_ends(self, group: str, num_bytes: int, items: Sequence[Buffer]) -> None:
-        """Note where each item of a ragged group will end."""
         sizes = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
         self._numbers[f"{group}/{names.OFFSETS}"].append(num_bytes + np.cumsum(sizes))
 

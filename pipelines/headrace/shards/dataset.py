@@ -84,14 +84,9 @@ class ShardedDataset:
         return self._mapped.shard_of(indices)
 
     def table(self, field: str, shard_of: NDArray[np.int64]) -> NDArray[Any] | None:
-        """An uncompressed field of single numbers in memory, `(len(self),)`; valid in `holding`.
+        """An uncompressed field of single numbers in memory, `(len(self),)`; None when too many.
 
-        Args:
-            field: Name of the field, or `sample_id`.
-            shard_of: Shards whose numbers are needed; those of others may be missing.
-
-        Returns:
-            The numbers; None when they are too many.
+        Valid in `holding`. Numbers of other shards than `shard_of` may be missing.
         """
         return self._mapped.table(_key(field), _row(self.field(field)), shard_of)
 
@@ -114,10 +109,7 @@ class ShardedDataset:
     ) -> NDArray[Any]:
         """Samples of a fixed field in the order asked for, `(n, *shape)` of the field's dtype.
 
-        Args:
-            field: Name of a field of fixed shape, or `sample_id`.
-            indices: Which.
-            out: Array `(n, *shape)` to fill; default is a new one.
+        They go into `out`, if it is given.
         """
         info = self.field(field)
         if info.layout != "fixed":
@@ -190,7 +182,6 @@ class ShardedDataset:
         local: NDArray[np.int64],
         target: tuple[NDArray[Any], NDArray[np.int64]],
     ) -> None:
-        """Rows of a compressed array of a shard into an array, at some positions."""
         out, positions = target
         table = self._chunks.table(reader.path, key)
         if table is None:
@@ -199,7 +190,6 @@ class ShardedDataset:
             table.fill(reader.mapped(), local, out, positions)
 
     def _moved(self, number: int, path: Path | None) -> None:
-        """Read a shard from another path from now on."""
         before = self._mapped.move(number, path or self.folder / self.shards[number].file)
         if before is not None:
             self._chunks.forget(before)
@@ -225,10 +215,6 @@ def _row(info: FieldInfo) -> np.dtype[Any]:
 
 def check_samples(dataset: ShardedDataset, indices: NDArray[np.int64]) -> None:
     """Make sure that samples are what was packed, byte for byte; call it inside `holding`.
-
-    Args:
-        dataset: The split.
-        indices: Places in the split, `(n,) int64`.
 
     Raises:
         ShardError: Samples are damaged, or their shard has no checksums; names shard and samples.

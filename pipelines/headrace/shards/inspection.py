@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from headrace.objects.store import is_remote, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
 from headrace.shards import format as names
-from headrace.shards.copies import Copies, Tick, copies_of
+from headrace.shards.places import LocalCopy
 from headrace.shards.reader import ShardLayout, ShardReader, read_layout
 
 _SUFFIX = ".h5"  # of the names of shards
@@ -172,14 +172,14 @@ class ShardProblem(Record):
 
 
 def verify_dataset(
-    location: Path | str, tick: Tick | None = None, options: StoreOptions | None = None
+    location: Path | str,
+    tick: Callable[[int], None] | None = None,
+    options: StoreOptions | None = None,
 ) -> tuple[ShardProblem, ...]:
     """Check every shard: size, checksum, structure, labels, and that sample ids are unique.
 
-    Args:
-        location: Folder or URL with `manifest.json`; a staged copy will do.
-        tick: Called with the bytes of every chunk that was read; may raise to stop.
-        options: How to reach the store.
+    `location` is a folder or URL with `manifest.json`; a staged copy will do. `tick` is called with
+    the bytes of every chunk that was read, and may raise to stop.
 
     Raises:
         ManifestError: There is no dataset, or its manifest is damaged.
@@ -190,7 +190,8 @@ def verify_dataset(
     findings: list[ShardProblem] = []
     ids = _Ids()
     next_place = dict.fromkeys(manifest.splits, 0)
-    with copies_of(str(location), options) as copies:
+    store = open_store(str(location), options)
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         for shard in manifest.shards:
             first = next_place.get(shard.split, 0)
             next_place[shard.split] = first + shard.num_samples
@@ -202,14 +203,12 @@ def verify_dataset(
                     last_sample=first + shard.num_samples - 1,
                     problem=problem,
                 )
-                for problem in _problems(copies, manifest, shard, ids, tick)
+                for problem in _problems(manifest, shard, ids, LocalCopy(store, Path(folder), tick))
             ]
     return tuple(findings)
 
 
 class _Ids:
-    """Sample ids of the shards so far."""
-
     def __init__(self) -> None:
         self._seen: list[NDArray[np.int64]] = []
         self._largest = -1
@@ -225,18 +224,16 @@ class _Ids:
         return repeated
 
 
-def _problems(
-    copies: Copies, manifest: Manifest, shard: ShardInfo, ids: _Ids, tick: Tick | None
-) -> Iterator[str]:
-    num_bytes = copies.num_bytes(shard)
-    if num_bytes is None:
+def _problems(manifest: Manifest, shard: ShardInfo, ids: _Ids, copy: LocalCopy) -> Iterator[str]:
+    found = copy.store.stat(shard.file)
+    if found is None:
         yield "the file is missing"
         return
-    if num_bytes != shard.num_bytes:
-        yield f"the file has {num_bytes:,} bytes, not {shard.num_bytes:,}"
+    if found.num_bytes != shard.num_bytes:
+        yield f"the file has {found.num_bytes:,} bytes, not {shard.num_bytes:,}"
         return
     try:
-        path, checksum = copies.read(shard, tick)
+        path, checksum = copy.read(shard)
         if checksum == shard.xxh3_128:
             yield from _structure(manifest, shard, ShardReader(path), ids)
         else:  # HDF5 is not asked about damaged files: it can hang on them

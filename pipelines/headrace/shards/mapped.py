@@ -34,12 +34,8 @@ class MappedShards:
 
     Safe to use before and after a fork, to send to another process, and from threads. `row` is the
     dtype of a row of an array, `np.dtype((element, shape))`. Methods raise a `ShardError` when a
-    shard is damaged, or its rows are of another kind.
-
-    Args:
-        split: Name of the split.
-        shards: Its shards, in the order of the samples.
-        paths: Where they lie.
+    shard is damaged, or its rows are of another kind. `shards` are in the order of the samples and
+    lie at `paths`.
     """
 
     def __init__(self, split: str, shards: Sequence[ShardInfo], paths: Sequence[Path]) -> None:
@@ -126,13 +122,9 @@ class MappedShards:
     def starts(
         self, key: str, row: np.dtype[Any], indices: NDArray[np.int64], shard_of: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """First byte in `content` of rows of an array, `(n,) int64`.
+        """First byte in `content` of rows `indices (n,) int64` of an array, `(n,) int64`.
 
-        Args:
-            key: HDF5 path of an array that is not compressed.
-            row: What a row must be.
-            indices: Places in the split, `(n,) int64`.
-            shard_of: What `shard_of` gives for them.
+        `shard_of` is what `shard_of` gives for them.
         """
         bases = self._bases.get(key)
         if bases is None:
@@ -147,14 +139,10 @@ class MappedShards:
     def table(
         self, key: str, row: np.dtype[Any], shard_of: NDArray[np.int64]
     ) -> NDArray[Any] | None:
-        """An array of numbers over all shards in memory, `(num_samples,)`; None when too large.
+        """An array of numbers over all shards in memory, `(num_samples,)`; None if too large.
 
-        Single numbers all over the shards would cost as much time as samples of several KB.
-
-        Args:
-            key: HDF5 path of an array that is not compressed.
-            row: What a row must be: one number.
-            shard_of: Shards whose numbers must be there.
+        Single numbers all over the shards would cost as much time as samples of several KB. Those
+        of the shards `shard_of` are there.
         """
         if row.itemsize * len(self) > _MAX_TABLE_BYTES:
             return None
@@ -203,19 +191,15 @@ class MappedShards:
         return start - self._first(number) * row.itemsize
 
     def _first(self, number: int) -> int:
-        """Place in the split of the first sample of a shard."""
         return int(self._ends[number]) - self._shards[number].num_samples
 
 
 class ShardSearch:
-    """Finds the shard of each of many samples.
+    """Finds the shard of each of many samples; `ends (num_shards,) int64` end them.
 
     The samples are cut into spans that no more than two shards share, so that the shard of a sample
     is that of the first of its span, or the next one. A search among the ends, which takes 20 ns
     more for each sample of 40 shards, is left for splits with a shard too small for that.
-
-    Args:
-        ends: Place behind the last sample of each shard, `(num_shards,) int64`, ascending.
     """
 
     def __init__(self, ends: NDArray[np.int64]) -> None:

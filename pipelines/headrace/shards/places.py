@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headrace.errors import ShardError
+from headrace.errors import ShardError, StorageFullError
+from headrace.files.checksums import file_xxh3_128
+from headrace.files.machine import free_bytes
 from headrace.files.manifest import ShardInfo
+from headrace.objects.protocol import Store
 from headrace.objects.store import is_remote, open_store
 from headrace.recipe.site import StoreOptions
 from headrace.shards.scratch import SCRATCH, Downloads, ShardScratch
@@ -39,11 +42,7 @@ class ShardSource:
     def at(
         cls, url: str, options: StoreOptions | None = None, room: int = DEFAULT_ROOM
     ) -> ShardSource:
-        """The source at a location: a folder is mapped, an object store is fetched from.
-
-        Raises:
-            UserError: It is neither.
-        """
+        """The source at a location: a folder is mapped, an object store is fetched from."""
         if is_remote(url):
             return cls(open=partial(_opened, url, options), room=room)
         return cls(folder=Path(open_store(url).url))
@@ -52,14 +51,9 @@ class ShardSource:
 class ShardPlaces:
     """Finds the shards of a split; fetches those that are far away, for the time they are held.
 
-    Safe to use before and after a fork, to send to another process, and from threads.
-
-    Args:
-        folder: The dataset's folder.
-        shards: Shards of the split.
-        source: Where shards come from that are not there.
-        moved: Called with a shard's number and its path, None when it is let go; by one thread
-            at a time. The path is the same for as long as anybody holds the shard.
+    Safe to use before and after a fork, to send to another process, and from threads. `moved` is
+    called with a shard's number and its path, None when it is let go; by one thread at a time. The
+    path is the same for as long as anybody holds the shard.
     """
 
     def __init__(
@@ -104,12 +98,7 @@ class ShardPlaces:
 
     @contextmanager
     def holding(self, numbers: Iterable[int]) -> Iterator[None]:
-        """Keep shards where they can be mapped while the block runs; fetches those far away.
-
-        Raises:
-            ShardError: A shard is not what the manifest says.
-            StoreError: The store cannot be read.
-        """
+        """Keep shards where they can be mapped while the block runs; fetches those far away."""
         wanted = self.far.intersection(numbers)
         for number in self._coming.intersection(numbers):
             self._obtain(number)
@@ -122,12 +111,7 @@ class ShardPlaces:
             yield
 
     def scratch(self) -> ShardScratch:
-        """What this process holds of the shards that are far away.
-
-        Raises:
-            ShardError: No shard is far away.
-            StorageFullError: The scratch has no room.
-        """
+        """What this process holds of the shards that are far away; there must be some."""
         with self._opening:
             if self._scratch is None or self._pid != os.getpid():
                 self._scratch = self._open_scratch()
@@ -165,3 +149,28 @@ class ShardPlaces:
 
 def _opened(url: str, options: StoreOptions | None, shards: Sequence[ShardInfo]) -> Downloads:
     return open_store(url, options)
+
+
+@dataclass(frozen=True)
+class LocalCopy:
+    """Shards as local files; one out of a store is brought to the folder, in place of the last."""
+
+    store: Store
+    folder: Path
+    tick: Callable[[int], None] | None
+
+    def read(self, shard: ShardInfo) -> tuple[Path, str]:
+        """Its file, read to the end, and the checksum of what was read."""
+        if not is_remote(self.store.url):
+            path = Path(self.store.url) / shard.file
+            return path, file_xxh3_128(path, self.tick)
+        path = self.folder / "shard.h5"
+        path.unlink(missing_ok=True)
+        free = free_bytes(self.folder)
+        if free < shard.num_bytes:
+            raise StorageFullError(
+                f"No room in {self.folder} for {shard.file}: {shard.num_bytes:,} bytes "
+                f"needed, {free:,} bytes free",
+                "Free some space there, or name another folder for temporary files in TMPDIR.",
+            )
+        return path, self.store.download(shard.file, path, self.tick)

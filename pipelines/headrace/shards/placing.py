@@ -127,13 +127,9 @@ def place_arrays(
     arrays: Sequence[ArraySpec],
     feeds: Mapping[str, Callable[[int], Iterator[bytes]]],
 ) -> dict[str, int]:
-    """Write the skeleton of a shard to an open, empty file.
+    """Write the skeleton of a shard to an open, empty file, arrays in the order given.
 
-    Args:
-        descriptor: The file.
-        split: Split of all samples.
-        arrays: Arrays in the order in which they lie in the file.
-        feeds: Give the bytes of the arrays with a codec, so many at a time.
+    `feeds` give the bytes of the arrays with a codec, so many at a time.
 
     Returns:
         First byte in the file of every array that is neither empty nor compressed.
@@ -190,7 +186,6 @@ def _reserve(file: h5py.File, spec: ArraySpec) -> int | None:
 
 @cache
 def _properties() -> tuple[Any, Any]:
-    """How the arrays that others write are made, and their links."""
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_layout(h5py.h5d.CONTIGUOUS)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -229,11 +224,7 @@ def write_all(descriptor: int, content: Buffer, offset: int) -> None:
 
 
 def read_all(descriptor: int, num_bytes: int, offset: int) -> bytes:
-    """Exactly so many bytes.
-
-    Raises:
-        ShardError: The file ends before.
-    """
+    """Exactly so many bytes; a `ShardError` when the file ends before."""
     content = os.pread(descriptor, num_bytes, offset)
     while len(content) < num_bytes:
         more = os.pread(descriptor, num_bytes - len(content), offset + len(content))

@@ -69,15 +69,10 @@ class ShardLayout:
 
 
 class ShardReader:
-    """Arrays of one shard, mapped read-only on first use.
+    """Arrays of one shard, mapped read-only on first use; into a slot of a region.
 
     Safe to use before and after a fork, to send to another process, and from threads. All methods
     raise a `ShardError` when the file is missing, truncated or damaged, or holds no such array.
-
-    Args:
-        path: The shard file.
-        region: Where to map it; default is a region of its own.
-        slot: Slot of the region.
     """
 
     def __init__(self, path: Path, region: Region | None = None, slot: int = 0) -> None:
@@ -164,11 +159,7 @@ class ShardReader:
 
 
 def read_layout(path: Path) -> ShardLayout:
-    """Read where the arrays of a shard lie.
-
-    Raises:
-        ShardError: The file is missing, truncated, damaged, or no shard of this format.
-    """
+    """Read where the arrays of a shard lie; a `ShardError` when it is missing or damaged."""
     try:
         # through a Python file: HDF5 neither locks it nor knows it from other openings of it
         with path.open("rb") as stream, h5py.File(stream, "r") as file:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
-from headrace.files.huge_pages import HUGE_PAGE
+from headrace.files.checksums import HUGE_PAGE
 from headrace.shards.format import MEND
 
 _MAP_FIXED = 0x10
@@ -60,11 +60,7 @@ class Region:
         self.__init__(state["sizes"])  # type: ignore[misc]
 
     def map(self, slot: int, path: Path) -> NDArray[np.uint8]:
-        """Map a file into its slot, in place of what was there; `(num_bytes,) uint8`, read-only.
-
-        Raises:
-            ShardError: The file is missing, has another size, or cannot be mapped.
-        """
+        """Map a file into its slot, in place of what was there; `(num_bytes,) uint8`, read-only."""
         start, size = int(self.starts[slot]), int(self._sizes[slot])
         try:
             with path.open("rb") as file:
@@ -105,7 +101,6 @@ class _Reserved:
         ending.atexit = False  # a thread may still be reading
 
     def window(self, start: int, num_bytes: int, *, read_only: bool) -> NDArray[np.uint8]:
-        """Part of the reservation as an array, which keeps it alive."""
         window = _Window()
         window.memory = self
         window.__array_interface__ = {

@@ -46,22 +46,11 @@ class _Held:
 
 
 class ShardScratch:
-    """Shards of one dataset that this process holds; for threads of one process.
+    """Shards of one dataset that this process holds, for its threads; a folder of bounded size.
 
-    Args:
-        store: Where the shards come from.
-        folder: The scratch; processes of the node share it.
-        shards: Shards that may be asked for.
-        room: Shards held at once, at most.
-        on_evict: Called with the number of a shard before its file is removed.
-
-    Attributes:
-        max_held: Most shards that were held at once.
-        num_fetched: Shards that were fetched from the store.
-        num_linked: Shards that another process had.
-
-    Raises:
-        StorageFullError: The file system has not that much room.
+    At most `room` shards are held at once. `on_evict` is called with the number of a shard before
+    its file is removed. `max_held` counts shards that were held at once, `num_fetched` those out of
+    the store, `num_linked` those that another process had.
     """
 
     def __init__(
@@ -105,13 +94,7 @@ class ShardScratch:
 
     @contextmanager
     def holding(self, numbers: Iterable[int]) -> Iterator[dict[int, Path]]:
-        """Keep shards while the block runs; fetches those that are not there.
-
-        Args:
-            numbers: Numbers of the shards.
-
-        Yields:
-            Paths by number.
+        """Keep shards while the block runs, and fetch those that are not there; paths by number.
 
         Raises:
             ShardError: A shard is not what the manifest says, or more than `room` are wanted.
@@ -132,15 +115,10 @@ class ShardScratch:
             self._unpin(wanted)
 
     def claim_ahead(self, coming: Sequence[int]) -> int | None:
-        """Take room for the first of some shards that is neither there nor on its way.
+        """Take room for the first of the shards `coming` neither there nor on its way.
 
-        None that is needed sooner goes for it. Whoever gets a number must call `fetch_claimed`.
-
-        Args:
-            coming: Numbers of shards, the one needed soonest first.
-
-        Returns:
-            Its number; None when all are there or no room can be made.
+        None that is needed sooner goes for it. Whoever gets a number must call `fetch_claimed`;
+        None when all are there or no room can be made.
         """
         with self._changed:
             number = next((number for number in coming if number not in self._held), None)

@@ -82,7 +82,6 @@ def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
     Raises:
         ShardError: A shard is missing or is not what the manifest says.
         StoreError: The store cannot be read.
-        OSError: The folder cannot be written.
     """
     work = _Work(fetch, tick)
     with ThreadPoolExecutor(fetch.num_threads, "stage") as pool:
@@ -143,8 +142,6 @@ def _shared(fetch: Fetch, shards: Sequence[ShardInfo]) -> Fetch:
 
 
 class _Work:
-    """What the threads share."""
-
     def __init__(self, fetch: Fetch, tick: Tick | None) -> None:
         self.stopped = threading.Event()
         self.here: set[str] = set()
@@ -167,14 +164,12 @@ class _Work:
                 self._tick(self._done_bytes, self._total_bytes)
 
     def look_at(self, shard: ShardInfo) -> None:
-        """Note a shard that is there already."""
         self.moved(0)
         if self._fetch.is_intact(shard):
             self.here.add(shard.file)
             self.moved(shard.num_bytes)
 
     def bring_all(self, left: deque[ShardInfo]) -> None:
-        """Bring one shard after the other until none is left."""
         while True:
             try:
                 shard = left.popleft()
@@ -240,5 +235,4 @@ class _Work:
 
 
 def _lock_of(path: Path) -> Path:
-    """Lock file of the process that brings a shard to a path."""
     return path.with_name(f".{path.name}.lock")

@@ -14,8 +14,7 @@ from headrace.objects.protocol import Store
 from headrace.shards.scratch import SCRATCH, ShardScratch
 from headrace.staging import peers
 from headrace.staging.gang_store import GangStore, Tick, Traffic
-from headrace.staging.peer_group import PeerGroup
-from headrace.staging.peers import Holding, Peer, ShardServer
+from headrace.staging.peers import Holding, Peer, PeerGroup, ShardServer
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class GangMember:
         return all(each.issuperset(files) for each in held)
 
     def close(self) -> None:
-        """Serve no longer; harmless when it is so."""
+        """Serve no longer; a second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._server.close()
@@ -119,27 +118,24 @@ class Relay:
 
     @contextmanager
     def holding(self, file: str) -> Iterator[Path]:
-        """Keep a shard while the block runs; see `Holding`."""
+        """See `Holding`."""
         if file in self._files:
             yield self._folder / file
             return
         number = self._numbers[file]
-        with self._opened().holding([number]) as paths:
-            yield paths[number]
-
-    def close(self) -> None:
-        """Remove what was fetched."""
-        if self._scratch is not None:
-            self._scratch.close()
-
-    def _opened(self) -> ShardScratch:
         with self._opening:
             if self._scratch is None:
                 folder = self._folder / SCRATCH
                 self._scratch = ShardScratch(
                     self._store, folder, self._shards, RELAYED_SHARDS, lambda _: None
                 )
-            return self._scratch
+        with self._scratch.holding([number]) as paths:
+            yield paths[number]
+
+    def close(self) -> None:
+        """Remove what was fetched."""
+        if self._scratch is not None:
+            self._scratch.close()
 
 
 def holds_nothing(file: str) -> AbstractContextManager[Path]:

@@ -14,8 +14,7 @@ from headrace.objects.store import is_remote, open_store
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
 from headrace.shards.places import ShardSource
-from headrace.staging.peer_group import Notice, PeerGroup
-from headrace.staging.peers import Peer, PeerLostError
+from headrace.staging.peers import Notice, Peer, PeerGroup, PeerLostError
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +65,7 @@ class GangStore:
     A node that has gone or gives wrong bytes is passed over for a minute: another one fetches what
     it had. When that is this node, or fails, the shard is read where the dataset lies.
 
-    Args:
-        source: Where the dataset lies.
-        shards: Shards that may be asked for, the same on all nodes.
-        group: The nodes; None for a node alone.
-        traffic: Counts bytes.
+    `shards` may be asked for, the same on all nodes; `group` is None for a node alone.
     """
 
     def __init__(
@@ -186,15 +181,11 @@ def node_source(
     group: PeerGroup | None,
     traffic: Traffic,
 ) -> ShardSource:
-    """The source at a location, for a node that holds a part of the dataset.
+    """The source at `url` for a node that holds a part of the dataset.
 
-    Args:
-        url: Where the dataset lies.
-        options: How to reach S3.
-        room: Shards held at once by each process, at most.
-        group: Nodes that hold shards which are not on this one, and fetch for all what none
-            holds; None: what is missing comes from `url`, and is mapped if that is a folder.
-        traffic: Counts what is fetched.
+    Each process holds `room` shards at once, at most. Nodes of `group` hold shards which are not
+    on this one, and fetch for all what none holds; without a group, what is missing comes from
+    `url`, and is mapped if that is a folder.
     """
     if group is None and not is_remote(url):
         return ShardSource.at(url, options, room)

@@ -7,28 +7,121 @@ does not hold it.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 import os
+import secrets
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from headrace.errors import HeadraceError
 from headrace.files.checksums import chunk_buffer, write_verified
 from headrace.files.manifest import ShardInfo
-from headrace.staging.peer_group import PeerGroup
+from headrace.record import Record
 from headrace.states import FailureClass
+
+
+class Notice(Record):
+    """What a node tells the others of its group."""
+
+    port: int
+    """Port of its `ShardServer`."""
+    files: tuple[str, ...]
+    """Shards that lie there."""
+    is_staged: bool
+    """Whether these are all that it will hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerGroup:
+    """The nodes, as one of them sees them."""
+
+    folder: Path
+    """Folder on shared storage where they find each other."""
+    hosts: tuple[str, ...]
+    """Address that each node is reached by, in order of their indices."""
+    index: int
+    """This node."""
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Indices of the other nodes, the next one first."""
+        count = len(self.hosts)
+        return tuple((self.index + step) % count for step in range(1, count))
+
+    def order(self, number: int) -> tuple[int, ...]:
+        """Nodes in the order in which they are to fetch a shard, by its number in the manifest."""
+        count = len(self.hosts)
+        return tuple((number + step) % count for step in range(count))
+
+    def part(self, number: int) -> tuple[int, ...]:
+        """Sort key of a shard by its number: those that this node is to hold come first.
+
+        The nodes take turns. What a node has room for beyond its own turns, it takes from the end,
+        since the others hold the first ones of theirs.
+        """
+        turn, node = divmod(number, len(self.hosts))
+        distance = (node - self.index) % len(self.hosts)
+        return (1, -turn, distance) if distance else (0, turn)
+
+    def sign(self, file: str) -> str:
+        """Proof that who asks for a shard can read the group's folder."""
+        key = (self.folder / "key").read_bytes()
+        return hmac.new(key, file.encode(), hashlib.sha256).hexdigest()
+
+    def announce(self, port: int, files: Iterable[str], *, is_staged: bool) -> None:
+        """Give the others this node's `Notice`."""
+        notice = Notice(port=port, files=tuple(files), is_staged=is_staged)
+        self._notice(self.index).write_text(f"{notice.model_dump_json()}\n")
+
+    def notice_of(self, index: int) -> Notice | None:
+        """What a node has told; None when it has not yet."""
+        text = self._notice(index).read_text()
+        return Notice.model_validate_json(text) if text.endswith("\n") else None
+
+    def held_by(self, index: int) -> frozenset[str] | None:
+        """Shards that a node holds; None while it stages."""
+        notice = self.notice_of(index)
+        return frozenset(notice.files) if notice and notice.is_staged else None
+
+    def _notice(self, index: int) -> Path:
+        return self.folder / f"node-{index}"
+
+
+def groups_of(
+    folder: Path, hosts: Sequence[str], mode: Literal["auto", "never"]
+) -> list[PeerGroup | None]:
+    """Who passes shards on to whom: all nodes, unless some share a host and so its storage.
+
+    The files of the nodes are made here, empty, and written in place later: clients of NFS remember
+    for half a minute that a file is not there, but look at its content when they open it.
+
+    Gives the group as each node sees it; None for a node that stages alone.
+    """
+    if mode == "never" or len(hosts) < 2 or len(set(hosts)) < len(hosts):
+        return [None] * len(hosts)
+    meeting = folder / f"peers-{uuid.uuid4().hex}"
+    meeting.mkdir(mode=0o700, parents=True)
+    for name in ("key", *(f"node-{index}" for index in range(len(hosts)))):
+        (meeting / name).touch(mode=0o600, exist_ok=False)
+    (meeting / "key").write_bytes(secrets.token_bytes(32))
+    return [
+        PeerGroup(folder=meeting, hosts=tuple(hosts), index=index) for index in range(len(hosts))
+    ]
+
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +132,7 @@ TELL_S = 1.0
 """Seconds between two signs of life to a peer that waits for a shard."""
 
 _LEAST_BYTES_PER_S = 2**20
-_CONNECTIONS_PER_NODE = 64
+_THREADS_PER_NODE = 128  # two a connection: one answers, one tells to wait
 _WAIT, _HERE, _NOT_HERE = b"\n", b"+", b"-"
 
 Holding = Callable[[str], AbstractContextManager[Path]]
@@ -53,11 +146,7 @@ class PeerLostError(HeadraceError):
 
 
 class ShardServer(ThreadingHTTPServer):
-    """Gives shards to those who know the group's key, from its making until `close`.
-
-    Raises:
-        OSError: The address is not one of this machine.
-    """
+    """Gives shards to those who know the group's key, from its making until `close`."""
 
     request_queue_size = 128
 
@@ -66,7 +155,7 @@ class ShardServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.group = group
         self.holding = holding
-        self._slots = threading.BoundedSemaphore(_CONNECTIONS_PER_NODE * len(group.hosts))
+        self._most_threads = threading.active_count() + _THREADS_PER_NODE * len(group.hosts)
         super().__init__((host, 0), _Answer)
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
@@ -84,22 +173,12 @@ class ShardServer(ThreadingHTTPServer):
             time.sleep(0.05)
             raise
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def verify_request(self, request: Any, client_address: Any) -> bool:
         """Answer in a thread, unless there are too many."""
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
+        return threading.active_count() < self._most_threads
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note that an answer was not completed; the peer finds out by itself."""
+        """Log it; the peer finds out by itself."""
         logger.info("A peer's request failed: %s", sys.exc_info()[1])
 
 
@@ -123,9 +202,9 @@ class _Answer(BaseHTTPRequestHandler):
                 content = held.enter_context(path.open("rb"))
             except (KeyError, FileNotFoundError):
                 self.wfile.write(_NOT_HERE)
-                return
-            self.wfile.write(_HERE)
-            self.connection.sendfile(content, count=os.fstat(content.fileno()).st_size or None)
+            else:
+                self.wfile.write(_HERE)
+                self.connection.sendfile(content, count=os.fstat(content.fileno()).st_size or None)
 
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug(format, *args)
@@ -150,7 +229,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 @dataclass(frozen=True)
 class Peer:
-    """Another node of a group, which serves at a port."""
+    """A node that serves at a port."""
 
     group: PeerGroup
     node: int
@@ -159,11 +238,8 @@ class Peer:
     def take(self, shard: ShardInfo, target: Path, tick: Callable[[int], None]) -> bool:
         """Take a shard into a file; gives whether the peer can give it.
 
-        `tick` is called with the bytes of every chunk, and about every second.
-
-        Raises:
-            PeerLostError: The peer has gone, is too slow, or gives wrong bytes; no file is left.
-            OSError: `target` cannot be written.
+        `tick` is called with the bytes of every chunk, and about every second. A `PeerLostError`
+        (the peer has gone, is too slow, or gives wrong bytes) leaves no file.
         """
         with self._asked(shard.file) as answer:
             sign = _read(answer, 1)

@@ -13,7 +13,7 @@ from headrace.files.tiers import TierRoom, bytes_in
 from headrace.recipe.site import Tier
 from headrace.staging.cache import CachedCopy, evict, idle_copies
 from headrace.staging.gang_member import RELAYED_SHARDS
-from headrace.staging.peer_group import PeerGroup
+from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder
 
 _MARGIN_BYTES = 2**20
@@ -139,12 +139,8 @@ class TierPlace:
 def choose_place(wanted: Wanted, places: Sequence[TierPlace], full: Mapping[str, str]) -> Placed:
     """The fastest tier that has room, or gets it when copies that nobody uses are evicted.
 
-    Copies that were in use a moment ago go only when no tier has room otherwise.
-
-    Args:
-        wanted: What is to be placed.
-        places: The tiers, fastest first.
-        full: Tiers that turned out full, by name, with why.
+    Copies that were in use a moment ago go only when no tier has room otherwise. `places` are the
+    tiers, fastest first; `full` tells by name why some turned out full.
 
     Raises:
         StorageFullError: No tier has room; names what each one lacks.

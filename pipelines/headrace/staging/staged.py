@@ -2,8 +2,7 @@
 
 `<tier folder>/datasets/<fingerprint>/` has the layout of a dataset, with the staged splits only.
 `.complete.json` there is written last and tells what was published; a copy without it is one
-that was interrupted, and is completed by the next caller. Shards that a published copy lacks
-were left where the dataset lies, because no tier had room for all (`StagingOptions.partial`).
+that was interrupted, and is completed by the next caller.
 """
 
 from __future__ import annotations
@@ -12,22 +11,85 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from headrace.files.locks import exclusive, in_use
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import content_fingerprint
 from headrace.objects.store import is_remote, open_store, read_manifest_at
-from headrace.recipe.site import Tier
-from headrace.staging import soundness
-from headrace.staging.bringing import Tick
-from headrace.staging.cache import sweep
+from headrace.recipe.site import StoreOptions, Tier
+from headrace.staging import cache
+from headrace.staging.bringing import Arrival, Tick
 from headrace.staging.gang_member import GangMember, Relay, joining
 from headrace.staging.gang_store import Brought, GangStore, Traffic
+from headrace.staging.peers import PeerGroup
 from headrace.staging.placing import TierPlace, Wanted, choose_place
-from headrace.staging.staged_copy import StagedCopy, StagingOptions
 from headrace.staging.staged_folder import Filling, StagedFolder, TierFullError, shards_in
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagingOptions:
+    """How a dataset is staged."""
+
+    partial: bool = False
+    """When no tier has room for all, stage what fits and leave the rest where it is."""
+    only: frozenset[str] | None = None
+    """Shards to bring now, on a tier that can take the others later; null: all of them."""
+    arrival: Arrival | None = None
+    """How shards come while others read the copy; null: nobody reads before all are there."""
+    skipped: frozenset[str] = frozenset()
+    """Files of damaged shards that the copy does without."""
+    s3: StoreOptions | None = None
+    """How to reach S3."""
+    group: PeerGroup | None = None
+    """Nodes that stage the dataset at the same time and pass shards on to each other."""
+    serves_readers: bool = False
+    """The group goes on to pass shards on while the copy is used; see `GangStore`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedCopy:
+    """A dataset on this node."""
+
+    folder: Path
+    """Folder with `manifest.json` and `shards/`."""
+    tier: str
+    """Name of the tier it lies on."""
+    reused: bool
+    """Whether all of it was there already."""
+    num_bytes: int
+    """Bytes of the shards asked for."""
+    source_bytes: int
+    """Bytes that this call read where the dataset lies."""
+    peer_bytes: int
+    """Bytes that this call took from other nodes."""
+    left_out_bytes: int
+    """Bytes of the shards asked for that stayed where the dataset lies, for want of room."""
+    left_out: frozenset[str]
+    """Files of these shards."""
+    seconds: float
+    """Time that this call took, waiting for others included."""
+    is_fresh: bool = False
+    """Whether this call has compared the checksum of every byte there."""
+    mended: frozenset[str] = frozenset()
+    """Files of shards that had been there before, and were found damaged or gone."""
+    relayed: Traffic | None = None
+    """What is fetched for other nodes while the copy is used; null when nothing is."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that this call brought to the node."""
+        return self.source_bytes + self.peer_bytes
+
+    @property
+    def reused_bytes(self) -> int:
+        """Bytes of the shards asked for that lay on the node before."""
+        return max(self.num_bytes - self.copied_bytes - self.left_out_bytes, 0)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes copied a second; 0 when nothing was copied."""
+        return self.copied_bytes / self.seconds if self.seconds > 0 else 0.0
 
 
 def ensure_staged(
@@ -38,10 +100,7 @@ def ensure_staged(
     tick: Tick | None = None,
     options: StagingOptions | None = None,
 ) -> StagedCopy:
-    """Put splits of a dataset onto this node; see `staged`.
-
-    Nothing keeps the copy from being evicted later, though those used lately go last.
-    """
+    """`staged`, but nothing keeps the copy from being evicted later."""
     with staged(dataset, tiers, splits, verify, tick, options) as copy:
         return copy
 
@@ -72,7 +131,6 @@ def staged(
     Raises:
         ManifestError: `dataset` is no dataset, or lacks a split.
         ShardError: A shard is missing, or its checksum is not that of the manifest.
-        StoreError: The dataset cannot be read.
         StorageFullError: No tier has room.
     """
     options = options or StagingOptions()
@@ -115,20 +173,20 @@ class _Staging:
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
-        """Shards asked for."""
         return shards_in(self.wanted.manifest, self.wanted.splits)
 
     @property
     def looks_again(self) -> bool:
-        """Whether what is there is read before it is used."""
         num_bytes = sum(shard.num_bytes for shard in self.shards)
-        return self.verify and num_bytes <= soundness.SMALL_BYTES
+        return self.verify and num_bytes <= cache.SMALL_BYTES
 
     def copy(self) -> StagedCopy:
         started = time.perf_counter()
         found = self._find_or_stage()
-        brought = self.traffic.brought
-        missing = {shard.file for shard in self._missing(found)}
+        brought, missing = (
+            self.traffic.brought,
+            {shard.file for shard in found.missing(self.wanted.manifest, self.wanted.splits)},
+        )
         left_out = [shard for shard in self.shards if shard.file in missing]
         num_bytes = sum(shard.num_bytes for shard in self.shards)
         left_out_bytes = sum(shard.num_bytes for shard in left_out)
@@ -136,7 +194,7 @@ class _Staging:
         return StagedCopy(
             folder=found.path,
             tier=found.tier,
-            reused=brought == Brought(),
+            reused=not copied_bytes,
             is_fresh=self.looks_again or copied_bytes == num_bytes - left_out_bytes,
             mended=frozenset(self.mended),
             num_bytes=num_bytes,
@@ -156,30 +214,26 @@ class _Staging:
         store = open_store(self.dataset, self.options.s3)
         relay = Relay(store, found.path, shards if self.options.serves_readers else here, files)
         self.using.enter_context(closing(relay))
-        check = partial(self.tick or _nobody_asks, num_bytes, num_bytes)
-        member.serve_to_the_end(relay.holding, files, check)
+        tick = self.tick or (lambda *_: None)
+        member.serve_to_the_end(relay.holding, files, lambda: tick(num_bytes, num_bytes))
         if member.all_hold([shard.file for shard in self.shards]):
             member.close()
         return relay.traffic
 
     def _find_or_stage(self) -> StagedFolder:
-        folders = [place.folder for place in self.places if not place.problem]
+        usable = [place for place in self.places if not place.problem]
+        folders = [place.folder for place in usable]
         found = self._claim(folders)
-        if found is not None:
-            self._sweep()
-            return found
-        with exclusive(folder.lock_file for folder in folders):
-            found = self._claim(folders)
+        with ExitStack() as locked:
             if found is None:
-                self._sweep()
+                locked.enter_context(exclusive(folder.lock_file for folder in folders))
+                found = self._claim(folders)
+            for place in usable:
+                cache.sweep(place.tier)
+            if found is None:
                 found = self._stage()
                 self.using.enter_context(in_use(found.use_file))
         return found
-
-    def _sweep(self) -> None:
-        for place in self.places:
-            if not place.problem:
-                sweep(place.tier)
 
     def _claim(self, folders: Sequence[StagedFolder]) -> StagedFolder | None:
         """A copy that is what was staged, also after it was kept from being evicted."""
@@ -197,8 +251,8 @@ class _Staging:
     def _is_sound(self, folder: StagedFolder) -> bool:
         if not self.looks_again:
             return True
-        wrong = soundness.wrong_shards(folder.path, self.shards, soundness.all_threads())
-        soundness.drop(folder.path, wrong)
+        wrong = cache.wrong_shards(folder.path, self.shards, cache.all_threads())
+        cache.drop(folder.path, wrong)
         self.mended.update(wrong)
         return not wrong
 
@@ -223,7 +277,8 @@ class _Staging:
                 reserved.enter_context(folder.reserving(placed.num_bytes))
             only, later = self.options.only, frozenset[str]()
             if only is not None:
-                later = frozenset(s.file for s in self._missing(folder)) - only
+                missing = folder.missing(manifest, self.wanted.splits)
+                later = frozenset(shard.file for shard in missing) - only
             filling = Filling(
                 store=GangStore(store, manifest.shards, group, self.traffic),
                 manifest=manifest,
@@ -236,13 +291,6 @@ class _Staging:
             )
             self.mended.update(folder.fill(filling, self.tick))
             return folder
-
-    def _missing(self, folder: StagedFolder) -> tuple[ShardInfo, ...]:
-        return folder.missing(self.wanted.manifest, self.wanted.splits)
-
-
-def _nobody_asks(done_bytes: int, total_bytes: int) -> None:
-    pass
 
 
 def _identified(manifest: Manifest) -> Manifest:

@@ -22,8 +22,25 @@ from headrace.record import Record
 from headrace.staging.bringing import Arrival, Fetch, Tick, fetch_meanwhile, fetch_shards
 from headrace.staging.gang_member import GangMember
 from headrace.staging.gang_store import GangStore
-from headrace.staging.soundness import StagedFile, stat_of
 from headrace.states import FailureClass
+
+
+class StagedFile(Record):
+    """A file as it was when it was published."""
+
+    num_bytes: int
+    """Size."""
+    mtime_ns: int
+    """Time of its last change, nanoseconds since the epoch."""
+
+
+def stat_of(path: Path) -> StagedFile | None:
+    """A file as it is now; None when there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return StagedFile(num_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
 
 class Complete(Record):
@@ -116,16 +133,10 @@ class StagedFolder:
         return tuple(shard for shard in shards if not self._has_size(shard))
 
     def fill(self, filling: Filling, tick: Tick | None = None) -> frozenset[str]:
-        """Complete the copy and publish it; the caller holds the lock.
+        """Complete the copy and publish it; gives the files of published shards damaged or gone.
 
-        `tick` is called with bytes done and bytes in all, about twice a second.
-
-        Returns:
-            Files of published shards that were damaged or had gone.
-
-        Raises:
-            TierFullError: There is no space left.
-            ShardError, StoreError: As `fetch_shards`.
+        The caller holds the lock. `tick` is called with bytes done and bytes in all, about twice a
+        second. Raises what `fetch_shards` raises, and `TierFullError` when there is no space left.
         """
         published = self.complete()
         every = self._with_published(filling.splits)

@@ -19,10 +19,10 @@ from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import Tier
 from headrace.record import Record
-from headrace.staging.peer_group import groups_of
-from headrace.staging.staged import ensure_staged
-from headrace.staging.staged_copy import StagedCopy, StagingOptions
-from headrace.steps.context import StepContext, skipped_shards
+from headrace.staging.peers import groups_of
+from headrace.staging.staged import StagedCopy, StagingOptions, ensure_staged
+from headrace.steps.context import StepContext
+from headrace.steps.skipping import skipped_shards
 
 _INTERVAL_S = 0.5
 

@@ -25,7 +25,7 @@ from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Manifest
 from headrace.record import Record
-from headrace.staging.soundness import Soundness, all_threads
+from headrace.staging.cache import Soundness, all_threads
 from headrace.staging.staged_folder import StagedFolder
 from headrace.training import checkpoints
 from headrace.training.data import DataOnNode

@@ -13,7 +13,8 @@ from typing import Any
 import h5py
 import pytest
 
-from headrace.staging import cache, soundness
+from headrace.staging import cache
+from headrace.staging import cache as soundness
 from headrace.staging.staged import ensure_staged
 from headrace.steps.context import StepContext
 from headrace.training import checkpoints

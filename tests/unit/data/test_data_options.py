@@ -21,7 +21,7 @@ from headrace.errors import DataError, StepError, UserCodeError, UserError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import DataSpec
-from headrace.shards.writer import ShardWriter
+from headrace_bench.shards import ShardWriter
 from support.shards import write_identified
 
 TRAIN, VAL, SHARD, BATCH, SEED = 47, 10, 6, 12, 5

@@ -23,7 +23,7 @@ from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
-from headrace.shards.writer import ShardWriter
+from headrace_bench.shards import ShardWriter
 from support.shards import reseal, write_dataset, write_identified
 
 NUM, PER_SHARD = 11, 4

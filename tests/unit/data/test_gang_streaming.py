@@ -28,10 +28,9 @@ from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
 from headrace.shards.places import ShardSource
 from headrace.staging.gang_store import Brought, GangStore, Traffic, node_source
-from headrace.staging.peer_group import PeerGroup, groups_of
+from headrace.staging.peers import PeerGroup, groups_of
 from headrace.staging.placing import Wanted
-from headrace.staging.staged import staged
-from headrace.staging.staged_copy import StagedCopy, StagingOptions
+from headrace.staging.staged import StagedCopy, StagingOptions, staged
 from support.shards import write_dataset
 from support.staged_datasets import counted_reads, tier
 
@@ -181,7 +180,9 @@ def test_nobody_listens_when_all_hold_the_whole(afar, tmp_path):
         connection.recv()
         for node in (0, 1):
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection((group.hosts[node], group.port_of(node)), timeout=10)
+                socket.create_connection(
+                    (group.hosts[node], group.notice_of(node).port), timeout=10
+                )
 
 
 def test_nothing_of_a_node_alone_goes_through_others(afar, tmp_path):

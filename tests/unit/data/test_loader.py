@@ -25,7 +25,7 @@ from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.writer import ShardWriter
+from headrace_bench.shards import ShardWriter
 from support.shards import write_dataset, write_identified
 
 NUM_SAMPLES = 47

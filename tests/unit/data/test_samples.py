@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.data.samples import collate, varies
+from headrace.data.transforms import collate, varies
 from headrace.errors import DataError
 from headrace.files.manifest import FieldInfo
 

@@ -20,10 +20,9 @@ from headrace.objects.store import LocalStore
 from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset
-from headrace.staging import soundness
+from headrace.staging import cache as soundness
 from headrace.staging.gang_member import Relay
-from headrace.staging.peer_group import PeerGroup, groups_of
-from headrace.staging.peers import ShardServer
+from headrace.staging.peers import PeerGroup, ShardServer, groups_of
 from support.shards import write_dataset
 
 NUM_SAMPLES, SHARD_SAMPLES = 60, 5

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from headrace.files import checksums, huge_pages
-from headrace.files.checksums import copy_verified
-from headrace.files.huge_pages import HUGE_PAGE, BackOff, HugePages
+from headrace.files import checksums
+from headrace.files import checksums as huge_pages
+from headrace.files.checksums import HUGE_PAGE, BackOff, HugePages, copy_verified
 from headrace.shards.region import Region
 
 SIZES = [0, 1, HUGE_PAGE - 1, HUGE_PAGE, HUGE_PAGE + 1, 3 * HUGE_PAGE, 9 * HUGE_PAGE + 5000]

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import content_fingerprint, write_manifest
-from headrace.shards.writer import ShardWriter
+from headrace_bench.shards import ShardWriter
 
 FIELDS = (
     FieldInfo(name="image", dtype="uint8", shape=(2, 3), layout="fixed"),

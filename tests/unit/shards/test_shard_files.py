@@ -11,7 +11,8 @@ import pytest
 
 from headrace.errors import ShardError, StorageFullError
 from headrace.shards.reader import ShardReader, read_layout
-from headrace.shards.writer import ShardWriter, remove_temporary
+from headrace.shards.writer import remove_temporary
+from headrace_bench.shards import ShardWriter
 
 IMAGES = np.arange(5 * 3 * 4, dtype=np.uint8).reshape(5, 3, 4)
 FLOATS = np.linspace(-1, 1, 5 * 2, dtype=np.float32).reshape(5, 2)

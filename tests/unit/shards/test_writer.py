@@ -17,7 +17,8 @@ from headrace.files.manifest import FieldInfo
 from headrace.shards import columns
 from headrace.shards.columns import Block, DirectStream, Expected, Spool
 from headrace.shards.placing import read_all
-from headrace.shards.writer import ShardBuilder, ShardWriter, WrittenShard
+from headrace.shards.writer import ShardBuilder, WrittenShard
+from headrace_bench.shards import ShardWriter
 
 FIELDS = (
     FieldInfo(name="blob", dtype="uint8", layout="ragged", encoding="png"),

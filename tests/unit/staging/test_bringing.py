@@ -16,8 +16,7 @@ from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
 from headrace.objects.store import LocalStore
 from headrace.staging.bringing import Arrival, obtain
-from headrace.staging.staged import ensure_staged, staged
-from headrace.staging.staged_copy import StagingOptions
+from headrace.staging.staged import StagingOptions, ensure_staged, staged
 from support.staged_datasets import make_dataset, same_bytes, tier
 
 

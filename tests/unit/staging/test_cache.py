@@ -10,9 +10,9 @@ import pytest
 
 from headrace.errors import StorageFullError
 from headrace.files.locks import KEPT_S, in_use
-from headrace.staging import cache, soundness
-from headrace.staging.staged import ensure_staged, staged
-from headrace.staging.staged_copy import StagingOptions
+from headrace.staging import cache
+from headrace.staging import cache as soundness
+from headrace.staging.staged import StagingOptions, ensure_staged, staged
 from headrace.staging.staged_folder import StagedFolder
 from support.staged_datasets import make_dataset, same_bytes, tier
 

@@ -15,8 +15,7 @@ from headrace.objects.store import LocalStore
 from headrace.staging import peers
 from headrace.staging.gang_member import Relay
 from headrace.staging.gang_store import Brought, GangStore, Traffic
-from headrace.staging.peer_group import PeerGroup, groups_of
-from headrace.staging.peers import Holding, Peer, ShardServer
+from headrace.staging.peers import Holding, Peer, PeerGroup, ShardServer, groups_of
 from support.staged_datasets import make_dataset
 
 
@@ -167,7 +166,7 @@ def test_who_waits_for_a_relay_is_told_so(tmp_path, manifest, nodes, monkeypatch
         relaying(source, tmp_path / "copy", manifest) as relay,
         serving(nodes[0], relay.holding),
     ):
-        assert Peer(nodes[1], 0, nodes[0].port_of(0)).take(shard, target, tick)
+        assert Peer(nodes[1], 0, nodes[0].notice_of(0).port).take(shard, target, tick)
     assert set(told[:40]) == {0}
     assert target.read_bytes() == (tmp_path / "source" / shard.file).read_bytes()
 

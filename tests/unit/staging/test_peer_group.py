@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.staging.peer_group import PeerGroup, groups_of
+from headrace.staging.peers import PeerGroup, groups_of
 
 
 def test_nodes_of_their_own_hosts_meet_in_one_folder(tmp_path):

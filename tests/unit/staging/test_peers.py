@@ -19,10 +19,8 @@ from headrace.objects.store import LocalStore
 from headrace.staging import peers
 from headrace.staging.bringing import Tick
 from headrace.staging.gang_member import Relay, holds_nothing, joining
-from headrace.staging.peer_group import PeerGroup, groups_of
-from headrace.staging.peers import Peer, PeerLostError
-from headrace.staging.staged import ensure_staged
-from headrace.staging.staged_copy import StagedCopy, StagingOptions
+from headrace.staging.peers import Peer, PeerGroup, PeerLostError, groups_of
+from headrace.staging.staged import StagedCopy, StagingOptions, ensure_staged
 from support.staged_datasets import counted_reads, make_dataset, same_bytes, tier
 
 HOST = "127.0.0.1"
@@ -159,7 +157,7 @@ def test_strangers_are_given_nothing(tmp_path):
     with joining(group) as member:
         other.announce(0, (), is_staged=True)
         member.serve_to_the_end(own.holding, files, lambda: None)
-        port = group.port_of(0)
+        port = group.notice_of(0).port
         for proof in (b"", b"Authorization: " + b"0" * 64 + b"\r\n"):
             request = b"GET /" + shard.file.encode() + b" HTTP/1.1\r\n" + proof + b"\r\n"
             assert _asked(port, request) == b"HTTP/1.0 403 Forbidden\r\n\r\n"
@@ -188,7 +186,7 @@ def test_a_node_that_cannot_let_a_peer_in_lets_in_the_next(tmp_path, monkeypatch
     with joining(group) as member:
         other.announce(0, (), is_staged=True)
         member.serve_to_the_end(holds_nothing, (), lambda: None)
-        assert Peer(other, 0, group.port_of(0)).is_alive()
+        assert Peer(other, 0, group.notice_of(0).port).is_alive()
     assert not errors
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from headrace.errors import ShardError
 from headrace.files.manifest import Manifest
-from headrace.staging import soundness
-from headrace.staging.soundness import Soundness
-from headrace.staging.staged import ensure_staged, staged
-from headrace.staging.staged_copy import StagingOptions
+from headrace.staging import cache as soundness
+from headrace.staging.cache import Soundness
+from headrace.staging.staged import StagingOptions, ensure_staged, staged
 from support.staged_datasets import make_dataset, same_bytes, tier
 
 

@@ -38,7 +38,7 @@ def test_stages_all_and_reuses(tmp_path):
 
 
 def test_reuse_of_a_large_copy_reads_no_shard(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.staging.soundness.SMALL_BYTES", 0)
+    monkeypatch.setattr("headrace.staging.cache.SMALL_BYTES", 0)
     make_dataset(tmp_path / "source")
     ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")])
     shutil.rmtree(tmp_path / "source/shards")
