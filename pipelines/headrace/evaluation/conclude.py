@@ -40,11 +40,10 @@ from headrace.recipe.site import Site
 from headrace.shards import format as names
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import DEFAULT_ROOM
+from headrace.staging.cache import Soundness, all_threads
 from headrace.staging.gang_store import Traffic, node_source
-from headrace.staging.peer_group import PeerGroup
-from headrace.staging.soundness import Soundness, all_threads
-from headrace.staging.staged import staged
-from headrace.staging.staged_copy import StagingOptions
+from headrace.staging.peers import PeerGroup
+from headrace.staging.staged import StagingOptions, staged
 from headrace.staging.staged_folder import StagedFolder
 from headrace.steps.context import Skipped, StepContext
 from headrace.steps.run import open_context

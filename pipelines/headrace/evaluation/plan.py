@@ -13,7 +13,7 @@ from headrace.errors import DataError, EvaluationError, RecipeError, StepError, 
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import EvaluateSpec
-from headrace.staging.peer_group import PeerGroup
+from headrace.staging.peers import PeerGroup
 from headrace.steps.context import StepContext
 
 HIGHER_IS_BETTER = {

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 
 from headrace.data.checkpoint_content import refusing
 from headrace.data.dataset import Reading, SampleReader, reading_of
-from headrace.data.samples import Batch
 from headrace.data.targets import Allowed, instantiate, instantiate_all
-from headrace.data.transforms import Transform, apply
+from headrace.data.transforms import Batch, Transform, apply
 from headrace.errors import (
     HeadraceError,
     MemoryExhaustedError,
@@ -47,8 +46,8 @@ from headrace.processes import begin_child
 from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Site
 from headrace.shards.dataset import ShardedDataset
-from headrace.staging.peer_group import PeerGroup
-from headrace.staging.soundness import Soundness
+from headrace.staging.cache import Soundness
+from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder
 from headrace.steps.context import resolved
 from headrace.steps.kept_process import answer_calls

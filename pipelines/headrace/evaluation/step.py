@@ -20,9 +20,8 @@ from headrace.evaluation.plan import EvaluationPlan, Job, plan_evaluation, read_
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import ProcessIdentity
 from headrace.recipe.dataset import packed_split
-from headrace.staging.peer_group import PeerGroup, groups_of
-from headrace.staging.staged import staged
-from headrace.staging.staged_copy import StagingOptions
+from headrace.staging.peers import PeerGroup, groups_of
+from headrace.staging.staged import StagingOptions, staged
 from headrace.steps.children import Child
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.kept_process import KeptProcess

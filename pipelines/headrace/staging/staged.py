@@ -116,9 +116,8 @@ def staged(
 ) -> Iterator[StagedCopy]:
     """Put splits of a dataset onto this node's fastest tier with room, or find them there.
 
-    Processes of a node that ask for the same dataset at once wait for the one that copies. The
-    copy is not evicted while the block runs. Copies of other datasets that nobody uses are
-    evicted for it, the least recently used first.
+    Processes of a node that ask for one dataset at once wait for the one that copies. The copy is
+    not evicted while the block runs; others that nobody uses are evicted for it.
 
     Args:
         dataset: Folder or URL of the packed dataset.

@@ -21,8 +21,7 @@ from headrace.recipe.site import Tier
 from headrace.record import Record
 from headrace.staging.peers import groups_of
 from headrace.staging.staged import StagedCopy, StagingOptions, ensure_staged
-from headrace.steps.context import StepContext
-from headrace.steps.skipping import skipped_shards
+from headrace.steps.context import StepContext, skipped_shards
 
 _INTERVAL_S = 0.5
 

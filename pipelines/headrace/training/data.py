@@ -18,8 +18,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.staging.bringing import Arrival
 from headrace.staging.gang_store import Brought
-from headrace.staging.staged import staged
-from headrace.staging.staged_copy import StagedCopy, StagingOptions
+from headrace.staging.staged import StagedCopy, StagingOptions, staged
 from headrace.training.records import NodeLaunch, NodeStaged
 
 _LOOK_S = 0.2

@@ -23,7 +23,7 @@ from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.staging.gang_store import Brought
-from headrace.staging.peer_group import PeerGroup, groups_of
+from headrace.staging.peers import PeerGroup, groups_of
 from headrace.steps.children import start_program
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked

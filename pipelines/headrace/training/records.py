@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from headrace.record import Figures, Record
 from headrace.staging.gang_store import Brought
-from headrace.staging.peer_group import PeerGroup
+from headrace.staging.peers import PeerGroup
 
 
 class LaunchFolder:

@@ -22,10 +22,9 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
-from headrace.staging import soundness
-from headrace.staging.peer_group import PeerGroup, groups_of
-from headrace.staging.staged import ensure_staged
-from headrace.staging.staged_copy import StagingOptions
+from headrace.staging import cache as soundness
+from headrace.staging.peers import PeerGroup, groups_of
+from headrace.staging.staged import StagingOptions, ensure_staged
 from headrace.steps.mailbox import StepSpec
 from support.shards import write_dataset
 
