@@ -46,7 +46,7 @@ def test_reuse_of_a_large_copy_reads_no_shard(tmp_path, monkeypatch):
     def refuse(*_: object) -> str:
         raise AssertionError("read a shard")
 
-    for module in ("staged_folder", "soundness"):
+    for module in ("staged_folder", "cache"):
         monkeypatch.setattr(f"headrace.staging.{module}.file_xxh3_128", refuse)
     assert ensure_staged(tmp_path / "source", [tier(tmp_path / "tier")]).reused
 
