@@ -117,15 +117,12 @@ class Supervisor:
                 f"Airflow's {failing[0]} ended {_MAX_SHORT_LIVES} times right after its start",
                 f"See {log_file().parent / failing[0]}.log",
             )
-        if self._is_healthy():
-            self._publish()
-
-    def _is_healthy(self) -> bool:
         missing = self._missing()
         if missing != self._missing_before:
             logger.info("waiting for: %s", ", ".join(missing) or "nothing")
             self._missing_before = missing
-        return not missing
+        if not missing:
+            self._publish()
 
     def _missing(self) -> list[str]:
         if not self._components[0].listens(self._port):

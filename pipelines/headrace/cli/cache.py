@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,7 +47,9 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
     copies = cache.copies_of(tiers)
     rooms = [measure(tier, 0) for tier in tiers if folder_of(tier).is_dir()]
     if as_json:
-        typer.echo(json.dumps({"copies": _plain(copies), "tiers": _plain_rooms(rooms)}, indent=1))
+        tiers_now = [_plain_room(room) for room in rooms]
+        content = {"copies": _plain(copies), "tiers": tiers_now}
+        typer.echo(json.dumps(content, indent=1, default=str))
         return
     console = open_console()
     if copies:
@@ -197,14 +198,6 @@ def _plain(copies: Sequence[CachedCopy]) -> list[dict[str, object]]:
     return [copy.model_dump(mode="json") for copy in copies]
 
 
-def _plain_rooms(rooms: Sequence[TierRoom]) -> list[dict[str, object]]:
-    return [
-        {
-            "name": room.name,
-            "folder": str(Path(room.folder)),
-            "held_bytes": room.held_bytes,
-            "budget_bytes": room.budget_bytes,
-            "usable_bytes": room.usable_bytes,
-        }
-        for room in rooms
-    ]
+def _plain_room(room: TierRoom) -> dict[str, object]:
+    shown = ("name", "folder", "held_bytes", "budget_bytes", "usable_bytes")
+    return {name: getattr(room, name) for name in shown}

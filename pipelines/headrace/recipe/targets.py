@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.errors import TargetError, nearest
 from headrace.recipe.base import Target
@@ -22,8 +23,7 @@ FRAMEWORKS = ("torch", "torchmetrics", "lightning", "pytorch_lightning", "lightn
 """Packages of which a site allows single names only."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
+class Kind(NamedTuple):
     """What an object is."""
 
     name: str
@@ -41,61 +41,38 @@ class Kind:
         return self.base.rpartition(".")[2]
 
 
-_LIGHTNING = "lightning.pytorch"
 _METRICS = (
     "aggregation", "classification", "clustering", "collections", "nominal", "regression",
     "retrieval", "segmentation", "wrappers",
 )  # fmt: skip
 
-_MODULE = Kind(
-    name="a module of torch.nn", base="torch.nn.Module", names="torch.nn", homes=("torch.nn",)
-)
+_MODULE = Kind("a module of torch.nn", "torch.nn.Module", "torch.nn", ("torch.nn",))
+_OPTIM = "torch.optim"
+_SCHEDULERS = "torch.optim.lr_scheduler"
 _INSIDE = (
     _MODULE,
+    Kind(f"an optimizer of {_OPTIM}", f"{_OPTIM}.Optimizer", _OPTIM, (_OPTIM,)),
+    Kind(f"a scheduler of {_SCHEDULERS}", f"{_SCHEDULERS}.LRScheduler", _OPTIM, (_OPTIM,)),
     Kind(
-        name="an optimizer of torch.optim",
-        base="torch.optim.Optimizer",
-        names="torch.optim",
-        homes=("torch.optim",),
+        "a metric of torchmetrics that needs no model or file", "torchmetrics.Metric",
+        "torchmetrics", tuple(f"torchmetrics.{part}" for part in _METRICS),
     ),
-    Kind(
-        name="a scheduler of torch.optim.lr_scheduler",
-        base="torch.optim.lr_scheduler.LRScheduler",
-        names="torch.optim",
-        homes=("torch.optim",),
-    ),
-    Kind(
-        name="a metric of torchmetrics that needs no model or file",
-        base="torchmetrics.Metric",
-        names="torchmetrics",
-        homes=tuple(f"torchmetrics.{part}" for part in _METRICS),
-    ),
-)
+)  # fmt: skip
 """What of the frameworks may stand inside the arguments of another target."""
 
+_PL = "lightning.pytorch"
 _MADE = {
-    "model": Kind(
-        name="a LightningModule of yours", base=f"{_LIGHTNING}.LightningModule", names="", homes=()
-    ),
-    "trainer": Kind(
-        name=f"{_LIGHTNING}.Trainer",
-        base=f"{_LIGHTNING}.Trainer",
-        names=_LIGHTNING,
-        homes=(f"{_LIGHTNING}.trainer",),
-    ),
+    "model": Kind("a LightningModule of yours", f"{_PL}.LightningModule", "", ()),
+    "trainer": Kind(f"{_PL}.Trainer", f"{_PL}.Trainer", _PL, (f"{_PL}.trainer",)),
     "trainer.callbacks": Kind(
-        name=f"a callback of {_LIGHTNING}.callbacks",
-        base=f"{_LIGHTNING}.callbacks.Callback",
-        names=f"{_LIGHTNING}.callbacks",
-        homes=(f"{_LIGHTNING}.callbacks",),
+        f"a callback of {_PL}.callbacks", f"{_PL}.callbacks.Callback",
+        f"{_PL}.callbacks", (f"{_PL}.callbacks",),
     ),
     "trainer.loggers": Kind(
-        name=f"a logger of {_LIGHTNING}.loggers that writes files",
-        base=f"{_LIGHTNING}.loggers.Logger",
-        names=f"{_LIGHTNING}.loggers",
-        homes=(f"{_LIGHTNING}.loggers.csv_logs", f"{_LIGHTNING}.loggers.tensorboard"),
+        f"a logger of {_PL}.loggers that writes files", f"{_PL}.loggers.Logger",
+        f"{_PL}.loggers", (f"{_PL}.loggers.csv_logs", f"{_PL}.loggers.tensorboard"),
     ),
-}
+}  # fmt: skip
 """What a target at a key makes, whoever wrote it."""
 
 _AT: dict[str, tuple[Kind, ...]] = {

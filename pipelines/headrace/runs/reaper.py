@@ -26,12 +26,6 @@ from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 
-OwnerIsDone = Callable[[RunRecord], bool]
-"""Whether the owner of a run (an Airflow DAG run, say) has ended."""
-
-StepIsAbandoned = Callable[[RunRecord, str], bool]
-"""Whether nobody waits any more for the running step of this name."""
-
 ABANDONED = "nobody waits for it any more"
 """Reason given to a step that the reaper cancels."""
 
@@ -40,7 +34,10 @@ _NO_LIMIT = 2**31
 """What runs already is entered, however many leases the site allows."""
 
 
-def reap(owner_is_done: OwnerIsDone, step_is_abandoned: StepIsAbandoned) -> tuple[str, ...]:
+def reap(
+    owner_is_done: Callable[[RunRecord], bool],
+    step_is_abandoned: Callable[[RunRecord, str], bool],
+) -> tuple[str, ...]:
     """End steps, leases and runs that nobody answers for any more; a line for each.
 
     `owner_is_done` is asked for runs whose owner is no process of this machine that has ended,
