@@ -61,12 +61,7 @@ def params() -> dict[str, Param]:
 
 
 def check_choice(kind: str, name: str) -> str:
-    """The name of one of the known `recipes` or `sites`, which is the kind.
-
-    Raises:
-        RecipeError: There is no recipe of that name.
-        SiteError: There is no site of that name.
-    """
+    """The name of one of the known `recipes` or `sites`, which is the kind."""
     names = available(kind)
     if name not in names:
         error: type[UserError] = RecipeError if kind == "recipes" else SiteError
@@ -75,11 +70,7 @@ def check_choice(kind: str, name: str) -> str:
 
 
 def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Overrides that are safe to take from whoever may trigger a DAG.
-
-    Raises:
-        RecipeError: One is malformed, sets `code`, or holds an interpolation in any spelling.
-    """
+    """Overrides that are safe to take from whoever may trigger a DAG."""
     for override in overrides:
         key, sign, text = override.partition("=")
         if not sign or re.fullmatch(_KEY, key) is None or "\n" in text or "\r" in text:

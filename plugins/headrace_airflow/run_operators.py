@@ -118,11 +118,7 @@ class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
 
 
 class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
-    """Makes the run that the DAG run asks for, or finds the one it made before.
-
-    Args:
-        kind: `train` for the main job, `pack` for packing alone.
-    """
+    """Makes the run that the DAG run asks for, or finds the one it made before."""
 
     def __init__(self, *, kind: Literal["train", "pack"], **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -142,12 +142,7 @@ class Reservation:
 
 
 def reserve_port(asked: int | None) -> Reservation:
-    """Reserve the port that was asked for, or, with None, the first free one from 8080 on.
-
-    Raises:
-        UserError: The port is taken.
-        CapacityError: A hundred ports are taken.
-    """
+    """Reserve the port that was asked for, or, with None, the first free one from 8080 on."""
     candidates = range(PREFERRED_PORT, PREFERRED_PORT + _NUM_TRIED) if asked is None else (asked,)
     for port in candidates:
         holder = _hold(port) if is_free(port) else None
@@ -191,13 +186,7 @@ def wait_before_restart_s(num_short_lives: int) -> float:
 
 
 class Component:
-    """A component of Airflow, such as the scheduler, kept alive.
-
-    Args:
-        command: Words after `airflow`; the first one is the component's name.
-        environment: The whole environment.
-        log_file: Its output goes here.
-    """
+    """A component of Airflow, kept alive; `command` is what follows `airflow`, its name first."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log_file: Path) -> None:
         self.name = command[0]

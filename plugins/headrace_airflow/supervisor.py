@@ -86,11 +86,7 @@ class Supervisor:
         self._missing_before: list[str] = []
 
     def run(self) -> None:
-        """Work until asked to end.
-
-        Raises:
-            AirflowError: The database or a component could not be started.
-        """
+        """Work until asked to end."""
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._note_request)
         self._migrate()

@@ -72,11 +72,7 @@ def passwords_file(folder: Path) -> Path:
 
 
 def read_login(folder: Path) -> Login:
-    """The login that `make_login` has made.
-
-    Raises:
-        UserError: There is none.
-    """
+    """The login that `make_login` has made."""
     file = passwords_file(folder)
     text = read_text(file)
     password = json.loads(text).get(USER) if text else None

@@ -26,10 +26,6 @@ class Watching:
     """Shows a live table on a terminal; elsewhere a line whenever a step changes its state.
 
     As a context manager it gives a function to call while the run is waited for.
-
-    Args:
-        run_id: The run.
-        console: Where to show it.
     """
 
     def __init__(self, run_id: str, console: Console) -> None:
@@ -87,12 +83,7 @@ class Watching:
 
 @contextmanager
 def telling(console: Console, now_s: Callable[[], float] = time.perf_counter) -> Iterator[Tick]:
-    """Gives a function to call with what goes on now.
-
-    Args:
-        console: Where to tell it; of standard error, as standard output is for results.
-        now_s: The time, in seconds from any moment.
-    """
+    """Gives a function to call with what goes on now, for a console of standard error."""
     if console.is_terminal:
         columns = (
             SpinnerColumn(),

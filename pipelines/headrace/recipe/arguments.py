@@ -40,11 +40,7 @@ _NUMBERS = re.compile(r"\s*[-+.\deE]*\d[-+.\deE]*\s*(,\s*[-+.\deE]*\d[-+.\deE]*\
 
 
 def check_reader(recipe: Recipe, role: Role) -> None:
-    """Refuse a function source that cannot be called with its arguments; imports nothing.
-
-    Raises:
-        TargetError: It does not exist, or takes no such argument.
-    """
+    """Refuse a function source that cannot be called with its arguments; imports nothing."""
     if recipe.dataset.reader is not None:
         config = recipe.dataset.reader.as_config()
         _check(uses("dataset.reader", config, is_whole=False), recipe, role)
@@ -53,15 +49,8 @@ def check_reader(recipe: Recipe, role: Role) -> None:
 def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
     """Refuse targets of a training that cannot be made from their arguments; imports nothing.
 
-    What source shows not to belong where it stands is refused, too.
-
-    Args:
-        recipe: The recipe.
-        role: Where it trains: what is installed there may differ from what is here.
-        listed: Names and packages that the site lists.
-
-    Raises:
-        TargetError: One does not exist, is of the wrong kind, takes no such argument, or lacks one.
+    What source shows not to belong where it stands is refused, too. What is installed where `role`
+    trains may differ from what is here; `listed` are names and packages that the site lists.
     """
     for key, target in targets_of(recipe).items():
         if key != "dataset.reader":
@@ -74,11 +63,7 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
 
 
 def check_loggers(recipe: Recipe, role: Role) -> None:
-    """Refuse loggers that lack their package; nodes with an environment of their own may have it.
-
-    Raises:
-        TargetError: One lacks it.
-    """
+    """Refuse loggers that lack their package; nodes with packages of their own may have it."""
     if not is_as_here(role):
         return
     for index, logger in enumerate(recipe.trainer.loggers):

@@ -38,11 +38,7 @@ def _parse_duration(value: object) -> object:
 
 
 def no_credentials(key: str, location: str | None) -> None:
-    """Refuse a URL with a user or password in it: recipes and sites are saved with every run.
-
-    Raises:
-        ValueError: There is one.
-    """
+    """Refuse a URL with a user or password in it: recipes and sites are saved with every run."""
     if location and without_secrets(location) != location:
         raise ValueError(
             f"'{key}' holds credentials; give them in the environment or a profile, never in a URL"

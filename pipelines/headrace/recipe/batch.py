@@ -218,11 +218,7 @@ class Batch(Record):
 
 
 def check_options(backend: str, batch: Batch, host_options: Iterable[str]) -> None:
-    """Refuse keys of `batch` that a backend lacks, and options that contradict headrace or a key.
-
-    Raises:
-        ValueError: There is one, or something that is no option.
-    """
+    """Refuse keys of `batch` that a backend lacks, or options that contradict headrace or it."""
     _refuse("batch.options", batch.options, backend)
     _refuse("host_options", host_options, backend)
     if backend == "slurm":

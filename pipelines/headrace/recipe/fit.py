@@ -157,11 +157,7 @@ def absolute(recipe: Recipe) -> Recipe:
 
 
 def check_places(recipe: Recipe, site: Site) -> None:
-    """Refuse a recipe that reads or writes where the site does not allow it; opens nothing.
-
-    Raises:
-        RecipeError: A path of the recipe leads elsewhere, links and `..` followed.
-    """
+    """Refuse a recipe that leads where the site does not let it, links followed; opens nothing."""
     index = recipe.dataset.index
     if index is not None and (index.startswith("/") or ".." in Path(index).parts):
         raise RecipeError(

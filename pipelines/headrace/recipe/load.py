@@ -51,25 +51,12 @@ def home() -> Path:
     return Path(os.environ.get("HEADRACE_HOME") or Path.home() / ".headrace").absolute()
 
 
-def search_folders(kind: str) -> tuple[Path, ...]:
-    """Folders searched for a name, first match wins.
-
-    Args:
-        kind: `recipes` or `sites`.
-    """
-    extra = os.environ.get(f"HEADRACE_{kind.upper()}_PATH", "")
-    named = tuple(Path(part) for part in extra.split(":") if part)
-    return (*named, Path.cwd() / kind, home() / kind, BUILT_IN / kind)
-
-
 def available(kind: str) -> dict[str, Path]:
-    """Names that can be loaded, with their files.
-
-    Args:
-        kind: `recipes` or `sites`.
-    """
+    """Names of the `recipes` or `sites` that can be loaded, with their files; first match wins."""
+    extra = os.environ.get(f"HEADRACE_{kind.upper()}_PATH", "")
+    named = [Path(part) for part in extra.split(":") if part]
     found: dict[str, Path] = {}
-    for folder in search_folders(kind):
+    for folder in (*named, Path.cwd() / kind, home() / kind, BUILT_IN / kind):
         for file in sorted(folder.glob("*.yaml")):
             found.setdefault(file.stem, file)
     return found
@@ -104,12 +91,7 @@ def load_site(name_or_path: str) -> Site:
 
 
 def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:
-    """Validate a mapping; errors name the key, the value and the nearest valid key.
-
-    Raises:
-        RecipeError: For recipes.
-        SiteError: For sites.
-    """
+    """Validate a mapping; errors name the key, the value and the nearest valid key."""
     error_type: type[UserError] = SiteError if kind is Site else RecipeError
     try:
         return kind.model_validate(content)
@@ -118,16 +100,7 @@ def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:
 
 
 def locate(folder: str, name_or_path: str) -> Path:
-    """File of a recipe or site.
-
-    Args:
-        folder: `recipes` or `sites`.
-        name_or_path: Name, or path of a YAML file.
-
-    Raises:
-        RecipeError: No such recipe.
-        SiteError: No such site.
-    """
+    """File of one of the `recipes` or `sites`, by its name or path."""
     error_type: type[UserError] = SiteError if folder == "sites" else RecipeError
     singular = folder.removesuffix("s")
     if name_or_path.endswith((".yaml", ".yml", ".json")):
@@ -210,11 +183,9 @@ def check_from_outside(overrides: Sequence[str]) -> None:
 
 
 def parsed(text: str, *, is_plain: bool = False) -> Any:
-    """Plain values of a YAML text; interpolations stay as they are written.
+    """Plain values of a YAML text, a mapping or list; interpolations stay as they are written.
 
-    Args:
-        text: One document, a mapping or list.
-        is_plain: Refuse all tags, anchors and aliases, not only those that name other types.
+    `is_plain` refuses all tags, anchors and aliases, not only those that name other types.
 
     Raises:
         YAMLError: It is no YAML, too large, or holds what is refused.

@@ -18,15 +18,13 @@ MODELS: dict[str, type[BaseModel]] = {"recipe": Recipe, "site": Site}
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
+_ABOUT = ("title", "description", "default")
 _SCALARS = ("integer", "number", "boolean")
 _MOST_PLACES = 3
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """JSON schema of the files as they are written: before interpolation, name optional.
-
-    Args:
-        kind: `recipe` or `site`.
+    """JSON schema of a `recipe` or `site` as it is written: before interpolation, name optional.
 
     Raises:
         UnknownNameError: There is no such kind.
@@ -44,17 +42,12 @@ def json_schema(kind: str) -> dict[str, Any]:
 
 def _interpolated(value: dict[str, Any]) -> dict[str, Any]:
     """Let `${…}` stand where a number, a switch or a choice is asked for."""
-    if "anyOf" in value:
-        if any(_is_strict(choice) for choice in value["anyOf"]):
-            return {**value, "anyOf": [*value["anyOf"], _INTERPOLATION]}
-        return value
-    if not _is_strict(value):
-        return value
-    about: dict[str, Any] = {
-        key: value[key] for key in ("title", "description", "default") if key in value
-    }
-    bare = {key: content for key, content in value.items() if key not in about}
-    return {**about, "anyOf": [bare, _INTERPOLATION]}
+    about, choices = value, value.get("anyOf")
+    if choices is None:
+        about = {key: value[key] for key in _ABOUT if key in value}
+        choices = [{key: content for key, content in value.items() if key not in about}]
+    is_strict = any(_is_strict(choice) for choice in choices)
+    return {**about, "anyOf": [*choices, _INTERPOLATION]} if is_strict else value
 
 
 def _is_strict(value: dict[str, Any]) -> bool:
@@ -62,16 +55,7 @@ def _is_strict(value: dict[str, Any]) -> bool:
 
 
 def explain(error: ValidationError, kind: type[BaseModel], origin: str) -> tuple[str, str]:
-    """What is wrong and what to do, for every problem that validation found.
-
-    Args:
-        error: Pydantic's error.
-        kind: The model that was validated.
-        origin: File or place where the content came from.
-
-    Returns:
-        `(what, hint)` for a `HeadraceError`.
-    """
+    """What is wrong and what to do, for every problem that validation of a content found."""
     problems = [_one(dict(item), kind) for item in error.errors()]
     what = f"{origin}: " + "; ".join(problem for problem, _ in problems)
     return what, " ".join(dict.fromkeys(hint for _, hint in problems if hint))

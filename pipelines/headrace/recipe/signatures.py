@@ -110,11 +110,7 @@ class Definition:
 
 
 class SourceCode:
-    """Modules that are read from some folders.
-
-    Args:
-        folders: Where modules are looked for, first match wins.
-    """
+    """Modules that are read from some folders, first match wins."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [str(folder) for folder in folders]
@@ -140,9 +136,7 @@ class SourceCode:
     def derives_from(self, found: Definition, name: str) -> bool | None:
         """Whether a class is one of that name or has it among its bases; None if unknown.
 
-        Args:
-            found: The class, or a function, which never is.
-            name: Name of the base class, without its module.
+        The name is without its module. A function never does.
         """
         lineage: list[Definition | None] = [found]
         is_known = True

@@ -140,11 +140,7 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
 
 
 def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[Use]:
-    """Every `_target_` in the plain values of a key, the inner ones first.
-
-    Raises:
-        TargetError: A key that only targets have is unknown or of the wrong type.
-    """
+    """Every `_target_` in the plain values of a key, the inner ones first."""
     if isinstance(config, Mapping):
         _check_words(key, config)
         inner_whole = is_whole and config.get("_recursive_", True) is True
@@ -176,11 +172,7 @@ def is_listed(name: str, listed: Sequence[str]) -> bool:
 
 
 def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
-    """Refuse a recipe, or `only` one key of it, that names code which the site does not allow.
-
-    Raises:
-        TargetError: A `_target_`, a code folder or the training script is not allowed.
-    """
+    """Refuse a recipe, or `only` one key of it, that names code which the site does not allow."""
     folders = tuple(allowed_path(folder, site) for folder in recipe.code)
     if recipe.train.script is not None and not only:
         allowed_path(recipe.train.script, site)
@@ -196,11 +188,7 @@ def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
 
 
 def check_package(use: Use, listed: Sequence[str], code: Sequence[Path] = ()) -> None:
-    """Refuse a name that lies in none of the packages that belong where it stands.
-
-    Raises:
-        TargetError: It does not; tells what the site lists and the folders of user code.
-    """
+    """Refuse a name that lies in none of the packages that belong where it stands."""
     if not any(is_under(use.name, (kind.names,)) for kind in use.kinds if kind.names):
         raise not_allowed(use, use.name, listed, code)
 

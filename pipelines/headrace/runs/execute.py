@@ -158,13 +158,9 @@ class LeasePreview(Record):
 
 
 def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
-    """The leases that a run of the recipe would ask for, in order of their first steps.
+    """The leases that a run of the recipe would ask for, in order of first steps; see `fitted`.
 
     Side effects: for `lifetime: auto`, asks the batch system for its longest job.
-
-    Raises:
-        SiteError: The site lacks a role that the recipe needs.
-        UserError: The recipe does not fit the site in another way.
     """
     recipe, site = fitted(recipe, site, "train", is_from_terminal=True)
     steps: dict[str, list[PlannedStep]] = {}

@@ -31,11 +31,7 @@ class PlannedStep:
     """Inputs: `(input, step, output of that step)`."""
 
     def inputs(self, outputs: Mapping[str, Outputs]) -> dict[str, JsonValue]:
-        """Inputs from what earlier steps gave.
-
-        Raises:
-            UnknownNameError: A step that it needs has not succeeded.
-        """
+        """Inputs from what earlier steps gave; those that it needs must have succeeded."""
         for _, step, output in self.needs:
             if step not in outputs:
                 raise UnknownNameError(
@@ -65,11 +61,7 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
 
 
 def step_of(recipe: Recipe, kind: str, name: str) -> PlannedStep:
-    """One step by name.
-
-    Raises:
-        UnknownNameError: The job has no such step.
-    """
+    """One step by its name, which must be one of the job."""
     steps = {step.name: step for step in steps_of(recipe, kind)}
     if name not in steps:
         raise UnknownNameError(f"This run has no step '{name}'", nearest(name, steps))
@@ -97,7 +89,6 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
 def _check_places(recipe: Recipe, site: Site) -> None:
     """Refuse stores whose package is missing, and a missing source; nodes may have their own."""
     from headrace.objects.store import check_package, is_remote
-    from headrace.packing.sources.open import open_place
 
     role, source = site.roles[recipe.pack_role], recipe.dataset.source
     if is_as_here(role):
@@ -106,9 +97,12 @@ def _check_places(recipe: Recipe, site: Site) -> None:
                 check_package(url)
     if source is None or is_remote(source):
         return
-    shared = Path(site.folder).expanduser()
-    if role.backend == "local" or Path(source).expanduser().is_relative_to(shared):
-        open_place(source)
+    folder, shared = Path(source).expanduser(), Path(site.folder).expanduser()
+    is_seen = role.backend == "local" or folder.is_relative_to(shared)
+    if is_seen and not folder.is_dir():
+        from headrace.packing.sources.open import open_place
+
+        open_place(source)  # a single file may do, and what will not is told as packing would
 
 
 def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:

@@ -157,11 +157,7 @@ def _owned_by(run: Run, owner: str) -> Run:
 
 
 def run_of_folder(run_id: str, folder: RunFolder) -> Run:
-    """A run as its folder tells it; the ledger is not asked.
-
-    Raises:
-        StepError: The folder is gone or damaged.
-    """
+    """A run as its folder tells it; the ledger is not asked."""
     try:
         request = read_record(folder.request, RunRequest)
         recipe = read_record(folder.recipe, Recipe)

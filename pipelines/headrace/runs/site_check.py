@@ -73,16 +73,11 @@ def check(
     submit_wait_s: float | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Section, ...]:
-    """Look at a site.
+    """Look at a site, at all its roles or some.
 
     Side effects: makes the site's folder and, where nodes are this machine, those of the tiers.
-
-    Args:
-        site: The resolved site.
-        role_names: Roles to look at; all when empty.
-        submit_wait_s: Submit a short job for each role that has a queue, and wait so long for its
-            nodes; None to submit nothing.
-        tell: Called with what a job waits for.
+    With `submit_wait_s`, submits a short job for each role that has a queue, waits so long for its
+    nodes, and calls `tell` with what it waits for.
 
     Raises:
         SiteError: The site has no such role.

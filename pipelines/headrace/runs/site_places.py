@@ -190,11 +190,7 @@ def _tier(name: str, tier: Tier) -> Finding:
 
 
 def login_node(commands: Commands, login: Login, folder: Path) -> Iterator[Finding]:
-    """Whether a login node answers, and sees the site's folder.
-
-    Raises:
-        LoginError: It cannot be reached.
-    """
+    """Whether a login node answers, and sees the site's folder."""
     commands.run(("true",))
     yield ok("login", f"{login.host} runs commands")
     if not _sees(commands, folder):

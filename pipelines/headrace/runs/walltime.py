@@ -52,17 +52,11 @@ def choose(
     start_s: float = 0.0,
     too_short_s: float | None = None,
 ) -> Walltime:
-    """Choose the time limit of a lease.
+    """Choose the time limit of a lease that serves some steps.
 
     It is the sum of the steps and of the start, times 1.5 plus 5 minutes, rounded up to 5 minutes,
-    15 minutes from one hour on, an hour from four on.
-
-    Args:
-        steps: The steps that the lease serves.
-        most: The longest time that may be chosen.
-        start_s: Time from the start of the job until its machines are ready, seconds.
-        too_short_s: Time limit of a lease before this one, in which a step came no further; None
-            where there was none. The new one is twice as long at least.
+    15 minutes from one hour on, an hour from four on. It is twice `too_short_s` at least, the limit
+    of a lease before this one in which a step came no further.
     """
     known_s = [step.seconds for step in steps if step.seconds is not None]
     needed_s = _FACTOR * (sum(known_s) + start_s) + _EXTRA_S if known_s else 0.0

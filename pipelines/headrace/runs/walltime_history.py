@@ -168,12 +168,7 @@ def _start_s(folder: LeaseFolder) -> float:
 
 
 def _trained(attempts: Sequence[AttemptRecord]) -> tuple[float, float, float | None]:
-    """What the attempts at one training came to, the first attempt first.
-
-    Returns:
-        Seconds of those attempts that came further, optimizer steps that they did, and how many
-        the whole training has, if that is known.
-    """
+    """Seconds of the attempts at one training that came further, steps they did, steps in all."""
     seconds, steps, total = 0.0, 0.0, None
     for attempt in attempts:
         is_done = attempt.state is StepState.SUCCEEDED
