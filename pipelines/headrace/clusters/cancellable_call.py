@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from headrace.errors import StepCancelledError
 from headrace.processes import die_with_parent
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,15 @@ def wanted() -> bool:
     """
     is_wanted: Callable[[], bool] = getattr(_current, "is_wanted", lambda: True)
     return is_wanted()
+
+
+def check_wanted(done_bytes: int, total_bytes: int) -> None:
+    """Raise `StepCancelledError` when nobody waits any more for bytes that are staged."""
+    if not wanted():
+        raise StepCancelledError(
+            f"Staging was stopped after {done_bytes} of {total_bytes} bytes: "
+            "its step was cancelled or has gone"
+        )
 
 
 def node_name() -> str:

@@ -50,7 +50,7 @@ from headrace.staging.cache import Soundness
 from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder
 from headrace.steps.context import resolved
-from headrace.steps.kept_process import answer_calls
+from headrace.steps.model_process import answer_calls
 from headrace.steps.run import open_context
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.clusters.cancellable_call import node_name, wanted
+from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
-from headrace.errors import StepCancelledError, WorkerLostError
+from headrace.errors import WorkerLostError
 from headrace.evaluation.plan import EvaluationPlan, Job, plan_evaluation, read_inputs, require
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import ProcessIdentity
@@ -24,8 +24,7 @@ from headrace.staging.peers import PeerGroup, groups_of
 from headrace.staging.staged import StagingOptions, staged
 from headrace.steps.children import Child
 from headrace.steps.context import StepContext, resolved
-from headrace.steps.kept_process import KeptProcess
-from headrace.steps.model_process import model_environment, python_module, start_forked
+from headrace.steps.model_process import KeptProcess, model_environment, python_module, start_forked
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ def serve_node(run_folder: str, dataset: str, split: str, group: PeerGroup) -> N
     recipe, site = resolved(RunFolder(Path(run_folder)))
     stage, splits = recipe.stage, (packed_split(split, recipe.data.fold),)
     options = StagingOptions(partial=stage.partial, s3=site.s3, group=group, serves_readers=True)
-    with staged(dataset, site.tiers, splits, stage.verify, _go_on, options):
+    with staged(dataset, site.tiers, splits, stage.verify, check_wanted, options):
         while wanted():
             time.sleep(_LOOK_S)
 
@@ -155,11 +154,3 @@ def _wait(
                 logger.warning("Node %d does not serve its shards yet", group.index)
                 break
             time.sleep(_LOOK_S)
-
-
-def _go_on(done_bytes: int, total_bytes: int) -> None:
-    if not wanted():
-        raise StepCancelledError(
-            f"Staging was stopped after {done_bytes} of {total_bytes} bytes: "
-            "its step was cancelled or has gone"
-        )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.clusters.cancellable_call import wanted
+from headrace.clusters.cancellable_call import check_wanted, wanted
 from headrace.data.order import by_first_use
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import write_record, write_text
@@ -83,8 +83,9 @@ def data_on_node(
         group=launch.group,
         serves_readers=launch.group is not None,
     )
-    tick = _stop_when_unwanted
-    with staged(launch.dataset, site.tiers, stage.splits, stage.verify, tick, options) as copy:
+    with staged(
+        launch.dataset, site.tiers, stage.splits, stage.verify, check_wanted, options
+    ) as copy:
         yield DataOnNode(copy)
 
 
@@ -175,11 +176,3 @@ class _StagedMeanwhile(DataOnNode):
             raise StepCancelledError(
                 f"Training ended when {done_bytes} of {total_bytes} bytes were staged"
             )
-
-
-def _stop_when_unwanted(done_bytes: int, total_bytes: int) -> None:
-    if not wanted():
-        raise StepCancelledError(
-            f"Staging was stopped after {done_bytes} of {total_bytes} bytes: "
-            "its step was cancelled or has gone"
-        )

@@ -20,14 +20,14 @@ from headrace.errors import (
 from headrace.steps import children
 from headrace.steps.children import Child, start_program
 from headrace.steps.fork_server import ForkServers
-from headrace.steps.kept_process import KeptProcess
+from headrace.steps.model_process import KeptProcess
 from support.waiting import wait_until
 
 TESTS = str(Path(__file__).parents[2])
 ANSWERS = """
 import os, time
 from headrace.processes import die_with_parent
-from headrace.steps.kept_process import answer_calls
+from headrace.steps.model_process import answer_calls
 die_with_parent()
 answer_calls(lambda code: eval(code, globals()), float(os.environ.get("WAIT_S", "60")))
 """
