@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from headrace.states import FailureClass
@@ -80,11 +81,7 @@ class UserCodeError(UserError):
         self.where = where
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_user_code_error, (self.what, self.hint, self.trace, self.where)
-
-
-def _rebuild_user_code_error(what: str, hint: str, trace: str, where: str) -> UserCodeError:
-    return UserCodeError(what, hint, trace=trace, where=where)
+        return partial(type(self), trace=self.trace, where=self.where), (self.what, self.hint)
 
 
 class PickledCheckpointError(UserError):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import DataError, EvaluationError, RecipeError, StepError, nearest
+from headrace.errors import DataError, EvaluationError, RecipeError, nearest
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import EvaluateSpec
@@ -119,15 +119,8 @@ def read_inputs(context: StepContext) -> Inputs:
     spec = context.recipe.evaluate
     if spec is None:
         raise RecipeError(f"Recipe '{context.recipe.name}' has 'evaluate: null'")
-    given: dict[str, str] = {}
-    for name, maker in (("dataset", "pack"), ("checkpoint", "train")):
-        value = context.spec.inputs.get(name)
-        if not isinstance(value, str):
-            raise StepError(
-                f"The evaluate step was given no {name}", f"Run the {maker} step first."
-            )
-        given[name] = value
-    return Inputs(given["dataset"], Path(given["checkpoint"]), spec)
+    dataset = context.given("dataset", "pack")
+    return Inputs(dataset, Path(context.given("checkpoint", "train")), spec)
 
 
 def plan_evaluation(context: StepContext, inputs: Inputs) -> EvaluationPlan:

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet, Node
 from headrace.data.order import by_first_use
-from headrace.errors import StepCancelledError, StepError
+from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
@@ -42,7 +42,7 @@ def run(context: StepContext) -> dict[str, Any]:
         ShardError: A shard is damaged.
         StorageFullError: A node has no tier with room.
     """
-    dataset = _dataset(context)
+    dataset = context.given("dataset", "pack")
     manifest = read_manifest_at(dataset, context.site.s3)
     skipped = skipped_shards(context, dataset, manifest).files
     manifest = manifest.without(skipped)
@@ -139,13 +139,6 @@ def _stage(
     copies = fleet.on_nodes(stage_node, jobs, nodes, check=check)
     context.progress(total_bytes, total_bytes, "bytes", "staged")
     return copies
-
-
-def _dataset(context: StepContext) -> str:
-    dataset = context.spec.inputs.get("dataset")
-    if not isinstance(dataset, str):
-        raise StepError("The stage step was given no dataset", "Run the pack step before it.")
-    return dataset
 
 
 def _needed_first(context: StepContext, manifest: Manifest) -> frozenset[str] | None:

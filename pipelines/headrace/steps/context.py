@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import os
-import threading
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,14 +45,7 @@ def resolved(run: RunFolder) -> tuple[Recipe, Site]:
 
 @dataclass
 class StepContext:
-    """Handle of a running step, made by `headrace.steps.run`.
-
-    Attributes:
-        folder: The step's folder.
-        spec: What was asked for.
-        recipe: The resolved recipe of the run.
-        site: The resolved site of the run.
-    """
+    """Handle of a running step, made by `headrace.steps.run`, with its run's recipe and site."""
 
     folder: StepFolder
     spec: StepSpec
@@ -64,7 +56,6 @@ class StepContext:
     current: Progress = field(default_factory=Progress)
     metrics: dict[str, float] = field(default_factory=dict)
     restarts: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def run_folder(self) -> RunFolder:
@@ -94,23 +85,31 @@ class StepContext:
         """Seconds since the driver started, whatever the clock was set to meanwhile."""
         return time.monotonic() - self.started_s
 
+    def given(self, name: str, maker: str) -> str:
+        """An input that is a text, which the step of kind `maker` gives.
+
+        Raises:
+            StepError: There is none.
+        """
+        value = self.spec.inputs.get(name)
+        if not isinstance(value, str):
+            what = f"The {self.spec.kind} step was given no {name}"
+            raise StepError(what, f"Run the {maker} step before it.")
+        return value
+
     def progress(self, done: float, total: float | None, unit: str, phase: str = "") -> None:
         """Tell how far the step is, as in `Progress`; cheap, and raises what `check` raises."""
-        with self._lock:
-            self.current = Progress(done=done, total=total, unit=unit, phase=phase)
+        self.current = Progress(done=done, total=total, unit=unit, phase=phase)
         self.check()
 
     def report(self, **metrics: float) -> None:
         """Add figures to the status."""
-        with self._lock:
-            self.metrics.update(metrics)
+        self.metrics.update(metrics)
 
     def restarted(self, why: str) -> None:
         """Tell, in status and events, that the step's processes are started again, and why."""
-        with self._lock:
-            self.restarts.append(why)
-            number = len(self.restarts)
-        self.event("restart", number=number, why=why)
+        self.restarts.append(why)
+        self.event("restart", number=len(self.restarts), why=why)
 
     def event(self, name: str, **fields: object) -> None:
         """Append a structured event to `events.jsonl`."""
@@ -170,7 +169,7 @@ class Skipped(Record):
 
     @property
     def files(self) -> frozenset[str]:
-        """Their files."""
+        """Their files, relative to the dataset's folder."""
         return frozenset(shard.file for shard in self.shards)
 
     @property
@@ -189,9 +188,8 @@ def skipped_shards(context: StepContext, dataset: str, manifest: Manifest) -> Sk
         StepCancelledError: Somebody asked the step to stop.
         StoreError: The dataset cannot be read.
     """
-    nothing = Skipped(fingerprint=manifest.fingerprint, shards=())
     if context.recipe.data.on_bad_shard != "skip":
-        return nothing
+        return Skipped(fingerprint=manifest.fingerprint, shards=())
     file = context.run_folder.skipped
     found = read_record(file, Skipped)
     if found is None or found.fingerprint != manifest.fingerprint:

@@ -39,7 +39,7 @@ def run(context: StepContext) -> dict[str, Any]:
         UserError: Recipe, model or script is at fault.
         WorkerLostError: Ranks or workers died too often.
     """
-    dataset = _dataset(context)
+    dataset = context.given("dataset", "pack")
     manifest = read_manifest_at(dataset, context.site.s3)
     done = completed(context, manifest)
     if done is not None:
@@ -142,10 +142,3 @@ def _complete_script(context: StepContext, manifest: Manifest, world_size: int) 
         world_size=world_size,
     )
     write_record(folder / checkpoints.OUTCOME, outcome)
-
-
-def _dataset(context: StepContext) -> str:
-    dataset = context.spec.inputs.get("dataset")
-    if not isinstance(dataset, str):
-        raise StepError(f"Step {context.spec.name} got no input 'dataset'")
-    return dataset
