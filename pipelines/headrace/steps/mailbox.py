@@ -181,16 +181,24 @@ def outcome(folder: StepFolder) -> StepResult | None:
     ended = read_record(folder.exit, DriverExit)  # first: the result is written before
     result = read_record(folder.result, StepResult)
     if result is None and ended is not None:
-        return _without_result(folder, ended)
+        return lost(folder, _why_without_result(folder, ended), ended.at)
     return result
 
 
-def lost(folder: StepFolder, why: str) -> StepResult:
-    """Result of a step whose lease is gone, and what is known about its end."""
-    now = time.time()
+def lost(folder: StepFolder, why: str, at: float | None = None) -> StepResult:
+    """Result of a step that leaves none any more: cancelled if that was asked for, or lost."""
+    at = time.time() if at is None else at
+    state, failure_class = StepState.LOST, FailureClass.LOST
     if folder.cancel.exists():
-        return _cancelled(folder, now)
-    return _lost(folder, why, now)
+        state, failure_class = StepState.CANCELLED, FailureClass.CANCELLED
+        why = folder.cancel.read_text(errors="replace")
+    seen = read_record(folder.status, StepStatus)
+    return StepResult(
+        state=state,
+        failure=Failure(failure_class=failure_class, error="", message=why),
+        started_at=at if seen is None else seen.updated_at - seen.elapsed_s,
+        finished_at=at,
+    )
 
 
 def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResult:
@@ -214,28 +222,8 @@ def was_killed(folder: StepFolder) -> bool:
     return ended is not None and ended.code < 0
 
 
-def _without_result(folder: StepFolder, ended: DriverExit) -> StepResult:
-    if folder.cancel.exists():
-        return _cancelled(folder, ended.at)
+def _why_without_result(folder: StepFolder, ended: DriverExit) -> str:
     if ended.why:
-        return _lost(folder, f"Its lease ended while it ran: {ended.why}", ended.at)
+        return f"Its lease ended while it ran: {ended.why}"
     cause = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
-    why = f"The step driver ended with {cause} and left no result; see {folder.logs}/driver.log"
-    return _lost(folder, why, ended.at)
-
-
-def _cancelled(folder: StepFolder, at: float) -> StepResult:
-    reason = folder.cancel.read_text(errors="replace")
-    failure = Failure(failure_class=FailureClass.CANCELLED, error="", message=reason)
-    return _ended(folder, StepState.CANCELLED, failure, at)
-
-
-def _lost(folder: StepFolder, why: str, at: float) -> StepResult:
-    failure = Failure(failure_class=FailureClass.LOST, error="", message=why)
-    return _ended(folder, StepState.LOST, failure, at)
-
-
-def _ended(folder: StepFolder, state: StepState, failure: Failure, at: float) -> StepResult:
-    seen = read_record(folder.status, StepStatus)
-    started_at = at if seen is None else seen.updated_at - seen.elapsed_s
-    return StepResult(state=state, failure=failure, started_at=started_at, finished_at=at)
+    return f"The step driver ended with {cause} and left no result; see {folder.logs}/driver.log"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, StepError, UnknownNameError, UserCodeError, nearest
+from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import read_record, write_if_room, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import full_words, is_full
@@ -91,11 +91,9 @@ def open_context(folder: StepFolder) -> StepContext:
 
 def _unreadable(folder: StepFolder, error: HeadraceError) -> StepResult:
     """The result of a step whose own description cannot be read."""
-    failure = failure_of(error)
-    now = time.time()
-    result = StepResult(
-        state=_state(failure.failure_class), failure=failure, started_at=now, finished_at=now
-    )
+    failure, now = failure_of(error), time.time()
+    state = _state(failure.failure_class)
+    result = StepResult(state=state, failure=failure, started_at=now, finished_at=now)
     _tell(str(folder.path), failure)
     write_record(folder.result, result)
     return result
@@ -148,28 +146,21 @@ def failure_of(error: BaseException) -> Failure:
     are tried again.
     """
     if isinstance(error, HeadraceError):
-        trace = getattr(error, "trace", "") if isinstance(error, UserCodeError) else ""
         return Failure(
             failure_class=error.failure_class,
             error=type(error).__name__,
             message=str(error),
-            trace=trace,
+            trace=getattr(error, "trace", ""),
             where=getattr(error, "where", ""),
         )
-    kind = FailureClass.INFRASTRUCTURE
+    kind, message = FailureClass.INFRASTRUCTURE, str(error) or repr(error)
     if isinstance(error, MemoryError):
         kind = FailureClass.OUT_OF_MEMORY
-    message = str(error) or repr(error)
-    if isinstance(error, OSError) and is_full(error):
+    elif isinstance(error, OSError) and is_full(error):
         kind = FailureClass.CAPACITY
         message = f"{full_words(error, Path.cwd())}\n  Free some space there."
     trace = "".join(traceback.format_exception(error))
-    return Failure(
-        failure_class=kind,
-        error=type(error).__name__,
-        message=message,
-        trace=trace,
-    )
+    return Failure(failure_class=kind, error=type(error).__name__, message=message, trace=trace)
 
 
 class Rate:
