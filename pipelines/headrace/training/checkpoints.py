@@ -8,7 +8,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.files.atomic import fsync_folder
@@ -40,7 +40,14 @@ def step_of(path: Path) -> int | None:
 
 def newest_first(folder: Path) -> list[Path]:
     """Checkpoints by step in a folder, newest first."""
-    return [path for _, path in sorted(_numbered(folder), reverse=True)]
+    paths = folder.iterdir() if folder.is_dir() else ()
+    steps = {path: step for path in paths if (step := step_of(path)) is not None}
+    return sorted(steps, key=lambda path: steps[path], reverse=True)
+
+
+def newest_step(folder: Path) -> int:
+    """Optimizer steps of the newest checkpoint by step in a folder; 0 when there is none."""
+    return max((step_of(path) or 0 for path in newest_first(folder)), default=0)
 
 
 def newest_whole(folder: Path) -> Path | None:
@@ -58,9 +65,9 @@ def progress_in(folder: Path) -> float:
 
     Optimizer steps; for those that a script wrote under names of its own, when it wrote the newest.
     """
-    steps = [step for step, _ in _numbered(folder)]
-    if steps:
-        return float(max(steps))
+    step = newest_step(folder)
+    if step:
+        return float(step)
     try:
         files = [path for path in folder.iterdir() if not path.name.startswith(".")]
         return max((path.stat().st_mtime for path in files), default=0.0)
@@ -99,9 +106,9 @@ def publish(prepared: Path, final: Path) -> None:
 
 def prune(folder: Path, keep: int, spared_steps: Iterable[int] = ()) -> None:
     """Remove all but the newest checkpoints; of each spared step the newest up to it stays, too."""
-    found = [(path, step) for step, path in sorted(_numbered(folder), reverse=True)]
-    spared = {next((path for path, step in found if step <= most), None) for most in spared_steps}
-    for path, _ in found[keep:]:
+    steps = {path: step_of(path) or 0 for path in newest_first(folder)}
+    spared = {next((path for path in steps if steps[path] <= most), None) for most in spared_steps}
+    for path in list(steps)[keep:]:
         if path not in spared:
             remove(path)
 
@@ -118,15 +125,6 @@ def remove_partial(folder: Path) -> None:
     """Remove checkpoints that were never finished; a rank that still writes one fails."""
     for path in folder.glob(".*.partial"):
         remove(path)
-
-
-def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        step = step_of(path)
-        if step is not None:
-            yield step, path
 
 
 def remove(path: Path) -> None:

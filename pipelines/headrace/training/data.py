@@ -29,13 +29,15 @@ class DataOnNode:
 
     Attributes:
         is_fresh: Whether every byte there has just been compared with its checksum.
-        mended: Files of shards that were found damaged or gone, as far as that is known yet.
+        mended: Files of shards that were found damaged or gone; all of them once `is_whole`.
+        is_whole: Whether all of it has come.
     """
 
     def __init__(self, copy: StagedCopy | None = None) -> None:
         self._copy = copy
         self.is_fresh = copy is not None and copy.is_fresh
         self.mended = frozenset[str]() if copy is None else copy.mended
+        self.is_whole = copy is not None
 
     @property
     def folder(self) -> Path:
@@ -146,7 +148,7 @@ class _StagedMeanwhile(DataOnNode):
                 self._stop_at_end,
                 self._options,
             ) as copy:
-                self.mended = copy.mended
+                self.mended, self.is_whole = copy.mended, True
                 self._tell(copy, time.perf_counter() - started)
                 self._begun(copy.folder)
                 self._ending.wait()

@@ -116,7 +116,7 @@ class Rounds:
         self._looked_at_s = now_s
         if self._asked is None:
             if now_s >= self._rests_until_s:
-                self._ask(self._launch, self._newest_step())
+                self._ask(self._launch, checkpoints.newest_step(self._run.checkpoints))
         elif self._all_passed(self._launch, self._asked):
             step = max(self.sound_step, self._asked.step)
             self._write(Sound(step=step, next_step=step))
@@ -145,10 +145,6 @@ class Rounds:
     def _all_passed(self, launch: LaunchFolder, asked: Round) -> bool:
         answers = (read_record(launch.sound(index), Round) for index in range(self._num_nodes))
         return all(answer == asked for answer in answers)
-
-    def _newest_step(self) -> int:
-        newest = checkpoints.newest_first(self._run.checkpoints)[:1]
-        return (checkpoints.step_of(newest[0]) or 0) if newest else 0
 
     def _write(self, sound: Sound) -> None:
         write_record(_sound_file(self._run), sound)
@@ -187,8 +183,6 @@ class DataWatch:
 
     def keep_on(self) -> bool:
         """Whether no damage was found, so that ranks can go on."""
-        if self._enabled and self._has_trained and not self._damaged and self._data.mended:
-            self._tell(self._data.mended)
         return not self._damaged and self._error is None
 
     def conclude(self, outcome: NodeOutcome) -> None:
@@ -196,6 +190,8 @@ class DataWatch:
         self._end()
         if self._error is not None:
             raise self._error
+        if self._enabled:
+            self._tell_mended()
         if not self._enabled or self._damaged or not self._is_due(outcome):
             return
         self._ending.clear()
@@ -230,8 +226,10 @@ class DataWatch:
     def _answer_rounds(self) -> None:
         passed = 0
         while not self._damaged:
+            is_whole = self._data.is_whole  # before: what was mended is known by then
+            self._tell_mended()
             asked = read_record(self._launch.folder.round, Round)
-            if asked is not None and asked.number > passed:
+            if is_whole and not self._damaged and asked is not None and asked.number > passed:
                 if not (asked.number == 1 and self._data.is_fresh):
                     self._look(num_threads=1)
                 if not self._damaged:
@@ -245,6 +243,10 @@ class DataWatch:
         if damaged:
             self._tell(damaged)
             StagedFolder(self._data.folder, "").take_out(damaged)
+
+    def _tell_mended(self) -> None:
+        if self._has_trained and not self._damaged and self._data.mended:
+            self._tell(self._data.mended)
 
     def _tell(self, damaged: Iterable[str]) -> None:
         """Leave a mark, before the damage can be mended, and end all ranks."""

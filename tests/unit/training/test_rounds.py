@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from headrace.errors import DataError, WorkerLostError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.training import checkpoints, data_watch
-from headrace.training.data_watch import DamagedData, Round, Rounds, mark_damaged, spared_steps
+from headrace.training.data_watch import (
+    DamagedData,
+    DataWatch,
+    Round,
+    Rounds,
+    mark_damaged,
+    spared_steps,
+)
 from headrace.training.gang import Gang
-from headrace.training.records import LaunchFolder
+from headrace.training.records import LaunchFolder, NodeLaunch
 from support.scripted_fleet import ScriptedFleet
+from support.shards import write_dataset
 from support.training import make_context, make_recipe, make_site
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -153,3 +164,31 @@ def test_damage_and_what_it_broke_are_told_as_one_cause(tmp_path):
         "Rank 1: ended by signal SIGBUS; training goes back to the start"
     )
     assert context.restarts == [cause]
+
+
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_a_node_that_mended_what_it_has_trained_on_passes_no_round(run, tmp_path, is_fresh):
+    """Although all is right again: the newest checkpoint comes from what it was before."""
+    save(run, 24)
+    here = NodeLaunch(
+        run_folder=str(run.path), step_folder=str(tmp_path / "step"), dataset="d",
+        number=1, node_index=0, node_name="node-0", num_nodes=1, ranks_per_node=1,
+        host="127.0.0.1", master_address="127.0.0.1", master_port=0, resume="r",
+    )  # fmt: skip
+    here.folder.path.mkdir(parents=True)
+    driver = Rounds(run)
+    driver.begin(here.folder, 1, str(run.checkpoints / checkpoints.name_of(24)))
+    manifest = write_dataset(tmp_path / "copy", {"label": np.arange(8)}, splits={"train": 8})
+    mended = frozenset({manifest.shards[0].file})
+    data = SimpleNamespace(
+        folder=tmp_path / "copy", is_fresh=is_fresh, mended=mended, is_whole=True
+    )
+    told = here.folder.stop, here.folder.sound(0)
+    with DataWatch(here, data, manifest, enabled=True) as watch:
+        wait_until(lambda: any(file.exists() for file in told), 90, "the node to say something")
+        driver.look()
+        assert not watch.keep_on()
+    assert driver.sound_step == 0
+    (damaged,) = driver.settle(goes_back=True)
+    assert damaged.files == (manifest.shards[0].file,)
+    assert steps_in(run) == []
