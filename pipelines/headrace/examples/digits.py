@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from pathlib import Path
 
@@ -11,43 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from headrace.files.atomic import write_json
-
-MARKER = ".headrace-digits.json"
-"""Written last; tells a second export that everything is there."""
-
+_NUM_FILES = 1797
 _MAXIMUM = 16  # the data set's pixels are 0..16
 
 
 def export_digits(folder: Path) -> int:
-    """Write 1,797 grey PNG files of 8 x 8 pixels to `folder/<digit>/`.
+    """Write 1,797 grey PNG files of 8 x 8 pixels to `folder/<digit>/`; gives their number.
 
     Pixels are scaled from 0..16 to 0..255. A second call writes only what is missing, so that
     files keep their times and a dataset packed from them is found again.
-
-    Returns:
-        Files that are now there.
     """
-    num_files = _exported(folder)
-    if num_files is not None:
-        return num_files
+    if sum(1 for _ in folder.glob("[0-9]/digit-*.png")) == _NUM_FILES:
+        return _NUM_FILES
     images, labels = _load()
     for number, (image, label) in enumerate(zip(images, labels, strict=True)):
         path = folder / str(label) / f"digit-{number:04d}.png"
         if not path.exists():
             _write(path, _png(image))
-    write_json(folder / MARKER, {"num_files": len(images)})
     return len(images)
-
-
-def _exported(folder: Path) -> int | None:
-    """Files of an export that is whole, None when there is something to do."""
-    try:
-        num_files = int(json.loads((folder / MARKER).read_bytes())["num_files"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    there = sum(1 for _ in folder.glob("[0-9]/digit-*.png"))
-    return num_files if there == num_files else None
 
 
 def _load() -> tuple[NDArray[np.uint8], list[int]]:
