@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from support.sources import ROOT, product_modules
 
-HOME = "clusters/timeouts.py"
+HOME = "clusters/lifetime.py"
 
 
 def caught(tree: ast.AST) -> Iterator[ast.expr]:

@@ -21,7 +21,7 @@ from headrace.clusters.fleet import Fleet
 from headrace.clusters.guard import marked
 from headrace.clusters.overview import leftovers, reap, views
 from headrace.clusters.records import HostRecord
-from headrace.clusters.tls import make_keys
+from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.processes import ProcessIdentity

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.submitting import JobRecord
+from headrace.batch.queue_state import JobRecord
 from headrace.clusters.records import Ending, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.submitting import intent_of
+from headrace.batch.queue_state import intent_of
 from headrace.clusters import client
 from headrace.clusters.lease_jobs import job_name, job_spec
 from headrace.files.atomic import write_record, write_text

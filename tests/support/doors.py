@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from headrace.clusters.tls import security
+from headrace.clusters.scheduler import security
 from headrace.files.layout import LeaseFolder
 
 _TIMEOUT_S = 30.0

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import yaml
 
-from headrace.batch.submitting import JobRecord
+from headrace.batch.queue_state import JobRecord
 from headrace.clusters.guard import marked
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record, write_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from headrace.batch.jobs import JobSpec
-from headrace.batch.submitting import JobRecord
+from headrace.batch.queue_state import JobRecord
 from headrace.clusters.lease_jobs import NodeRequest
 from headrace.clusters.pool import PoolJob
 

@@ -42,11 +42,7 @@ class Commands(Protocol):
     """Runs a command somewhere; tests and SSH put their own in its place."""
 
     def run(self, command: Sequence[str], text: str = "") -> Answer:
-        """Run a command to its end.
-
-        Args:
-            command: Program and arguments.
-            text: Its standard input.
+        """Run a command to its end, with `text` as its standard input.
 
         Raises:
             BatchError: There is no such program.
@@ -54,12 +50,9 @@ class Commands(Protocol):
 
 
 class LocalCommands:
-    """Runs commands on this machine.
+    """Runs commands on this machine, without some of its variables and with others added.
 
-    Args:
-        environment: Added to this process's environment.
-        timeout_s: A command without an answer is given up after this time.
-        without: Names of this process's variables that the commands do not see.
+    A command without an answer is given up after `timeout_s`.
     """
 
     def __init__(
@@ -73,7 +66,7 @@ class LocalCommands:
         self._without = frozenset(without)
 
     def run(self, command: Sequence[str], text: str = "") -> Answer:
-        """Run a command to its end; see `Commands.run`."""
+        """See `Commands`."""
         kept = {key: value for key, value in os.environ.items() if key not in self._without}
         try:
             ended = subprocess.run(

@@ -68,11 +68,7 @@ class QueueFacts(Record):
 
 
 def longest_s(limits_s: Iterable[float | None]) -> float | None:
-    """Longest time of a job that may go to any of some queues, seconds.
-
-    Returns:
-        None where a queue has no limit, or there is no queue.
-    """
+    """Longest time of a job in some queues; None where one has no limit, or there is no queue."""
     known = list(limits_s)
     return None if None in known else max((each for each in known if each), default=None)
 

@@ -28,9 +28,7 @@ _OF_SSH = "255"  # its exit code when it is ssh itself that fails
 class SshHosts(BatchSystem):
     """Hosts in the place of a batch system; nobody else is kept off them.
 
-    Args:
-        hosts: How they are reached; the first ones are used, as many as a job has nodes.
-        commands: Runs commands on them, by name of the host.
+    A job uses the first ones, as many as it has nodes. Commands run on each by its own `Commands`.
     """
 
     name = "SSH"

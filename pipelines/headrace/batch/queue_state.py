@@ -9,14 +9,13 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from headrace.batch.jobs import JobState, JobStatus
-from headrace.batch.submitting import JobRecord, intent_of, look_up
 from headrace.batch.system import BatchSystem, Limit
 from headrace.errors import BatchError
 from headrace.files.atomic import read_record, write_if_room, write_record
@@ -28,6 +27,21 @@ _MOST_PATIENCE = 6
 _FORGOTTEN_AFTER_S = 60.0
 _UNUSED_AFTER_S = 60.0
 _UNSETTLED_AFTER_S = 3600.0
+_FIRST_LOOK_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+
+
+class JobRecord(Record):
+    """The job of a lease (`job.json`); written right after it was submitted."""
+
+    job_id: str
+    """Id of the job."""
+    name: str
+    """Name of the job."""
+    queue: str = ""
+    """Which queue it is in, where a site has several; empty for the machine's own."""
+    submitted_at: float
+    """When it was submitted or found, seconds since the epoch."""
 
 
 class Slot(Record):
@@ -82,9 +96,8 @@ class QueueState(Record):
 
     def num_queued(self, taken: Iterable[Slot]) -> int:
         """How many of the slots belong to jobs that wait, or are not known to run."""
-        states = [self.jobs[slot.job_id].state if slot.job_id in self.jobs else None
-                  for slot in taken]  # fmt: skip
-        return sum(state is not JobState.RUNNING for state in states)
+        known = [self.jobs.get(slot.job_id) for slot in taken]
+        return sum(job is None or job.state is not JobState.RUNNING for job in known)
 
     def _is_free(self, slot: Slot, now: float) -> bool:
         if slot.job_id in self.jobs:
@@ -138,8 +151,6 @@ def job_statuses(
     system: BatchSystem, leases: Path, jobs: Sequence[JobRecord], poll_s: float
 ) -> dict[str, JobStatus]:
     """How several jobs stand, by id; see `job_status`."""
-    if not jobs:
-        return {}
     file = state_file(leases, system.queue)
     told = read_state(file).jobs
     if not all(job.job_id in told and told[job.job_id].state.is_final for job in jobs):
@@ -150,13 +161,10 @@ def job_statuses(
 
 
 def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
-    """Ask the queue for all jobs of the site, when its state is too old.
+    """Ask the queue for all jobs of the site when its state is too old; gives whether it did.
 
     Each queue hears one question every `poll_s` seconds, however many processes there are. One
     that does not answer is asked less often, at moments that differ from site to site.
-
-    Returns:
-        Whether it was asked, by this call.
     """
     file = state_file(leases, system.queue)
     if not _is_due(read_state(file), poll_s):
@@ -179,7 +187,6 @@ def _is_due(state: QueueState, poll_s: float) -> bool:
 
 
 def _ask(system: BatchSystem, leases: Path, state: QueueState) -> dict[str, object]:
-    """What the queue and the books say now, as changes to the state."""
     now = time.time()
     records = _watched(leases, system.queue, state)
     known = {job_id: each for job_id, each in state.jobs.items() if job_id in records}
@@ -216,10 +223,10 @@ def _since(before: JobStatus | None, seen: JobStatus) -> JobStatus:
 
 def _watched(leases: Path, queue: str, state: QueueState) -> dict[str, JobRecord]:
     """Jobs by id: those with a slot, and those of leases that are not recorded as ended."""
-    slots = {name: slot for name, slot in state.taken.items() if slot.job_id}
     found = {
         slot.job_id: JobRecord(job_id=slot.job_id, name=name, submitted_at=slot.taken_at)
-        for name, slot in slots.items()
+        for name, slot in state.taken.items()
+        if slot.job_id
     }
     ended = {each.parent for each in leases.glob("*/closed")}
     for file in sorted((*leases.glob("*/job.json"), *leases.glob("*/jobs/*.json"))):
@@ -232,3 +239,53 @@ def _watched(leases: Path, queue: str, state: QueueState) -> dict[str, JobRecord
 def _with_id(slot: Slot) -> Slot:
     record = None if slot.job_id else read_record(Path(slot.file), JobRecord)
     return slot if record is None else slot.model_copy(update={"job_id": record.job_id})
+
+
+def intent_of(file: Path) -> Path:
+    """The file that is there while a job may have been submitted whose id nobody knows."""
+    return file.with_suffix(".submitting")
+
+
+def look(system: BatchSystem, job: JobRecord) -> JobStatus:
+    """How a job stands, asked at once.
+
+    Raises:
+        BatchError: The batch system does not answer.
+    """
+    told, _ = look_up(system, [job.job_id])
+    unknown = JobStatus(job_id=job.job_id, state=JobState.UNKNOWN, reason="nothing is known")
+    return told.get(job.job_id, unknown)
+
+
+def final_status(
+    system: BatchSystem, job: JobRecord, timeout_s: float, *, or_never: bool = False
+) -> JobStatus | None:
+    """How a job ended, or with `or_never` that it never starts; None when it has not in time.
+
+    Raises:
+        BatchError: The batch system does not answer.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_LOOK_S
+    while True:
+        found = look(system, job)
+        if found.state.is_final or (or_never and found.never_starts):
+            return found
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+
+def look_up(
+    system: BatchSystem, job_ids: Sequence[str], not_in_books: Collection[str] = ()
+) -> tuple[dict[str, JobStatus], list[str]]:
+    """What is known of jobs, by id, asked at once; and for which ones the books were asked."""
+    told = system.poll(job_ids)
+    forgotten = [each for each in job_ids if each not in told and each not in not_in_books]
+    if forgotten:
+        with suppress(BatchError):  # there may be no books: then nothing is known
+            books = system.accounting(forgotten).items()
+            from_books = {"is_from_books": True}
+            told |= {job_id: each.model_copy(update=from_books) for job_id, each in books}
+    return told, forgotten

@@ -236,12 +236,7 @@ def _wish(spec: JobSpec) -> str:
 
 
 def judge_account(associations: Sequence[Association], spec: JobSpec) -> Iterator[Finding]:
-    """Whether the books allow a user the account and the quality of service; pure.
-
-    Args:
-        associations: What they allow the user; empty where nothing is kept.
-        spec: The job.
-    """
+    """Whether the books, where any are kept, allow a user the account and the QOS; pure."""
     if not associations:
         yield ok("account", "Slurm keeps no associations for you, so none is asked for")
         return

@@ -52,14 +52,10 @@ _HINT = "See what `{by_hand}` says."
 
 
 class SshCommands:
-    """Runs commands on a login node.
+    """Runs commands on a login node, with variables set for them there.
 
-    Args:
-        login: How it is reached.
-        environment: Set for the commands there.
-        timeout_s: A command without an answer is given up after this time.
-        folder: Where the connection's socket lies; short, since sockets have short names. Null
-            for one folder a user, which all processes share.
+    A command without an answer is given up after `timeout_s`. The connection's socket lies in
+    `folder`, whose name is short, as those of sockets are; by default one a user.
     """
 
     def __init__(
@@ -77,7 +73,7 @@ class SshCommands:
         self.socket = self._folder / identity
 
     def run(self, command: Sequence[str], text: str = "") -> Answer:
-        """Run a command to its end; see `Commands.run`.
+        """Run a command to its end; see `Commands`.
 
         Raises:
             LoginError: The login node cannot be reached; the command was not started.

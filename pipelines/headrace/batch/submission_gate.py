@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,22 +16,32 @@ from filelock import FileLock
 
 from headrace.batch.jobs import JobSpec
 from headrace.batch.queue_state import (
+    JobRecord,
     KnownLimits,
     QueueState,
     Slot,
     change_state,
+    intent_of,
     patience_after,
     read_state,
     renew,
     state_file,
 )
-from headrace.batch.submitting import JobRecord, submit_once
 from headrace.batch.system import BatchSystem, Limit
-from headrace.errors import BatchError, JobRefusedError, QueueFullError, SubmitLimitError
-from headrace.files.atomic import write_json
+from headrace.errors import (
+    AmbiguousSubmitError,
+    BatchError,
+    JobRefusedError,
+    QueueFullError,
+    SubmitLimitError,
+)
+from headrace.files.atomic import read_record, write_json, write_record, write_text
 from headrace.recipe.batch import Batch
 
 logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+_PAUSE_S = 2.0
 
 BURST = 4
 """Jobs that may be submitted at once after a pause."""
@@ -44,23 +55,16 @@ class SubmissionGate:
     """The way into a queue, shared by all processes that use the same folder of leases.
 
     A job takes a slot before it is submitted, and leaves it when the queue has told its end.
-
-    Args:
-        system: The batch system.
-        leases: Folder of all leases of the site.
-        batch: The site's rules: limits, pace, time between two questions.
     """
 
     system: BatchSystem
     leases: Path
+    """Folder of all leases of the site."""
     batch: Batch
+    """The site's rules: limits, pace, time between two questions."""
 
     def submit(self, spec: JobSpec, file: Path) -> JobRecord:
-        """Submit a job once, if its turn has come; see `submit_once`.
-
-        Args:
-            spec: The job; its name is unique.
-            file: The job's record.
+        """Submit a job once, if its turn has come; its record is written to `file`.
 
         Raises:
             QueueFullError: It is not its turn; nothing was submitted, ask again later.
@@ -116,7 +120,6 @@ class SubmissionGate:
         return take_token(file, self.batch.submits_per_minute)
 
     def _limits_of_system(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """What the batch system tells of its limits, asked about once an hour."""
         of = f"{spec.account}|{spec.qos}"
         known = read_state(self._file).limits.get(of)
         now = time.time()
@@ -185,11 +188,7 @@ def _refused(state: QueueState, name: str, why: str, poll_s: float) -> QueueStat
 
 
 def take_token(file: Path, per_minute: int) -> float:
-    """Take a token from the bucket that all submits of a site share, if there is one.
-
-    Returns:
-        0 when a token was taken, else seconds until one comes.
-    """
+    """Take a token from the bucket that a site's submits share; 0, or seconds until one comes."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FileLock(file.with_suffix(".lock"), mode=0o600):
         now = time.time()
@@ -204,3 +203,61 @@ def take_token(file: Path, per_minute: int) -> float:
 def tokens_after(tokens: float, passed_s: float, per_minute: int) -> float:
     """Tokens in the bucket when some time has passed; pure."""
     return min(float(BURST), tokens + max(passed_s, 0.0) * per_minute / 60.0)
+
+
+def submit_once(
+    system: BatchSystem,
+    spec: JobSpec,
+    file: Path,
+    wait_for_token: Callable[[], None],
+    pause_s: float = _PAUSE_S,
+) -> JobRecord:
+    """Submit a job, unless it has been submitted already; the caller holds the lease's lock.
+
+    What may be there after a lost answer, or after a submitter that died, is looked up by name
+    before anything is submitted again. The pause after an unclear answer doubles each time.
+    `wait_for_token` is called before each submit and may raise.
+
+    Raises:
+        JobRefusedError: The batch system refuses the job.
+        SubmitLimitError: It refuses the job until others have ended.
+        BatchError: No clear answer and no such job, several times.
+    """
+    for attempt in range(_ATTEMPTS):
+        record = recovered(system, spec.name, file)
+        if record is not None:
+            return record
+        wait_for_token()
+        write_text(intent_of(file), spec.name)
+        try:
+            return _recorded(system, system.submit(spec), spec.name, file)
+        except (JobRefusedError, SubmitLimitError):
+            intent_of(file).unlink()
+            raise
+        except AmbiguousSubmitError as error:
+            logger.warning("%s; looking for the job by its name", error.what)
+            time.sleep(pause_s * 2**attempt * random.uniform(0.75, 1.25))
+    record = recovered(system, spec.name, file)
+    if record is None:
+        raise BatchError(f"{system.name} took no job {spec.name} in {_ATTEMPTS} attempts")
+    return record
+
+
+def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
+    """Record the job, if any, of a submitter that died before it could; nothing is submitted.
+
+    Raises:
+        BatchError: The batch system does not answer.
+    """
+    known = read_record(file, JobRecord)
+    if known is not None or not intent_of(file).exists():
+        return known
+    found = system.find(name)
+    return _recorded(system, found[-1].job_id, name, file) if found else None
+
+
+def _recorded(system: BatchSystem, job_id: str, name: str, file: Path) -> JobRecord:
+    record = JobRecord(job_id=job_id, name=name, queue=system.queue, submitted_at=time.time())
+    write_record(file, record)
+    intent_of(file).unlink()
+    return record

@@ -46,11 +46,8 @@ class Limit(Record):
 class BatchSystem(ABC):
     """What a batch system must be able to do. One instance serves one user of one cluster.
 
-    All that asks it raises BatchError when it does not answer.
-
-    Args:
-        commands: Runs its commands.
-        queue: Which queue this is, where a site has several; empty for the machine's own.
+    All that asks it raises BatchError when it does not answer. `queue` tells the queues of a site
+    apart; it is empty for the machine's own.
     """
 
     name: str
@@ -102,10 +99,7 @@ class BatchSystem(ABC):
         return scripts.render(self.template, spec)
 
     def submit(self, spec: JobSpec) -> str:
-        """Submit a job once.
-
-        Returns:
-            The job's id.
+        """Submit a job once; gives its id.
 
         Raises:
             JobRefusedError: The batch system refuses the job, and will again.
@@ -130,20 +124,12 @@ class BatchSystem(ABC):
         )
 
     def refusal(self, spec: JobSpec) -> str:
-        """Why the system would never take a job, where it can be asked without submitting it.
-
-        Returns:
-            Its words; empty where it would take the job, now or later, or cannot be asked.
-        """
+        """Why the system would never take a job; empty where it takes it, or cannot be asked so."""
         return ""
 
     @abstractmethod
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """How jobs stand, in one query however many they are.
-
-        Returns:
-            Jobs by id, those that the system still remembers.
-        """
+        """Jobs by id that the system still remembers, in one query however many they are."""
 
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """What the books say of jobs, also of those that `poll` has forgotten, in one query."""
@@ -159,13 +145,9 @@ class BatchSystem(ABC):
             self._ask(*self.cancel_command, *job_ids)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Nodes of a job in the order of its tasks, by the names that `JobSpec.exclude` takes.
+        """Nodes of a job in the order of its tasks, from the environment of one of these.
 
-        Args:
-            environment: Environment of one of its tasks.
-
-        Returns:
-            Names; empty when they are not known.
+        The names are those that `JobSpec.exclude` takes; none when they are not known.
         """
         return ()
 
@@ -174,22 +156,11 @@ class BatchSystem(ABC):
         return ()
 
     def longest_job_s(self, batch: Batch) -> float | None:
-        """Longest time that the system gives a job, seconds.
-
-        Args:
-            batch: What the job is asked for; partition, account and the like.
-
-        Returns:
-            None where there is no limit, or the system tells of none.
-        """
+        """Longest time that a job gets, seconds; None where there is no limit, or none is told."""
         return None
 
     def check(self, spec: JobSpec) -> Iterator[Finding]:
-        """What a look at the batch system finds for a job; stops where nothing more can be learnt.
-
-        Args:
-            spec: The job as headrace would submit it.
-        """
+        """What a look at the batch system finds for a job; ends where no more can be learnt."""
         found = list(self._check_programs())
         yield from found
         if all(each.grade is Grade.OK for each in found):
@@ -221,7 +192,7 @@ class BatchSystem(ABC):
         yield from failed or [ok("commands", f"{', '.join(self.programs)}: {version}")]
 
     def _ask(self, *command: str) -> str:
-        """What a command says; nothing when it only does not know the jobs."""
+        """The output of a command; nothing when it only does not know the jobs."""
         answer = self.commands.run(command)
         if answer.code == 0 or self._is_about_nothing(answer):
             return answer.output
@@ -229,7 +200,6 @@ class BatchSystem(ABC):
         raise BatchError(told, self.silent)
 
     def _ask_json(self, *command: str) -> Any:
-        """What a command says in JSON; None when that is nothing."""
         text = self._ask(*command)
         try:
             return json.loads(text, strict=False) if text.strip() else None

@@ -31,14 +31,10 @@ _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
 
 
 def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
-    """The batch system that a role of a site names.
+    """The batch system that a role of a site names; a command without an answer is given up.
 
     Its commands run on this machine, or on the login node that the role names; inside a job they
     run where they are, for that is inside the cluster.
-
-    Args:
-        role: The role.
-        timeout_s: A command without an answer is given up after this time.
 
     Raises:
         SiteError: There is none of that name.

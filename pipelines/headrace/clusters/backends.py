@@ -31,11 +31,7 @@ class OpenCluster(Protocol):
         """Ids that the outside world knows the machines by."""
 
     def check(self) -> None:
-        """Look whether it can still have nodes; called a few times a second.
-
-        Raises:
-            HeadraceError: It cannot, and why.
-        """
+        """Raise why it can have no more nodes, if so; called a few times a second."""
 
     async def close(self) -> None:
         """End all workers and the scheduler."""
@@ -57,12 +53,9 @@ class LeaseBackend(ABC):
 
     @abstractmethod
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
-        """Open the cluster; called inside the host process.
+        """Open, in the host process, a gang with all its nodes, or a pool ready to grow.
 
         Side effects: writes Dask's scheduler file, key and certificate into the lease's folder.
-
-        Returns:
-            The cluster: a gang with all its nodes, a pool ready to grow.
 
         Raises:
             LeaseError: Not all nodes of a gang were there in time.
@@ -70,10 +63,7 @@ class LeaseBackend(ABC):
 
     @abstractmethod
     def kill_leftovers(self, folder: LeaseFolder) -> int:
-        """End all processes and jobs of a lease, except the one that this runs in.
-
-        Returns:
-            How many were ended.
+        """End all processes and jobs of a lease but the one that this runs in; gives how many.
 
         Raises:
             BatchError: The batch system does not answer, or a job does not end.
@@ -84,40 +74,26 @@ class LeaseBackend(ABC):
         return ""
 
     def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """Why the batch system would never take the lease's jobs, asked without submitting any.
-
-        Returns:
-            Its words; empty where it would take them, cannot be asked so, or there is no queue.
-        """
+        """Why the batch system would never take the lease's jobs; empty where nothing says so."""
         return ""
 
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """How the job stands that gives the machines; cheap, it may be called often.
-
-        Returns:
-            None where there is no queue, or no job was submitted.
-        """
+        """How the job stands that gives the machines, if there is one; it may be called often."""
         return None
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """How the job of a lost lease ended, as the batch system knows it now.
-
-        Returns:
-            None when it knows nothing that the lease's own files do not tell.
+        """How the job of a lost lease ended; None when its own files tell as much.
 
         Raises:
-            LeaseError: The batch system does not answer.
+            BatchError: The batch system does not answer.
         """
         return None
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """The lease's job, also one that was submitted and never recorded; nothing is submitted.
-
-        Returns:
-            What the job is called, for users; empty when there is none.
+        """What users know the lease's job by, also one that was never recorded; empty for none.
 
         Raises:
-            LeaseError: The batch system does not answer.
+            BatchError: The batch system does not answer.
         """
         return ""
 

@@ -68,13 +68,7 @@ def run(
     """Run a call on this node; kill the worker when the call goes on although unwanted.
 
     Code that hangs cannot be stopped from outside its process: the kernel ends its children with
-    the worker, and the worker's nanny starts a fresh one.
-
-    Args:
-        function: What to run.
-        arguments: Its positional arguments.
-        key: Key of the Dask task that runs this.
-        grace_s: Seconds that an unwanted call has to return.
+    the worker, and the worker's nanny starts a fresh one. `key` is that of the Dask task.
     """
     from distributed import get_worker
 
@@ -96,12 +90,10 @@ def run(
 
 
 def _watch(is_wanted: Callable[[], bool], done: threading.Event, name: str, grace_s: float) -> None:
-    unwanted_since: float | None = None
+    wanted_s = time.monotonic()
     while not done.wait(_CHECK_EVERY_S):
         if is_wanted():
-            continue
-        now = time.monotonic()
-        unwanted_since = unwanted_since or now
-        if now - unwanted_since > grace_s:
+            wanted_s = time.monotonic()
+        elif time.monotonic() - wanted_s > grace_s + _CHECK_EVERY_S:
             logger.error("%s goes on although nobody waits for it; ending this worker", name)
             os.kill(os.getpid(), signal.SIGKILL)

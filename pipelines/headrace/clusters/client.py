@@ -91,13 +91,10 @@ def info(folder: LeaseFolder) -> LeaseInfo | None:
 
 
 def find_job(folder: LeaseFolder) -> str:
-    """The job that gives the lease's machines, also one whose submitter died before recording it.
-
-    Returns:
-        What it is called, for users; empty when there is none.
+    """What users know the job by that gives the lease's machines; empty when there is none.
 
     Raises:
-        LeaseError: The batch system does not answer.
+        BatchError: The batch system does not answer.
     """
     asked = spec(folder)
     return backend(asked.role.backend).find_job(folder, asked)
@@ -117,10 +114,7 @@ def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
 def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
     """End the lease, also one that has ended: nothing of it runs any more, and its key is gone.
 
-    Args:
-        folder: The lease.
-        grace_s: Seconds that the host has to end by itself, before everything is killed.
-        reason: Written down as the reason.
+    The host has `grace_s` seconds to end by itself, before everything is killed.
     """
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:  # never started; nobody may start it from now on

@@ -19,11 +19,11 @@ from headrace.clusters.scheduler import (
     LOOPBACK,
     LeaseScheduler,
     demand,
+    make_keys,
     num_threads,
     prepare,
     resources,
 )
-from headrace.clusters.tls import make_keys
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_json
 from headrace.files.layout import LeaseFolder

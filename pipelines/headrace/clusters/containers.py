@@ -25,13 +25,9 @@ _RUNTIMES: dict[str, tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]] = 
 def wrap(
     container: Container | None, command: Sequence[str], folders: Sequence[str], num_gpus: int
 ) -> tuple[str, ...]:
-    """A command as it runs in the container.
+    """A command as it runs in the site's container, if any, with these folders and accelerators.
 
-    Args:
-        container: The site's container; None for none.
-        command: Program and arguments.
-        folders: Folders of the node that are seen inside under the same path.
-        num_gpus: Accelerators that the command may use.
+    The folders are those of the node, which are seen inside under the same path.
     """
     if container is None or container.runtime == "none":
         return tuple(command)
@@ -43,12 +39,7 @@ def wrap(
 
 
 def python_of(container: Container | None, python: str) -> str:
-    """Interpreter of workers and ranks.
-
-    Args:
-        container: The site's container; None for none.
-        python: Interpreter outside it.
-    """
+    """Interpreter of workers and ranks; `python` outside a container."""
     return python if container is None or container.runtime == "none" else container.python
 
 

@@ -34,13 +34,7 @@ class _Driver:
 
 
 class Drivers:
-    """The step drivers of one lease. Not thread-safe; `check` is called a few times a second.
-
-    Args:
-        lease: The lease whose mailbox is served.
-        environment: Environment of the drivers.
-        cancel_grace_s: Seconds between the cancel file and SIGKILL.
-    """
+    """The step drivers of one lease. Not thread-safe; `check` is called a few times a second."""
 
     def __init__(
         self,
@@ -69,12 +63,7 @@ class Drivers:
             self._next += 1
 
     def end_all(self, why: str, grace_s: float = 3.0) -> None:
-        """End all drivers with everything below them, and record it.
-
-        Args:
-            why: Why the lease ends.
-            grace_s: Seconds between SIGTERM and SIGKILL.
-        """
+        """End all drivers with everything below them, and record why the lease ends."""
         trees = [process for driver in self._running for process in _descendants(driver)]
         for driver in self._running:
             driver.why = why if driver.process.poll() is None else ""

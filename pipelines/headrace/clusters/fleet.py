@@ -12,11 +12,10 @@ from distributed import Client, Future
 
 from headrace.clusters import cancellable_call
 from headrace.clusters import client as lease_client
+from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.nodes import Node, arrived, first_done, loss, present, results_of, settle
 from headrace.clusters.records import LeaseSpec
-from headrace.clusters.scheduler import DEMAND, NODE, SLOT
-from headrace.clusters.timeouts import TIMED_OUT
-from headrace.clusters.tls import security
+from headrace.clusters.scheduler import DEMAND, NODE, SLOT, security
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
@@ -39,12 +38,8 @@ def _no_check() -> None:
 class Fleet:
     """The workers of a lease; leaving its context cancels what is left.
 
-    Args:
-        client: Connected Dask client; the fleet closes it.
-        spec: What was asked for.
-
     Attributes:
-        client: The Dask client, for the interactive shell.
+        client: The connected Dask client, which the fleet closes.
         role: The role of the lease: nodes, threads, timeouts.
     """
 
@@ -83,15 +78,12 @@ class Fleet:
     def nodes(
         self, count: int, timeout_s: float, *, check: Callable[[], None] = _no_check
     ) -> tuple[Node, ...]:
-        """Wait until there are `count` nodes; a pool grows to that number.
+        """Exactly `count` nodes in order of their names; a pool grows to that number.
 
         Args:
             count: Nodes wanted.
             timeout_s: Longest wait, not counting what jobs spend in a queue.
             check: Called about twice a second; raises to give up.
-
-        Returns:
-            Exactly `count` nodes in order of their names.
 
         Raises:
             LeaseError: The lease cannot have so many, or they did not come in time.
@@ -130,11 +122,8 @@ class Fleet:
         Args:
             function: Function of a module that the nodes can import.
             arguments: Arguments of each call, one tuple a node.
-            nodes: Where to run.
+            nodes: Where to run, in the order of the results.
             check: Called about twice a second; raises to cancel.
-
-        Returns:
-            Results in the order of `nodes`.
 
         Raises:
             WorkerLostError: A worker died; nothing was tried again.

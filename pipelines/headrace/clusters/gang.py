@@ -10,10 +10,9 @@ from collections.abc import Callable
 from headrace.batch.systems import system_of
 from headrace.clusters import preflight
 from headrace.clusters.client import GAVE_UP, request_close
+from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import BadNodes, LeaseSpec
-from headrace.clusters.scheduler import LeaseScheduler, address, prepare
-from headrace.clusters.timeouts import TIMED_OUT
-from headrace.clusters.tls import make_keys
+from headrace.clusters.scheduler import LeaseScheduler, address, make_keys, prepare
 from headrace.clusters.worker import GangNode, name_of, open_node
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_json, write_record

@@ -46,11 +46,7 @@ def mark(folder: LeaseFolder) -> dict[str, str]:
 
 
 def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:
-    """Living processes of this machine that belong to the given leases.
-
-    Returns:
-        Processes by resolved lease folder; the caller and its ancestors are left out.
-    """
+    """Living processes of leases on this machine, but the caller's own line, by resolved folder."""
     found: dict[str, list[psutil.Process]] = {str(each.path.resolve()): [] for each in folders}
     me = psutil.Process(os.getpid())
     own_line = {me.pid, *(parent.pid for parent in me.parents())}
@@ -62,11 +58,7 @@ def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:
 
 
 def end_marked(folder: LeaseFolder, grace_s: float = 3.0) -> int:
-    """End every process of a lease, those started meanwhile too.
-
-    Returns:
-        How many processes there were.
-    """
+    """End every process of a lease, those started meanwhile too; gives how many there were."""
     ended: set[int] = set()
     for _ in range(_ROUNDS):
         processes = marked([folder])[str(folder.path.resolve())]

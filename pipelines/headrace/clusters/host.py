@@ -22,9 +22,8 @@ from headrace.clusters.backends import LeaseBackend, OpenCluster, backend
 from headrace.clusters.drivers import Drivers
 from headrace.clusters.guard import Guard
 from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.lifetime import LeaseClock, ends_at, why_close
+from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
-from headrace.clusters.timeouts import TIMED_OUT
 from headrace.errors import HeadraceError
 from headrace.files.atomic import read_record, read_text, write_if_room, write_record
 from headrace.files.layout import LeaseFolder
@@ -54,10 +53,7 @@ class Host:
         self._signal_name: str | None = None
 
     async def serve(self) -> str:
-        """Open the lease, serve it, end everything.
-
-        Returns:
-            Why it ended.
+        """Open the lease, serve it, end everything; gives why it ended.
 
         Raises:
             LeaseError: The machines did not come.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.batch.jobs import JobSpec, end_of, queue_log
-from headrace.batch.submitting import JobRecord, intent_of
+from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.system import BatchSystem
 from headrace.clusters import preflight
 from headrace.clusters.guard import mark
@@ -64,13 +64,9 @@ def job_name(folder: LeaseFolder) -> str:
 def job_spec(
     folder: LeaseFolder, spec: LeaseSpec, python_path: str = "", python: str = sys.executable
 ) -> JobSpec:
-    """The job of a gang; pure.
+    """The job of a gang, whose nodes all see the lease's folder under the same path; pure.
 
-    Args:
-        folder: The lease; all nodes see it under the same path.
-        spec: What was asked for; its `code` folders go in front of the module path.
-        python_path: Module path of the nodes, as in `PYTHONPATH`.
-        python: Interpreter of the nodes, where the site names none.
+    The `code` folders go in front of `python_path`; `python` runs where the site names none.
     """
     role, batch = spec.role, spec.role.batch
     parts = (*spec.code, *python_path.split(os.pathsep))
@@ -143,10 +139,7 @@ def last_words(folder: LeaseFolder, serial: int) -> str:
 def write_pool(folder: LeaseFolder, record: PoolRecord, avoided: tuple[AvoidedNode, ...]) -> None:
     """Tell how the jobs of a pool stand, and the next lease which nodes to avoid.
 
-    Args:
-        folder: The lease; one that was removed is not made again.
-        record: How they stand.
-        avoided: The nodes to avoid that were told before.
+    `avoided` are those told before. A lease's folder that was removed is not made again.
     """
     if not folder.spec.exists():
         return
@@ -204,10 +197,7 @@ def _plain(text: str) -> str:
 
 
 def end_node_jobs(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:
-    """End the jobs of a pool's nodes, recorded or just being submitted; see `_end`.
-
-    Returns:
-        How many were cancelled.
+    """Cancel those jobs of a pool's nodes, recorded or just being submitted, that do not end.
 
     Raises:
         BatchError: The batch system does not answer, or a job does not end.

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.batch.jobs import JobView
 from headrace.clusters.backends import backend
 from headrace.clusters.records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.errors import StepError
-from headrace.files.atomic import read_record, read_text, write_text
+from headrace.files.atomic import look_afresh, read_record, read_text, write_text
 from headrace.files.layout import LeaseFolder
+from headrace.files.locks import locked_at_once
 from headrace.states import FailureClass, LeaseState
 
 _WELL_S = 5.0
 _WAITING_S = 300.0
+_BEATS = 3
+_USUAL_BEAT_S = 2.0
+_LOOKS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +48,7 @@ class LeaseStatus:
 
 
 def decide(status: LeaseStatus, lost_after_s: float) -> LeaseState:
-    """State of a lease; a pure function.
-
-    Args:
-        status: What is seen.
-        lost_after_s: Silence that counts as loss, seconds.
-    """
+    """State of a lease whose silence of `lost_after_s` counts as loss; a pure function."""
     if status.ending is not None:
         return status.ending.state
     if status.job is not None and status.job.is_ended:
@@ -117,10 +118,8 @@ def last_heartbeat(folder: LeaseFolder) -> float | None:
 def silence_s(folder: LeaseFolder, *, host_is_here: bool) -> float:
     """Seconds since the last sign of life: heartbeat, the host's report, or else the request.
 
-    Args:
-        folder: The lease.
-        host_is_here: Whether its host runs on this machine. Then the clock counts that nobody sets,
-            and that stands still while the machine sleeps, as the host does.
+    For a host of this machine the clock counts that nobody sets, and that stands still while the
+    machine sleeps, as the host does.
     """
     found = _heartbeat(folder)
     if found is not None:
@@ -141,3 +140,59 @@ def _heartbeat(folder: LeaseFolder) -> tuple[float, float] | None:
     except ValueError as error:
         raise StepError(f"{folder.heartbeat} does not hold a heartbeat: {text[:80]!r}") from error
     return at, ticked_s
+
+
+def sure_state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
+    """How the lease stands, for whoever would end it; see `sure_states`."""
+    return sure_states({folder: lost_after_s})[folder]
+
+
+def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseState]:
+    """How leases stand; a silent one counts as lost only when the time of more beats brings none.
+
+    Waits for that time, once for all of them, and only if one of them is silent.
+    """
+    statuses = {folder: lease_status(folder) for folder in leases}
+    states = {each: decide(statuses[each], leases[each]) for each in leases}
+    silent = {
+        each: read_text(each.heartbeat)
+        for each, state in states.items()
+        if state is LeaseState.LOST and not statuses[each].is_certain
+    }
+    pause_s = _BEATS * max(map(_beat_s, silent), default=0.0) / _LOOKS
+    for _ in range(_LOOKS):
+        alive = [each for each, beat in silent.items() if _gives_a_sign(each, leases[each], beat)]
+        states |= dict.fromkeys(alive, LeaseState.STARTING)
+        silent = {each: beat for each, beat in silent.items() if each not in alive}
+        if not silent:
+            break
+        _wait(pause_s)
+    return states | {each: decide(lease_status(each), leases[each]) for each in silent}
+
+
+def _gives_a_sign(folder: LeaseFolder, lost_after_s: float, known_beat: str | None) -> bool:
+    look_afresh(folder.path)
+    beat = read_text(folder.heartbeat)
+    if beat is not None and beat != known_beat:  # by whatever clock
+        return True
+    return decide(lease_status(folder), lost_after_s).is_active or _is_being_started(folder)
+
+
+def _is_being_started(folder: LeaseFolder) -> bool:
+    """Whether a process of this or another machine is about to submit its job, or to start it."""
+    if folder.host.exists() or folder.job.exists() or not folder.start_lock.exists():
+        return False
+    handle = locked_at_once(folder.start_lock)
+    if handle is None:
+        return True
+    os.close(handle)
+    return False
+
+
+def _beat_s(folder: LeaseFolder) -> float:
+    spec = read_record(folder.spec, LeaseSpec)
+    return _USUAL_BEAT_S if spec is None else spec.heartbeat_s
+
+
+def _wait(seconds: float) -> None:
+    time.sleep(seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 from dataclasses import dataclass
 
 BY_SIGNAL = "the host was ended by"
@@ -10,25 +12,21 @@ BY_SIGNAL = "the host was ended by"
 TELLING_S = 3.0
 """Steps end so long before their lease does, to tell how far they came."""
 
+TIMED_OUT = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
+"""What is raised when a time is over: before Python 3.11 there are three types."""
+
 _MOST_LEAVING_S = 60.0
 
 
 def leaving_s(limit_s: float) -> float:
-    """Seconds at the end of a job's time limit in which its lease ends in order.
-
-    Args:
-        limit_s: The job's time limit.
-    """
+    """Seconds at the end of a job's time limit in which its lease ends in order."""
     return min(_MOST_LEAVING_S, limit_s / 6)
 
 
 def ends_at(lifetime_s: float, now: float, job_started: str | None) -> float:
-    """When a lease ends at the latest, seconds since the epoch.
+    """When a lease ends at the latest, seconds since the epoch, whose host starts now.
 
-    Args:
-        lifetime_s: Longest life of the lease; of a job, from the start of its script.
-        now: When its host starts, seconds since the epoch.
-        job_started: Value of `JOB_STARTED`; None where there is no job.
+    A job's life counts from the start of its script: the value of `JOB_STARTED`.
     """
     if not job_started:
         return now + lifetime_s

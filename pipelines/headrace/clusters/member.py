@@ -24,14 +24,7 @@ _INSIDE = "--inside="
 
 
 async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int, is_inside: bool) -> None:
-    """Be a node of the gang until its host sends it away.
-
-    Args:
-        folder: The lease.
-        spec: What was asked for.
-        index: Place of this node in the gang, from 0.
-        is_inside: Whether this runs in the site's container; the member that started it is outside.
-    """
+    """Be a node of the gang until its host sends it away; one inside is started by one outside."""
     # the host, which is a member too, must give a heartbeat before it loads Dask
     worker = importlib.import_module("headrace.clusters.worker")
     importlib.import_module("headrace.clusters.scheduler").prepare(spec.role)

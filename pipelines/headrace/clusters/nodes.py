@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from distributed import Client, Future, KilledWorker, wait
 from distributed.comm import CommClosedError
 
+from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scheduler import WAITS
-from headrace.clusters.timeouts import TIMED_OUT
 from headrace.errors import LeaseError
 
 _CHECK_EVERY_S = 0.5
@@ -63,13 +63,8 @@ def arrived(
 ) -> tuple[Node, ...]:
     """Wait until there are `count` nodes; all that there are then, in order of their names.
 
-    Args:
-        client: Connected Dask client.
-        spec: What was asked of the lease.
-        count: Nodes wanted.
-        timeout_s: Longest wait.
-        check: Called a few times a second; raises to give up.
-        queue_counts: Whether the time that jobs spend in a queue counts.
+    `check` is called a few times a second and may raise; `queue_counts` says whether the time that
+    jobs spend in a queue counts.
 
     Raises:
         LeaseError: They did not come in time.
@@ -99,11 +94,8 @@ def first_done(
 ) -> list[Future]:
     """Wait until some futures are done: all that are, with results, errors or cancelled.
 
-    Args:
-        client: Client of the futures.
-        futures: What is waited for; at least one.
-        check: Called about twice a second; raises to cancel.
-        look: Called after each round in which nothing was done; raises when nothing ever will be.
+    `check` is called about twice a second and raises to cancel; `look` after each round in which
+    nothing was done, and raises when nothing ever will be.
     """
     while True:
         check()
@@ -120,9 +112,6 @@ def settle(check: Callable[[], None]) -> None:
     """Wait until workers that go together have gone, as preempted ones do.
 
     An item whose worker was lost would be given to the next of them, and count as lost again.
-
-    Args:
-        check: Called a few times a second; raises to give up.
     """
     deadline = time.monotonic() + _GO_TOGETHER_S
     while time.monotonic() < deadline:

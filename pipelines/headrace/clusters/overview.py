@@ -10,9 +10,8 @@ from typing import TypeVar
 
 from headrace.clusters import client
 from headrace.clusters.guard import marked
-from headrace.clusters.lease_status import lease_status
+from headrace.clusters.lease_status import lease_status, sure_states
 from headrace.clusters.records import AvoidedNode, LeaseInfo, LeaseSpec, PoolJobView, PoolRecord
-from headrace.clusters.second_look import sure_states
 from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
@@ -96,10 +95,6 @@ def views(site: SiteFolder, *, ended: bool = False) -> tuple[LeaseView, ...]:
     """Leases of a site, the newest first.
 
     One that another release has written and this one cannot read is passed over, with a warning.
-
-    Args:
-        site: The site's folder.
-        ended: Also those that have ended.
     """
     kept = [each for _, each in _readable(folders(site), view) if ended or each.state.is_active]
     return tuple(sorted(kept, key=lambda each: each.age_s))
@@ -206,11 +201,7 @@ def _checked_spec(folder: LeaseFolder) -> LeaseSpec:
 
 
 def reap(site: SiteFolder) -> tuple[Leftover, ...]:
-    """End all leftovers of a site; safe to call at any time, also twice at once.
-
-    Returns:
-        What was ended.
-    """
+    """End all leftovers of a site; gives them. Safe to call at any time, also twice at once."""
     found = leftovers(site)
     for leftover in found:
         client.end(leftover.folder, _GRACE_S, leftover.why)

@@ -18,16 +18,15 @@ from distributed.deploy.cluster import Cluster
 from distributed.deploy.spec import ProcessInterface
 
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, view_of
+from headrace.batch.queue_state import JobRecord
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.batch.submitting import JobRecord
 from headrace.clusters.failure_tracker import is_nodes_fault
 from headrace.clusters.lease_jobs import NodeRequest
 from headrace.clusters.lifetime import leaving_s
 from headrace.clusters.pool_loop import PoolLoop
 from headrace.clusters.records import LeaseSpec, PoolJobView
 from headrace.clusters.scaling import PoolNode, Stage
-from headrace.clusters.scheduler import LeaseScheduler, address, configure
-from headrace.clusters.tls import make_keys
+from headrace.clusters.scheduler import LeaseScheduler, address, configure, make_keys
 from headrace.files.atomic import write_json
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
@@ -54,14 +53,6 @@ _CLOSE_TIMEOUT_S = 15.0
 
 class PoolJob(Job):  # type: ignore[misc]
     """A node of a pool: a job first, a worker later; times on one clock, in seconds.
-
-    Args:
-        scheduler: Address of the pool's scheduler.
-        name: Name of its worker.
-        request: What was asked for.
-        spec: Its job.
-        script: The job's script, as the batch system gets it.
-        **options: Those of dask-jobqueue's `Job`.
 
     Attributes:
         record: What the batch system knows it by; None until it was submitted.
@@ -196,12 +187,7 @@ class PoolJob(Job):  # type: ignore[misc]
 class NodePool(JobQueueCluster):  # type: ignore[misc]
     """A dask-jobqueue cluster whose jobs come and go as its loop decides; see `OpenCluster`.
 
-    Args:
-        folder: The lease.
-        spec: What was asked for.
-        gate: The way into the queue.
-        node_job: The job of a node.
-        job_ids: Id of the host's own job, if it has one.
+    `node_job` gives the job of a node; `job_ids` is that of the host, if it has one.
     """
 
     job_cls = PoolJob

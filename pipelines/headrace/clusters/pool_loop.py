@@ -16,10 +16,10 @@ from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.failure_tracker import FailureTracker
 from headrace.clusters.lease_jobs import NodeRequest, last_words, record_file, write_pool
+from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec, PoolRecord
 from headrace.clusters.scaling import ScalingInput, ScalingPlan, Stage, plan, staying_nodes
 from headrace.clusters.scheduler import WAITS, demand
-from headrace.clusters.timeouts import TIMED_OUT
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
 from headrace.files.layout import LeaseFolder
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from headrace.clusters.containers import python_of, wrap
-from headrace.clusters.gpus import missing_gpus
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files import tiers
@@ -30,6 +30,8 @@ MAX_SKEW_S = 5.0
 """Clocks of nodes that differ more make live leases look lost."""
 
 _NAMES = ("SLURMD_NODENAME",)
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_SMI_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 90.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -120,12 +122,10 @@ def pauses_s() -> Iterator[float]:
 
 
 def require_good(folder: LeaseFolder, found: Iterable[NodeReport]) -> None:
-    """Make sure that all nodes are fine.
-
-    Side effects: writes down the names of those that are not, so that the next lease avoids them.
+    """Write down which nodes are bad, so that the next lease avoids them.
 
     Raises:
-        LeaseError: Some are not; each is named with what is wrong.
+        LeaseError: There are bad ones; each is named with what is wrong.
     """
     bad = [each for each in found if each.problems]
     if not bad:
@@ -262,3 +262,49 @@ def _run(command: tuple[str, ...]) -> str:
         return f"{command[0]} cannot be run: {error.strerror or error}"
     last = "; ".join(ended.stderr.strip().splitlines()[-2:])
     return f"it ended with code {ended.returncode}: {last}" if ended.returncode else ""
+
+
+def missing_gpus(wanted: int) -> str:
+    """What is wrong with the accelerators of this node, for a job that wants so many."""
+    if wanted == 0:
+        return ""
+    given = given_gpus(os.environ)
+    if given is not None and given < wanted:
+        return f"the job was given {given} of {wanted}"
+    if shutil.which("nvidia-smi") is not None:
+        return _asked(wanted)
+    seen = wanted if given is not None else _devices()
+    return "" if seen >= wanted else f"{seen} of {wanted} have a device file"
+
+
+def given_gpus(environment: Mapping[str, str]) -> int | None:
+    """Accelerators that the batch system gave to the job; None when it does not say."""
+    for name in _VARIABLES:
+        if name in environment:
+            return len([part for part in environment[name].split(",") if part.strip()])
+    return None
+
+
+def _devices() -> int:
+    """Accelerators of any make whose device files this job may see."""
+    return len(list(Path("/dev").glob("nvidia[0-9]*")) or list(Path("/dev/dri").glob("renderD*")))
+
+
+def listed_gpus(text: str) -> int:
+    """Accelerators in what `nvidia-smi --list-gpus` prints, one a line."""
+    return sum(1 for line in text.splitlines() if line.startswith("GPU "))
+
+
+def _asked(wanted: int) -> str:
+    command = ["nvidia-smi", "--list-gpus"]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"nvidia-smi gave no answer within {_SMI_TIMEOUT_S:g} s"
+    if ended.returncode != 0:
+        told = (ended.stdout + ended.stderr).strip().splitlines()
+        return f"nvidia-smi ended with code {ended.returncode}: {told[-1] if told else ''}"
+    seen = listed_gpus(ended.stdout)
+    return "" if seen >= wanted else f"nvidia-smi shows {seen} of {wanted}"

@@ -19,9 +19,8 @@ from headrace.batch.jobs import (
     view_of,
     with_log,
 )
-from headrace.batch.queue_state import job_status
-from headrace.batch.submission_gate import SubmissionGate
-from headrace.batch.submitting import JobRecord, final_status, look, recovered
+from headrace.batch.queue_state import JobRecord, final_status, job_status, look
+from headrace.batch.submission_gate import SubmissionGate, recovered
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
 from headrace.clusters.backends import LeaseBackend, OpenCluster

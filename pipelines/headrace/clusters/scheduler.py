@@ -1,4 +1,4 @@
-"""Dask's scheduler in a lease: its settings, its address, and pages that need the lease's link.
+"""Dask's scheduler in a lease: settings, address, keys, and pages that need the lease's link.
 
 Dask's dashboard is loaded when somebody opens it: its libraries take half a second of a core and
 30 MB in each host, and most leases end before anybody has looked.
@@ -6,6 +6,7 @@ Dask's dashboard is loaded when somebody opens it: its libraries take half a sec
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 import logging
 import os
@@ -17,12 +18,15 @@ from typing import Any
 import dask
 import psutil
 from distributed import Scheduler
+from distributed.security import Security
 from distributed.utils import get_ip, get_ip_interface
 from tornado.httputil import HTTPServerRequest
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler
 
 from headrace.errors import LeaseError
+from headrace.files.atomic import write_bytes
+from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 
 LOOPBACK = "127.0.0.1"
@@ -55,6 +59,10 @@ _CONFIG: dict[str, Any] = {
     "distributed.worker.http.routes": [],
 }
 _REFUSED = 403
+_KEY = "key.pem"
+_CERTIFICATE = "certificate.pem"
+_CLOCKS_DIFFER = datetime.timedelta(days=1)
+_OUTLIVES_ANY_LEASE = datetime.timedelta(days=3650)
 
 
 def configure() -> None:
@@ -88,10 +96,7 @@ def demand(scheduler: Scheduler) -> int:
 
 
 def address(interface: str | None) -> str:
-    """Address by which other nodes reach this one.
-
-    Args:
-        interface: Network interface; None for the one of the default route.
+    """Address by which other nodes reach this one, by default that of the default route.
 
     Raises:
         LeaseError: This node has no such interface, or several and no default route.
@@ -137,9 +142,6 @@ class LeaseScheduler(Scheduler):  # type: ignore[misc]
 
     Other accounts of the machine reach its port, and a browser can show no key of a lease. The
     link is in files that the lease's owner alone may read.
-
-    Args:
-        **options: As for Dask's own; those about pages are set here.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -197,3 +199,47 @@ class _Unopened(Application):
         pages.applications.remove(self)
         connect(pages, self._scheduler.http_server, self._scheduler, prefix=self._prefix)
         return pages.find_handler(request, **options)
+
+
+def security(folder: LeaseFolder) -> Security:
+    """How to talk to the lease's Dask cluster; nobody gets in without its key."""
+    key, certificate = str(folder.tls / _KEY), str(folder.tls / _CERTIFICATE)
+    roles = ("scheduler", "worker", "client")
+    return Security(
+        require_encryption=True,
+        tls_ca_file=certificate,
+        **{f"tls_{role}_key": key for role in roles},
+        **{f"tls_{role}_cert": certificate for role in roles},
+    )
+
+
+def make_keys(folder: LeaseFolder) -> Security:
+    """Make key and certificate of a lease; whoever can read its folder can use the lease.
+
+    Side effects: writes both into the lease's `tls` folder, which only its owner may read.
+    """
+    # here, as clients and workers need none of it, and it takes a while to load
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    # not Dask's `Security.temporary`: a node whose clock is behind would refuse the certificate
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "headrace-lease")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)  # its own signature, the only one that the lease's processes trust
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_after(now + _OUTLIVES_ANY_LEASE)
+        .sign(key, hashes.SHA256())
+    )
+    folder.tls.mkdir(mode=0o700, parents=True, exist_ok=True)
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_bytes(folder.tls / _KEY, secret)
+    write_bytes(folder.tls / _CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+    return security(folder)

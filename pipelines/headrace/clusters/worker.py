@@ -19,10 +19,9 @@ from typing import Any
 from distributed import Nanny
 
 from headrace.clusters import client, preflight
+from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec
-from headrace.clusters.scheduler import address, num_threads, prepare, resources
-from headrace.clusters.timeouts import TIMED_OUT
-from headrace.clusters.tls import security
+from headrace.clusters.scheduler import address, num_threads, prepare, resources, security
 from headrace.errors import LeaseError
 from headrace.files.layout import LeaseFolder
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from headrace.clusters import client
 from headrace.clusters.backends import backend
 from headrace.clusters.lease_jobs import symptom_of
+from headrace.clusters.lease_status import sure_state
 from headrace.clusters.records import LeaseSpec, Walltime
-from headrace.clusters.second_look import sure_state
 from headrace.errors import BatchError, CapacityError, JobRefusedError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder

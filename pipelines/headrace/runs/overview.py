@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.clusters import client
-from headrace.clusters.second_look import sure_state
+from headrace.clusters.lease_status import sure_state
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger

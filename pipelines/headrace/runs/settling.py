@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.clusters import client
+from headrace.clusters.lease_status import sure_states
 from headrace.clusters.records import PoolRecord
-from headrace.clusters.second_look import sure_states
 from headrace.errors import BatchError, HeadraceError, StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder

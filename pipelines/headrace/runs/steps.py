@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.clusters import client
-from headrace.clusters.second_look import sure_state
+from headrace.clusters.lease_status import sure_state
 from headrace.errors import LeaseEndsError, StepNotEndedError
 from headrace.files.atomic import look_afresh
 from headrace.files.layout import LeaseFolder, StepFolder

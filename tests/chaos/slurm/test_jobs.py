@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.batch.submitting import JobRecord
+from headrace.batch.queue_state import JobRecord
 from headrace.clusters import client
 from headrace.clusters.overview import view
 from headrace.clusters.records import HostRecord

@@ -21,7 +21,7 @@ from headrace.clusters.records import (
     PoolRecord,
     Waiting,
 )
-from headrace.clusters.tls import make_keys
+from headrace.clusters.scheduler import make_keys
 from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder

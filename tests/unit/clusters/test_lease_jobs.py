@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from distributed.core import Status
 
-from headrace.batch import submitting
+from headrace.batch import submission_gate
 from headrace.batch.jobs import JobSpec
 from headrace.batch.lsf import Lsf
 from headrace.batch.pbs import Pbs
+from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.batch.submitting import JobRecord
 from headrace.clusters.lease_jobs import (
     NodeRequest,
     end_node_jobs,
@@ -127,8 +127,8 @@ def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
     folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
 ):
     """pains 17: for another node it would be a second job."""
-    monkeypatch.setattr(submitting, "_ATTEMPTS", 1)
-    monkeypatch.setattr(submitting.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(submission_gate, "_ATTEMPTS", 1)
+    monkeypatch.setattr(submission_gate.time, "sleep", lambda _seconds: None)
     name = job_spec(folder, lease_spec(folder, ROLE)).name + "-1"
     nothing, there = Answer(0, "", ""), Answer(0, f"11|PENDING|N/A||Priority|{name}\n", "")
     commands = Submits(SILENT, nothing, there)
@@ -162,11 +162,11 @@ def test_a_job_that_nobody_recorded_is_found_by_its_name(folder: LeaseFolder):
     """pains 17: its submitter died between the two."""
     folder.path.mkdir(parents=True)
     slurm = Slurm(ScriptedCommands(Answer(0, "12|PENDING|N/A||Priority|a\n", "")))
-    assert submitting.recovered(slurm, "a", folder.job) is None
-    submitting.intent_of(folder.job).write_text("a")
+    assert submission_gate.recovered(slurm, "a", folder.job) is None
+    intent_of(folder.job).write_text("a")
     for _ in range(2):
-        assert submitting.recovered(slurm, "a", folder.job).job_id == "12"
-        assert not submitting.intent_of(folder.job).exists()
+        assert submission_gate.recovered(slurm, "a", folder.job).job_id == "12"
+        assert not intent_of(folder.job).exists()
 
 
 def test_the_last_words_of_a_job_are_those_of_its_log(folder: LeaseFolder):

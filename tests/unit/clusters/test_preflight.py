@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters import gpus, preflight
+from headrace.clusters import preflight
 from headrace.clusters.preflight import Check, NodeReport
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.errors import LeaseError
@@ -128,19 +128,19 @@ def test_a_failed_all_reduce_blames_no_node(folder: LeaseFolder):
     ],
 )
 def test_gpus_that_the_job_was_given(environment: dict[str, str], count: int | None):
-    assert gpus.given_gpus(environment) == count
+    assert preflight.given_gpus(environment) == count
 
 
 def test_gpus_that_nobody_gave_and_no_device_shows(monkeypatch: pytest.MonkeyPatch):
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "")
-    assert gpus.missing_gpus(0) == ""
-    assert "of 99 have a device file" in gpus.missing_gpus(99)
+    assert preflight.missing_gpus(0) == ""
+    assert "of 99 have a device file" in preflight.missing_gpus(99)
 
 
 def test_gpus_that_nvidia_smi_lists():
-    assert gpus.listed_gpus("GPU 0: A (UUID: x)\n  MIG 1g\nGPU 1: A (UUID: y)\n") == 2
+    assert preflight.listed_gpus("GPU 0: A (UUID: x)\n  MIG 1g\nGPU 1: A (UUID: y)\n") == 2
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_gpus_that_nvidia_smi_is_asked_for(
     (tmp_path / "nvidia-smi").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert gpus.missing_gpus(2) == told
+    assert preflight.missing_gpus(2) == told
 
 
 def _report(*checks: Check) -> NodeReport:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.batch.jobs import JobState, JobStatus
+from headrace.batch.queue_state import JobRecord
 from headrace.batch.slurm import Slurm
-from headrace.batch.submitting import JobRecord
 from headrace.clusters import queued
 from headrace.clusters.queued import overdue
 from headrace.files.atomic import write_record, write_text

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters import client, host, second_look
-from headrace.clusters.lease_status import last_heartbeat, write_heartbeat
+from headrace.clusters import client, host
+from headrace.clusters import lease_status as second_look
+from headrace.clusters.lease_status import last_heartbeat, sure_state, sure_states, write_heartbeat
 from headrace.clusters.overview import reap
 from headrace.clusters.records import Ending, HostRecord, LeaseSpec
-from headrace.clusters.second_look import sure_state, sure_states
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.locks import locked

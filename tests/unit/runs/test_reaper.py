@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 
-from headrace.clusters import client, second_look
+from headrace.clusters import client
+from headrace.clusters import lease_status as second_look
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.files.atomic import write_text
 from headrace.files.layout import StepFolder

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.clusters import second_look
+from headrace.clusters import lease_status as second_look
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.records import HostRecord
 from headrace.errors import CapacityError, StepError, StepNotEndedError
