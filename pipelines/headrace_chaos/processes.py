@@ -23,7 +23,7 @@ _BY_NAME = (("rank ", "rank"), ("predictor", "predictor"))
 _BY_COMMAND = (
     ("headrace.cli.app", "command"),
     ("headrace.clusters.host", "host"),
-    ("headrace.clusters.guard", "guard"),
+    ("headrace.clusters.local", "guard"),
     ("headrace.steps.run", "driver"),
     ("headrace.steps.model_process", "server"),
     ("multiprocessing.resource_tracker", "tracker"),

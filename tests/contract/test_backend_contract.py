@@ -18,7 +18,7 @@ import pytest
 
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.guard import marked
+from headrace.clusters.local import marked
 from headrace.clusters.overview import leftovers, reap, views
 from headrace.clusters.records import HostRecord
 from headrace.clusters.scheduler import make_keys

@@ -14,12 +14,11 @@ from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.lsf import Lsf
 from headrace.batch.pbs import Pbs
 from headrace.batch.queue_state import JobRecord, final_status, intent_of, job_status, state_file
-from headrace.batch.scripts import INDEX
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands
 from headrace.batch.submission_gate import submit_once
-from headrace.batch.system import BatchSystem
+from headrace.batch.system import INDEX, BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.atomic import write_text
 from headrace.recipe.batch import Batch

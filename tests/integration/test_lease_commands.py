@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from headrace.clusters import client
-from headrace.clusters.guard import marked
+from headrace.clusters.local import marked
 from headrace.clusters.records import HostRecord
 from headrace.errors import SiteError, UnknownNameError
 from headrace.files.atomic import read_record

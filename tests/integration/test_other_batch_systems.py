@@ -12,7 +12,7 @@ import pytest
 
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.guard import marked
+from headrace.clusters.local import marked
 from headrace.clusters.overview import view
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record

@@ -17,8 +17,8 @@ from headrace.batch.jobs import JobSpec, JobState
 from headrace.batch.ssh import SshCommands
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.guard import marked
 from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.local import marked
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder

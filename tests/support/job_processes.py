@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psutil
 
 from headrace.cli.airflow_server import marked
-from headrace.clusters.guard import LEASE_ID
+from headrace.clusters.local import LEASE_ID
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace_airflow.service import GENERATION_MARK

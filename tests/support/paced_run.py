@@ -12,7 +12,7 @@ import psutil
 import yaml
 
 from headrace.batch.queue_state import JobRecord
-from headrace.clusters.guard import marked
+from headrace.clusters.local import marked
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import LeaseFolder

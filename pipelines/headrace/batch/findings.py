@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
+from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobSpec
 from headrace.errors import nearest
 from headrace.record import Record
@@ -46,6 +47,14 @@ def warn(subject: str, seen: str, advice: str) -> Finding:
 def fail(subject: str, seen: str, advice: str) -> Finding:
     """A thing that keeps leases from working."""
     return Finding(subject=subject, grade=Grade.FAIL, seen=seen, advice=advice)
+
+
+def verdict(command: str, answer: Answer) -> Finding:
+    """What a batch system says of a script that it is not to run."""
+    if answer.code == 0:
+        return ok(command, answer.words)
+    advice = "Correct the role's `batch` settings; `headrace plan --dry-run` shows the script."
+    return fail(command, answer.words, advice)
 
 
 class QueueFacts(Record):
@@ -110,9 +119,15 @@ def judge_time(name: str, limit_s: float | None, spec: JobSpec) -> Finding:
     return ok("time", f"{hours(spec.time_limit_s)} of {hours(limit_s)}")
 
 
-def judge_queue(queue: QueueFacts, spec: JobSpec) -> Iterator[Finding]:
-    """Whether a queue takes a job; for the systems that tell little of nodes."""
-    name = queue.name
+def judge_queue(
+    asked: str | None, queues: Mapping[str, QueueFacts], spec: JobSpec
+) -> Iterator[Finding]:
+    """Whether the queue that is asked for takes a job; for systems that tell little of nodes."""
+    name = chosen("queue", asked, tuple(queues))
+    if isinstance(name, Finding):
+        yield name
+        return
+    queue = queues[name]
     if queue.refuses:
         advice = "Name another queue as `batch.partition`, or ask the administrators."
         yield fail("queue", f"{name} takes no jobs: {queue.refuses}", advice)

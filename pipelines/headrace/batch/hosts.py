@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
-from headrace.batch import scripts
 from headrace.batch.commands import Commands
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
-from headrace.batch.system import BatchSystem
+from headrace.batch.system import BatchSystem, render, shell
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.recipe.batch import Login
 
@@ -47,12 +46,12 @@ class SshHosts(BatchSystem):
     def render(self, spec: JobSpec) -> str:
         used = self._hosts[: spec.nodes]
         ways = [shlex.join(way_to(host)) for host in used]
-        return scripts.render("ssh", spec, hosts=[host.host for host in used], ways=ways)
+        return render("ssh", spec, hosts=[host.host for host in used], ways=ways)
 
     @override
     def submit(self, spec: JobSpec) -> str:
         limit = f"{spec.time_limit_s:.0f}"
-        start = ("sh", "-c", scripts.shell("ssh_start"), "sh", spec.name, limit)
+        start = ("sh", "-c", shell("ssh_start"), "sh", spec.name, limit)
         answer = self._first.run(start, self.render(spec))
         if answer.code == 0 and answer.output.strip() == spec.name:
             return spec.name
@@ -67,7 +66,7 @@ class SshHosts(BatchSystem):
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         if not job_ids:
             return {}
-        answer = self._first.run(("sh", "-c", scripts.shell("ssh_poll"), "sh", *job_ids))
+        answer = self._first.run(("sh", "-c", shell("ssh_poll"), "sh", *job_ids))
         if answer.code != 0:
             raise BatchError(f"{self._hosts[0].host} does not answer: {answer.words}")
         found = [_status(*line.split()) for line in answer.output.splitlines()]
@@ -82,7 +81,7 @@ class SshHosts(BatchSystem):
         silent = []
         for host, commands in self._commands_of.items() if job_ids else ():
             try:
-                answer = commands.run(("sh", "-c", scripts.shell("ssh_cancel"), "sh", *job_ids))
+                answer = commands.run(("sh", "-c", shell("ssh_cancel"), "sh", *job_ids))
             except BatchError as error:
                 silent.append(error.what)
                 continue

@@ -13,9 +13,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace.batch import scripts
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.system import BatchSystem, by_id
+from headrace.batch.system import BatchSystem, by_id, render
 
 _ATTRIBUTES = (
     "ClusterId,JobStatus,RemoteHost,LastRemoteHost,HoldReason,HoldReasonCode,RemoveReason,ExitCode,"
@@ -65,10 +64,10 @@ class HTCondor(BatchSystem):
 
     @override
     def render(self, spec: JobSpec) -> str:
-        script = scripts.render("job", spec)
+        script = render("job", spec)
         # bash's `$'…'`: one line, no quotes and no macros of HTCondor
         one_line = f"eval $'{script.translate(_ESCAPES)}'"
-        return scripts.render(self.template, spec, command=one_line)
+        return render(self.template, spec, command=one_line)
 
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:

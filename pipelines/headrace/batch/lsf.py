@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing_extensions import override
 
 from headrace.batch.commands import Answer
-from headrace.batch.findings import Finding, QueueFacts, chosen, judge_queue, longest_s
+from headrace.batch.findings import Finding, QueueFacts, judge_queue, longest_s
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.system import BatchSystem, by_id
 from headrace.errors import BatchError
@@ -106,11 +106,7 @@ class Lsf(BatchSystem):
     def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
         queues = parse_queues(self._ask("bqueues", "-l"))
         for each in self._queues_of(spec.partition) or [None]:
-            name = chosen("queue", each, tuple(queues))
-            if isinstance(name, Finding):
-                yield name
-            else:
-                yield from judge_queue(queues[name], spec)
+            yield from judge_queue(each, queues, spec)
 
     def _queues_of(self, partition: str | None) -> Sequence[str | None]:
         """The queues of which LSF takes one for a job; none when there is no default one."""
@@ -129,11 +125,7 @@ class Lsf(BatchSystem):
 
 
 def parse_bjobs(text: str) -> list[JobStatus]:
-    """The output of `bjobs -json` with the fields that headrace asks for.
-
-    Raises:
-        BatchError: It is not JSON.
-    """
+    """The output of `bjobs -json` with the fields that headrace asks for."""
     _, brace, rest = text.partition("{")  # words about a slow connection may come first
     if not brace:
         return []

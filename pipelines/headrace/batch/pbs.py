@@ -19,7 +19,6 @@ from typing_extensions import override
 from headrace.batch.findings import (
     Finding,
     QueueFacts,
-    chosen,
     clock_s,
     judge_queue,
     longest_s,
@@ -110,11 +109,8 @@ class Pbs(BatchSystem):
         else:
             yield warn("accounting", "the server keeps no history of jobs", _NO_HISTORY)
         queues = self._qstat("Queue", "-Q")
-        name = chosen("queue", _queue_of(spec.partition, server) or None, tuple(queues))
-        if isinstance(name, Finding):
-            yield name
-        else:
-            yield from judge_queue(queue_facts(name, queues, server), spec)
+        facts = {name: queue_facts(name, queues, server) for name in queues}
+        yield from judge_queue(_queue_of(spec.partition, server) or None, facts, spec)
 
     def _server(self) -> Attributes:
         return next(iter(self._qstat("Server", "-B").values()), {})

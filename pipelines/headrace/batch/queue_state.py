@@ -247,11 +247,7 @@ def intent_of(file: Path) -> Path:
 
 
 def look(system: BatchSystem, job: JobRecord) -> JobStatus:
-    """How a job stands, asked at once.
-
-    Raises:
-        BatchError: The batch system does not answer.
-    """
+    """How a job stands, asked at once."""
     told, _ = look_up(system, [job.job_id])
     unknown = JobStatus(job_id=job.job_id, state=JobState.UNKNOWN, reason="nothing is known")
     return told.get(job.job_id, unknown)
@@ -260,11 +256,7 @@ def look(system: BatchSystem, job: JobRecord) -> JobStatus:
 def final_status(
     system: BatchSystem, job: JobRecord, timeout_s: float, *, or_never: bool = False
 ) -> JobStatus | None:
-    """How a job ended, or with `or_never` that it never starts; None when it has not in time.
-
-    Raises:
-        BatchError: The batch system does not answer.
-    """
+    """How a job ended, or with `or_never` that it never starts; None when it has not in time."""
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_LOOK_S
     while True:

@@ -17,16 +17,16 @@ from headrace.batch.commands import Answer
 from headrace.batch.findings import (
     Finding,
     QueueFacts,
-    chosen,
     clock_s,
     fail,
     judge_queue,
     longest_s,
     ok,
+    verdict,
     warn,
 )
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.system import BatchSystem, by_id, first_words, verdict
+from headrace.batch.system import BatchSystem, by_id, first_words
 from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch
 
@@ -120,12 +120,11 @@ class Sge(BatchSystem):
         yield self._check_books()
         environments: list[str] = []
         if _NAME.fullmatch(spec.partition or ""):
-            name = chosen("queue", spec.partition, queues)
-            if isinstance(name, Finding):
-                yield name
+            queue = self._queue(str(spec.partition)) if spec.partition in queues else {}
+            facts = {name: queue_facts(name, queue) for name in queues}
+            yield from judge_queue(spec.partition, facts, spec)
+            if not queue:
                 return
-            queue = self._queue(name)
-            yield from judge_queue(queue_facts(name, queue), spec)
             environments = _environments(queue)
         if spec.parallel_environment is not None:
             yield self._check_environment(spec.parallel_environment, spec, environments)
@@ -175,11 +174,7 @@ class Sge(BatchSystem):
 
 
 def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
-    """Names and jobs of the output of `qstat -xml`.
-
-    Raises:
-        BatchError: It is no XML.
-    """
+    """Names and jobs of the output of `qstat -xml`."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:

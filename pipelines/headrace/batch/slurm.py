@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from headrace.batch import slurm_queues
 from headrace.batch.commands import Answer
-from headrace.batch.findings import Finding, ok, warn
+from headrace.batch.findings import Finding, ok, verdict, warn
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
-from headrace.batch.system import BatchSystem, Limit, by_id, verdict
+from headrace.batch.system import BatchSystem, Limit, by_id
 from headrace.errors import BatchError
 from headrace.recipe.batch import Batch
 

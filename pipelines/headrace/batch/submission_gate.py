@@ -217,11 +217,6 @@ def submit_once(
     What may be there after a lost answer, or after a submitter that died, is looked up by name
     before anything is submitted again. The pause after an unclear answer doubles each time.
     `wait_for_token` is called before each submit and may raise.
-
-    Raises:
-        JobRefusedError: The batch system refuses the job.
-        SubmitLimitError: It refuses the job until others have ended.
-        BatchError: No clear answer and no such job, several times.
     """
     for attempt in range(_ATTEMPTS):
         record = recovered(system, spec.name, file)
@@ -244,11 +239,7 @@ def submit_once(
 
 
 def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
-    """Record the job, if any, of a submitter that died before it could; nothing is submitted.
-
-    Raises:
-        BatchError: The batch system does not answer.
-    """
+    """Record the job, if any, of a submitter that died before it could; nothing is submitted."""
     known = read_record(file, JobRecord)
     if known is not None or not intent_of(file).exists():
         return known

@@ -1,15 +1,19 @@
-"""The batch systems: one narrow interface, and what they have in common."""
+"""The batch systems: one narrow interface, and what they have in common; their job scripts."""
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import re
+import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.batch import scripts
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from headrace.batch.commands import Answer, Commands
 from headrace.batch.findings import Finding, Grade, fail, ok
 from headrace.batch.jobs import JobSpec, JobStatus
@@ -22,6 +26,13 @@ from headrace.errors import (
 )
 from headrace.recipe.batch import Batch
 from headrace.record import Record
+
+INDEX = "HEADRACE_NODE_INDEX"
+"""Environment variable of the command: place of its node in the job, from 0."""
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_OPTION = re.compile(r"(--[A-Za-z][\w-]*[= ]|-(?!pe )[A-Za-z]+ )(.*)")
+"""Name and value; Grid Engine's `-pe` has two values."""
 
 _NO_ANSWER = (
     "Is it up? `batch.config` of the role, or the environment, must name the configuration of this "
@@ -62,11 +73,10 @@ class BatchSystem(ABC):
     """Environment variable of a job's first task that holds the job's id."""
     job_variables: tuple[str, ...]
     """How the variables begin that a job has; they must not reach jobs submitted from it."""
-    index_variable: str = scripts.INDEX
+    index_variable: str = INDEX
     """Environment variable of a job's tasks that holds the place of the node, from 0."""
     books_pause_s: float = 0.0
-    """Seconds between two looks into its books for a job that they do not know, where each look
-    reads all of them."""
+    """Seconds between two looks for a job that its books do not know, where each reads them all."""
     show: str
     """Command that shows all of a job; its id follows."""
     submit_command: tuple[str, ...]
@@ -96,7 +106,7 @@ class BatchSystem(ABC):
 
     def render(self, spec: JobSpec) -> str:
         """The job script; a pure function of the spec."""
-        return scripts.render(self.template, spec)
+        return render(self.template, spec)
 
     def submit(self, spec: JobSpec) -> str:
         """Submit a job once; gives its id.
@@ -226,14 +236,6 @@ def by_id(found: Sequence[JobStatus]) -> tuple[JobStatus, ...]:
     return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
 
 
-def verdict(command: str, answer: Answer) -> Finding:
-    """What a batch system says of a script that it is not to run."""
-    if answer.code == 0:
-        return ok(command, answer.words)
-    advice = "Correct the role's `batch` settings; `headrace plan --dry-run` shows the script."
-    return fail(command, answer.words, advice)
-
-
 def first_words(file: str | None) -> tuple[str, ...]:
     """Names of a job's hosts out of a file whose lines begin with them, each once."""
     try:
@@ -241,3 +243,55 @@ def first_words(file: str | None) -> tuple[str, ...]:
     except OSError:  # it is on another node
         return ()
     return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+
+
+def render(template: str, job: JobSpec, **more: object) -> str:
+    """The script of a job."""
+    return _environment().get_template(f"{template}.sh.jinja").render(job=job, **more)
+
+
+def shell(name: str) -> str:
+    """A shell program that is no template."""
+    return (_TEMPLATES / f"{name}.sh").read_text()
+
+
+def with_quotes(option: str) -> str:
+    """An option as a site says it, in the words of a script's directive.
+
+    A value with spaces is quoted. What is quoted already stays as it is, and so does what may be
+    several options, or several values of one.
+    """
+    parts = _OPTION.fullmatch(option)
+    if parts is None or not re.search(r"\s", parts[2]) or re.search(r"['\"\\]|\s-", parts[2]):
+        return option
+    return f"{parts[1]}{shlex.quote(parts[2])}"
+
+
+def clock(seconds: float, *, days: bool = False) -> str:
+    """A duration as `26:00:00`, rounded up to minutes; with days, as `1-02:00:00`."""
+    minutes = math.ceil(seconds / 60)
+    num_days, minutes = divmod(minutes, 24 * 60) if days else (0, minutes)
+    before = f"{num_days}-" if num_days else ""
+    return f"{before}{minutes // 60:02d}:{minutes % 60:02d}:00"
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        comment_start_string="{*",  # `${#hosts[@]}` is shell
+        comment_end_string="*}",
+    )
+    filters: dict[str, Callable[..., object]] = {
+        "clock": clock,
+        "mebibytes": lambda num_bytes: math.ceil(num_bytes / 2**20),
+        "option": with_quotes,
+        "quote": shlex.quote,
+        "words": shlex.join,
+    }
+    environment.filters |= filters
+    return environment

@@ -38,7 +38,10 @@ class OpenCluster(Protocol):
 
 
 class LeaseBackend(ABC):
-    """What a backend must be able to do; where there is no queue, most of it is nothing."""
+    """What a backend must be able to do; where there is no queue, most of it is nothing.
+
+    What asks a batch system that does not answer raises BatchError.
+    """
 
     @abstractmethod
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
@@ -82,28 +85,16 @@ class LeaseBackend(ABC):
         return None
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """How the job of a lost lease ended; None when its own files tell as much.
-
-        Raises:
-            BatchError: The batch system does not answer.
-        """
+        """How the job of a lost lease ended; None when its own files tell as much."""
         return None
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """What users know the lease's job by, also one that was never recorded; empty for none.
-
-        Raises:
-            BatchError: The batch system does not answer.
-        """
+        """What users know the lease's job by, also one that was never recorded; empty for none."""
         return ""
 
 
 def backend(name: str) -> LeaseBackend:
-    """The backend of that name.
-
-    Raises:
-        SiteError: There is none.
-    """
+    """The backend of that name."""
     if name not in _MODULES:
         raise SiteError(f"There is no backend '{name}'", nearest(name, _MODULES))
     found: LeaseBackend = importlib.import_module(_MODULES[name]).backend()

@@ -80,7 +80,7 @@ def state(folder: LeaseFolder, lost_after_s: float) -> LeaseState:
     """How the lease stands, from its files and a look at its host process.
 
     A lease that was never started, or whose folder has gone, counts as lost, as does one without a
-    heartbeat for `lost_after_s`. Who would end one for that looks twice: `second_look.sure_state`.
+    heartbeat for `lost_after_s`. Who would end one for that looks twice: `sure_state`.
     """
     return decide(lease_status(folder), lost_after_s)
 
@@ -91,11 +91,7 @@ def info(folder: LeaseFolder) -> LeaseInfo | None:
 
 
 def find_job(folder: LeaseFolder) -> str:
-    """What users know the job by that gives the lease's machines; empty when there is none.
-
-    Raises:
-        BatchError: The batch system does not answer.
-    """
+    """What users know the job by that gives the lease's machines; empty when there is none."""
     asked = spec(folder)
     return backend(asked.role.backend).find_job(folder, asked)
 
@@ -137,9 +133,6 @@ def cause(folder: LeaseFolder) -> JobView | None:
     """How the job of a lost lease ended, asked of the batch system; before `end` cancels it.
 
     None when there is none, or the batch system knows no more than the lease's own files.
-
-    Raises:
-        LeaseError: The batch system does not answer.
     """
     known = read_record(folder.cause, JobView)
     if known is not None:

@@ -40,9 +40,26 @@ _CLOSE_TIMEOUT_S = 15.0
 class _NodeCluster(LocalCluster):  # type: ignore[misc]
     """A LocalCluster whose workers are called node-0, node-1, …; freed names are taken again."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    job_ids = ()
+
+    def __init__(self, scratch: Path, **options: Any) -> None:
+        super().__init__(local_directory=str(scratch), **options)
         self.scheduler_spec["cls"] = LeaseScheduler
+        self.keeping: asyncio.Task[None] | None = None
+        self._scratch = scratch
+
+    @property
+    def dashboard_url(self) -> str:
+        return str(self.scheduler.dashboard_url)
+
+    def check(self) -> None:
+        """This machine always has room for another process."""
+
+    async def _close(self) -> None:
+        if self.keeping is not None:
+            self.keeping.cancel()
+        await asyncio.wait_for(super()._close(), _CLOSE_TIMEOUT_S)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def new_worker_spec(self) -> dict[str, Any]:
         names = (f"node-{number}" for number in itertools.count())
@@ -59,39 +76,16 @@ class _DemandAdaptive(Adaptive):  # type: ignore[misc]
         return max(int(await super().target()), demand(self.cluster.scheduler))
 
 
-class _OpenLocal:
-    """An open local cluster, as its host sees it."""
-
-    job_ids = ()
-
-    def __init__(self, cluster: _NodeCluster, scratch: Path) -> None:
-        self.scheduler_address = str(cluster.scheduler_address)
-        self.dashboard_url = str(cluster.scheduler.dashboard_url)
-        self._cluster = cluster
-        self._scratch = scratch
-        self._keeping = asyncio.create_task(_keep_nodes(cluster))
-
-    def check(self) -> None:
-        """This machine always has room for another process."""
-
-    async def close(self) -> None:
-        self._keeping.cancel()
-        await asyncio.wait_for(self._cluster.close(), _CLOSE_TIMEOUT_S)
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _OpenLocal:
+async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     """Open a cluster on this machine.
 
     Side effects: writes key and certificate into the lease's folder; sets Dask's configuration and
     the environment of this process, both of which the workers take over.
-
-    Raises:
-        LeaseError: Not all nodes of a gang were there within the role's `start_timeout`.
     """
-    role, scratch = spec.role, folder.path / "scratch"
+    role = spec.role
     prepare(role)
-    cluster = await _NodeCluster(security=make_keys(folder), **_options(role, scratch))
+    keys, scratch = make_keys(folder), folder.path / "scratch"
+    cluster: _NodeCluster = await _NodeCluster(scratch, security=keys, **_options(role))
     try:
         if role.kind == "gang":
             cluster.scale(role.nodes)
@@ -108,10 +102,11 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _OpenLocal:
         await cluster.close()
         raise
     write_json(folder.scheduler_file, cluster.scheduler.identity())
-    return _OpenLocal(cluster, scratch)
+    cluster.keeping = asyncio.create_task(_keep_nodes(cluster))
+    return cluster
 
 
-def _options(role: Role, scratch: Path) -> dict[str, Any]:
+def _options(role: Role) -> dict[str, Any]:
     return {
         "n_workers": 0,
         "threads_per_worker": num_threads(role),
@@ -120,7 +115,6 @@ def _options(role: Role, scratch: Path) -> dict[str, Any]:
         "scheduler_port": 0,
         "memory_limit": 0,
         "resources": resources(role),
-        "local_directory": str(scratch),
         "preload": ["headrace.clusters.cancellable_call"],
         "silence_logs": logging.WARNING,
         "asynchronous": True,

@@ -1,4 +1,4 @@
-"""Commands in the site's container: workers and ranks run there, the control plane never; pure.
+"""Commands in the site's container: workers and ranks run there, the control plane never.
 
 Sources: https://apptainer.org/docs/user/latest/cli/apptainer_exec.html,
 https://hpc.github.io/charliecloud/ch-run.html
@@ -6,9 +6,15 @@ https://hpc.github.io/charliecloud/ch-run.html
 
 from __future__ import annotations
 
+import getpass
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from headrace.clusters.records import LeaseSpec
+from headrace.files import tiers
+from headrace.files.layout import LeaseFolder
 from headrace.recipe.batch import Container
 
 _ALWAYS_THERE = ("/dev", "/proc", "/sys", "/tmp")
@@ -20,6 +26,22 @@ _RUNTIMES: dict[str, tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]] = 
     "charliecloud": (("ch-run",), {}, ("--",)),
 }
 """Program, its option for each make of accelerators, what stands before the command."""
+
+
+def in_container(
+    folder: LeaseFolder, spec: LeaseSpec, arguments: tuple[str, ...]
+) -> tuple[str, ...]:
+    """A call of Python as workers and ranks run it: in the site's container, if there is one."""
+    batch = spec.role.batch
+    command = (python_of(batch.container, sys.executable), *arguments)
+    site = str(folder.path.parent.parent)
+    shown = (site, *(str(tiers.folder_of(tier)) for tier in spec.tiers), *spec.code)
+    return wrap(batch.container, command, shown, batch.gpus_per_node)
+
+
+def environment() -> dict[str, str]:
+    """Variables of a process in a container; Charliecloud asks for the user's name."""
+    return {"USER": getpass.getuser(), **os.environ}
 
 
 def wrap(

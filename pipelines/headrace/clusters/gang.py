@@ -37,11 +37,7 @@ class GangCluster:
         self.dashboard_url = str(scheduler.dashboard_url)
 
     async def wait_for_nodes(self, spec: LeaseSpec) -> None:
-        """Start the first node and wait for all.
-
-        Raises:
-            LeaseError: Not all were there within the role's `start_timeout`, or some are bad.
-        """
+        """Start the first node and wait for all."""
         role = spec.role
         try:
             await asyncio.wait_for(self._join(spec), role.start_timeout)
@@ -115,9 +111,6 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
 
     Side effects: sets Dask's configuration and the environment of this process, both of which
     the worker takes over; writes key, certificate and scheduler file into the lease's folder.
-
-    Raises:
-        LeaseError: Not all nodes were there in time, or this one has no such network interface.
     """
     prepare(spec.role)
     host = address(spec.role.batch.interface)

@@ -20,9 +20,9 @@ from headrace.batch.jobs import JOB_STARTED
 from headrace.clusters import client
 from headrace.clusters.backends import LeaseBackend, OpenCluster, backend
 from headrace.clusters.drivers import Drivers
-from headrace.clusters.guard import Guard
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
+from headrace.clusters.local import Guard
 from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.errors import HeadraceError
 from headrace.files.atomic import read_record, read_text, write_if_room, write_record
@@ -53,11 +53,7 @@ class Host:
         self._signal_name: str | None = None
 
     async def serve(self) -> str:
-        """Open the lease, serve it, end everything; gives why it ended.
-
-        Raises:
-            LeaseError: The machines did not come.
-        """
+        """Open the lease, serve it, end everything; gives why it ended."""
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(sig, self._on_signal, sig)

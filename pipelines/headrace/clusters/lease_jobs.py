@@ -16,7 +16,7 @@ from headrace.batch.jobs import JobSpec, end_of, queue_log
 from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.system import BatchSystem
 from headrace.clusters import preflight
-from headrace.clusters.guard import mark
+from headrace.clusters.local import mark
 from headrace.clusters.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.errors import BatchError
 from headrace.files.atomic import read_record, write_if_room, write_record
@@ -197,11 +197,7 @@ def _plain(text: str) -> str:
 
 
 def end_node_jobs(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:
-    """Cancel those jobs of a pool's nodes, recorded or just being submitted, that do not end.
-
-    Raises:
-        BatchError: The batch system does not answer, or a job does not end.
-    """
+    """End the jobs of a pool's nodes, recorded or just being submitted; see `_end`."""
     job_ids = _recorded(folder.jobs.glob("*.json"))
     for intent in folder.jobs.glob("*.submitting"):
         job_ids |= {status.job_id for status in system.find(intent.read_text())}
@@ -225,7 +221,7 @@ def _recorded(files: Iterable[Path]) -> set[str]:
 
 
 def _end(system: BatchSystem, job_ids: Sequence[str], grace_s: float) -> int:
-    """Cancel the jobs that do not end by themselves in the time given, and wait for their end."""
+    """Cancel the jobs that do not end in that time, and await their end; gives how many."""
     left = _left(system, job_ids, grace_s)
     if left:
         system.cancel(left)

@@ -101,11 +101,7 @@ def host_alive(folder: LeaseFolder) -> bool | None:
 
 
 def write_heartbeat(folder: LeaseFolder) -> None:
-    """Write a heartbeat: the time of day, and of a clock that nobody sets.
-
-    Raises:
-        OSError: The folder cannot be written.
-    """
+    """Write a heartbeat: the time of day, and of a clock that nobody sets."""
     write_text(folder.heartbeat, f"{time.time():.3f} {time.monotonic():.3f}\n")
 
 

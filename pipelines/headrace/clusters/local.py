@@ -1,26 +1,113 @@
-"""The local backend: this machine, one worker process for each node."""
+"""What a lease has on this machine: its host, its marked processes, and the guard of these.
+
+`python -m headrace.clusters.local LEASE_DIR` is the guard. Its standard input, a pipe from the
+host, is closed by the kernel when the host is killed, and then it ends what the host left.
+"""
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
 
 from headrace.batch.jobs import JOB_STARTED
 from headrace.clusters.backends import LeaseBackend, OpenCluster
-from headrace.clusters.guard import end_marked, mark
+from headrace.clusters.backends import backend as backend_of
 from headrace.clusters.records import LeaseSpec
 from headrace.errors import LeaseError
+from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
+from headrace.processes import end_processes
 
+logger = logging.getLogger(__name__)
+
+LEASE_ID = "HEADRACE_LEASE_ID"
+"""Environment variable: identity of the lease a process belongs to."""
+
+_LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"  # tells apart equal ids of different sites
+_ROUNDS = 5
+_DONE = b"done"
+_STOP_TIMEOUT_S = 5.0
 _LAUNCH_TIMEOUT_S = 60.0
 _HOST_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
+# ignores SIGTERM, and ends by itself with the last process that uses it
+_TRACKER = "multiprocessing.resource_tracker"
+
+
+def mark(folder: LeaseFolder) -> dict[str, str]:
+    """Environment variables that mark the processes of a lease."""
+    return {
+        LEASE_ID: folder.lease_id,
+        _LEASE_FOLDER: str(folder.path.resolve()),
+        # Dask writes titles over the environment that the kernel shows, unless told not to
+        "SPT_NOENV": "1",
+    }
+
+
+def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:
+    """Living processes of leases on this machine, but the caller's own line, by resolved folder."""
+    found: dict[str, list[psutil.Process]] = {str(each.path.resolve()): [] for each in folders}
+    me = psutil.Process(os.getpid())
+    own_line = {me.pid, *(parent.pid for parent in me.parents())}
+    for process in psutil.process_iter():
+        folder = _folder_of(process)
+        if folder in found and process.pid not in own_line:
+            found[folder].append(process)
+    return found
+
+
+def end_marked(folder: LeaseFolder, grace_s: float = 3.0) -> int:
+    """End every process of a lease, those started meanwhile too; gives how many there were."""
+    ended: set[int] = set()
+    for _ in range(_ROUNDS):
+        processes = marked([folder])[str(folder.path.resolve())]
+        if not processes:
+            break
+        ended.update(process.pid for process in processes)
+        end_processes(processes, grace_s)
+    return len(ended)
+
+
+def _folder_of(process: psutil.Process) -> str:
+    try:
+        folder, arguments = process.environ().get(_LEASE_FOLDER, ""), " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or somebody else's
+        return ""
+    # one without arguments is just ending by itself
+    return folder if arguments and _TRACKER not in arguments else ""
+
+
+class Guard:
+    """The host's handle of its guard process."""
+
+    def __init__(self, folder: LeaseFolder) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.clusters.local", str(folder.path)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def dismiss(self) -> None:
+        """End the guard: the host has ended everything itself."""
+        try:
+            self._process.communicate(_DONE, timeout=_STOP_TIMEOUT_S)
+        except (subprocess.TimeoutExpired, BrokenPipeError):
+            self._process.kill()
+            self._process.wait()
+
 
 class _LocalBackend(LeaseBackend):
+    """This machine, one worker process for each node."""
+
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         start_host(folder, spec)
 
@@ -35,11 +122,7 @@ class _LocalBackend(LeaseBackend):
 
 
 def start_host(folder: LeaseFolder, spec: LeaseSpec) -> None:
-    """Start the host process on this machine; it detaches itself and outlives the caller.
-
-    Raises:
-        LeaseError: It did not start, or does not report.
-    """
+    """Start the host process on this machine; it detaches itself and outlives the caller."""
     command = [sys.executable, "-m", "headrace.clusters.host", str(folder.path), "--detach"]
     with folder.log.open("ab") as log:
         ended = subprocess.run(
@@ -75,3 +158,21 @@ def _host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
 def backend() -> LeaseBackend:
     """The backend that the table of backends asks for."""
     return _LocalBackend()
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the guard process."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s guard: %(message)s")
+    if sys.stdin.buffer.read() == _DONE:
+        return 0
+    folder = LeaseFolder(Path(arguments[0]))
+    num_ended = end_marked(folder)
+    logger.warning("The host was killed; ended %d processes that it left", num_ended)
+    spec = read_record(folder.spec, LeaseSpec)
+    if spec is not None:
+        backend_of(spec.role.backend).kill_leftovers(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -65,9 +65,6 @@ def arrived(
 
     `check` is called a few times a second and may raise; `queue_counts` says whether the time that
     jobs spend in a queue counts.
-
-    Raises:
-        LeaseError: They did not come in time.
     """
     deadline = time.monotonic() + timeout_s
     while len(found := present(client)) < count:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.clusters import client
-from headrace.clusters.guard import marked
 from headrace.clusters.lease_status import lease_status, sure_states
+from headrace.clusters.local import marked
 from headrace.clusters.records import AvoidedNode, LeaseInfo, LeaseSpec, PoolJobView, PoolRecord
 from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.files.atomic import read_record
@@ -101,11 +101,7 @@ def views(site: SiteFolder, *, ended: bool = False) -> tuple[LeaseView, ...]:
 
 
 def view(folder: LeaseFolder) -> LeaseView:
-    """One lease.
-
-    Raises:
-        UnknownNameError: There is no such lease.
-    """
+    """One lease."""
     spec, info = client.spec(folder), client.info(folder)
     pool = read_record(folder.pool, PoolRecord) or PoolRecord()
     bad = client.bad_nodes(folder)

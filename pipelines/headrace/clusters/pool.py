@@ -275,9 +275,6 @@ async def open_pool(folder: LeaseFolder, spec: LeaseSpec, **queue: Any) -> NodeP
 
     Side effects: sets Dask's configuration; writes key, certificate and scheduler file into the
     lease's folder.
-
-    Raises:
-        LeaseError: This machine has no such network interface.
     """
     configure()
     cluster: NodePool = await NodePool(folder, spec, **queue)

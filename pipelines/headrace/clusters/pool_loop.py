@@ -18,7 +18,7 @@ from headrace.clusters.failure_tracker import FailureTracker
 from headrace.clusters.lease_jobs import NodeRequest, last_words, record_file, write_pool
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec, PoolRecord
-from headrace.clusters.scaling import ScalingInput, ScalingPlan, Stage, plan, staying_nodes
+from headrace.clusters.scaling import ScalingPlan, Stage, plan, staying_nodes
 from headrace.clusters.scheduler import WAITS, demand
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
 from headrace.files.layout import LeaseFolder
@@ -152,14 +152,14 @@ class PoolLoop:
             self._surplus_since_s = None
         elif self._surplus_since_s is None:
             self._surplus_since_s = now_s
-        given = ScalingInput(
+        found = plan(
+            nodes,
+            self._wanted,
+            self._role,
+            self._tracker.failures,
             now_s=now_s,
-            nodes=self._wanted,
-            most=self._role.nodes,
-            keep_s=self._role.keep_nodes,
             surplus_since_s=self._surplus_since_s,
         )
-        found = plan(nodes, given, self._tracker.failures)
         return found if now_s >= self._paused_until_s else replace(found, submit=0)
 
     async def _act(self, found: ScalingPlan) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
 
-from headrace.clusters.containers import python_of, wrap
+from headrace.clusters.containers import environment, in_container
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files import tiers
@@ -154,22 +152,6 @@ def skewed(report: NodeReport, skew_s: float) -> NodeReport:
 def node_name() -> str:
     """Name of this node, as the batch system knows it."""
     return next((os.environ[name] for name in _NAMES if name in os.environ), socket.gethostname())
-
-
-def in_container(
-    folder: LeaseFolder, spec: LeaseSpec, arguments: tuple[str, ...]
-) -> tuple[str, ...]:
-    """A call of Python as workers and ranks run it: in the site's container, if there is one."""
-    batch = spec.role.batch
-    command = (python_of(batch.container, sys.executable), *arguments)
-    site = str(folder.path.parent.parent)
-    shown = (site, *(str(tiers.folder_of(tier)) for tier in spec.tiers), *spec.code)
-    return wrap(batch.container, command, shown, batch.gpus_per_node)
-
-
-def environment() -> dict[str, str]:
-    """Variables of a process in a container; Charliecloud asks for the user's name."""
-    return {"USER": getpass.getuser(), **os.environ}
 
 
 def offer_meeting(folder: LeaseFolder, address: str) -> None:

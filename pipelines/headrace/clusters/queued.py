@@ -24,7 +24,6 @@ from headrace.batch.submission_gate import SubmissionGate, recovered
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
 from headrace.clusters.backends import LeaseBackend, OpenCluster
-from headrace.clusters.guard import end_marked, mark
 from headrace.clusters.lease_jobs import (
     NodeRequest,
     end_job,
@@ -35,7 +34,7 @@ from headrace.clusters.lease_jobs import (
     node_job,
     symptom_of,
 )
-from headrace.clusters.local import start_host
+from headrace.clusters.local import end_marked, mark, start_host
 from headrace.clusters.records import LeaseSpec, PoolRecord
 from headrace.errors import BatchError, JobRefusedError
 from headrace.files.atomic import read_record

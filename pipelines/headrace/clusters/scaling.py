@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from headrace.recipe.site import Role
+
 MAX_FAILURES = 3
 """A pool without a node is given up when so many jobs in a row ended before they were of use."""
 
@@ -49,22 +51,6 @@ class PoolNode:
     """Whether its time is over."""
     is_bound: bool = False
     """Whether it does work that only this node can do."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScalingInput:
-    """What a pool shall be; times on the clock of its nodes, in seconds."""
-
-    now_s: float
-    """Now."""
-    nodes: int
-    """Nodes that its clients have work for."""
-    most: int
-    """Nodes that it may have."""
-    keep_s: float
-    """A node without work is given back after this time."""
-    surplus_since_s: float | None
-    """Since when it has more nodes than that; None when it has not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,19 +113,39 @@ class Failures:
         return replace(self, num_unused=0) if self.num_unused else self
 
 
-def plan(nodes: Sequence[PoolNode], given: ScalingInput, failures: Failures) -> ScalingPlan:
-    """What to do now with the nodes whose jobs have not ended."""
+def plan(
+    nodes: Sequence[PoolNode],
+    wanted: int,
+    role: Role,
+    failures: Failures,
+    *,
+    now_s: float,
+    surplus_since_s: float | None,
+) -> ScalingPlan:
+    """What to do now with the nodes whose jobs have not ended, when clients have work for some.
+
+    Since `surplus_since_s` there have been more than that; None when there are not.
+    """
     old = [node.number for node in nodes if _is_over(node)]
     staying = staying_nodes(nodes)
-    wanted = min(given.nodes, given.most)
-    lacking = min(wanted - len(staying), given.most - len(nodes))
+    wanted = min(wanted, role.nodes)
+    lacking = min(wanted - len(staying), role.nodes - len(nodes))
     if failures.count > 1:  # one job at a time shows whether it is better now
         on_trial = any(not node.stage.is_here for node in staying)
         lacking = min(lacking, 0 if on_trial else 1)
-    if given.now_s < failures.submit_after_s:
+    if now_s < failures.submit_after_s:
         lacking = 0
-    cancel, idle = _unwanted(staying, len(staying) - wanted, given)
-    return ScalingPlan(submit=max(lacking, 0), cancel=cancel, retire=(*old, *idle))
+    given = ScalingPlan(submit=max(lacking, 0), retire=tuple(old))
+    surplus = len(staying) - wanted
+    if surplus <= 0 or surplus_since_s is None or now_s - surplus_since_s < role.keep_nodes:
+        return given
+    queued = [node for node in staying if node.stage is Stage.QUEUED]
+    queued = sorted(queued, key=lambda node: -node.since_s)[:surplus]
+    idle = [node for node in staying if node.stage is Stage.IDLE]
+    idle = [node for node in idle if now_s - node.since_s >= role.keep_nodes]
+    idle = sorted(idle, key=lambda node: node.since_s)[: surplus - len(queued)]
+    cancel = tuple(node.number for node in queued)
+    return replace(given, cancel=cancel, retire=(*old, *(node.number for node in idle)))
 
 
 def staying_nodes(nodes: Sequence[PoolNode]) -> list[PoolNode]:
@@ -149,19 +155,3 @@ def staying_nodes(nodes: Sequence[PoolNode]) -> list[PoolNode]:
 
 def _is_over(node: PoolNode) -> bool:
     return node.is_old and node.stage.is_here and not node.is_leaving and not node.is_bound
-
-
-def _unwanted(
-    staying: Sequence[PoolNode], surplus: int, given: ScalingInput
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Nodes too many: those in the queue to cancel, and the idle ones to send away."""
-    if surplus <= 0 or given.surplus_since_s is None:
-        return (), ()
-    if given.now_s - given.surplus_since_s < given.keep_s:
-        return (), ()
-    queued = [node for node in staying if node.stage is Stage.QUEUED]
-    queued = sorted(queued, key=lambda node: -node.since_s)[:surplus]
-    idle = [node for node in staying if node.stage is Stage.IDLE]
-    idle = [node for node in idle if given.now_s - node.since_s >= given.keep_s]
-    idle = sorted(idle, key=lambda node: node.since_s)[: surplus - len(queued)]
-    return tuple(node.number for node in queued), tuple(node.number for node in idle)

@@ -96,11 +96,7 @@ def demand(scheduler: Scheduler) -> int:
 
 
 def address(interface: str | None) -> str:
-    """Address by which other nodes reach this one, by default that of the default route.
-
-    Raises:
-        LeaseError: This node has no such interface, or several and no default route.
-    """
+    """Address by which other nodes reach this one, by default that of the default route."""
     if interface is None:
         return _default_address()
     try:

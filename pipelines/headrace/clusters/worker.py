@@ -19,6 +19,7 @@ from typing import Any
 from distributed import Nanny
 
 from headrace.clusters import client, preflight
+from headrace.clusters.containers import environment, in_container
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scheduler import address, num_threads, prepare, resources, security
@@ -95,21 +96,17 @@ class ContainedNode:
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         self._folder = folder
         arguments = ("-m", "headrace.clusters.member", str(folder.path), f"{INSIDE}={index}")
-        self._command = preflight.in_container(folder, spec, arguments)
+        self._command = in_container(folder, spec, arguments)
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         """Start the process."""
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.DEVNULL, env=preflight.environment()
+            *self._command, stdin=asyncio.subprocess.DEVNULL, env=environment()
         )
 
     async def keep(self) -> None:
-        """Start the process again when it ends, until the lease closes.
-
-        Raises:
-            LeaseError: It ended as soon as it had started.
-        """
+        """Start the process again when it ends, until the lease closes."""
         while self._process is not None:
             started_s = time.monotonic()
             code = await self._process.wait()
@@ -233,8 +230,8 @@ def main(arguments: list[str]) -> int:
         return 1
     if spec.role.batch.container is not None and not is_inside:
         again = ("-m", "headrace.clusters.worker", *arguments, INSIDE)
-        command = preflight.in_container(folder, spec, again)
-        os.execvpe(command[0], command, preflight.environment())
+        command = in_container(folder, spec, again)
+        os.execvpe(command[0], command, environment())
     asyncio.run(_serve(folder, spec, number))
     return 0
 

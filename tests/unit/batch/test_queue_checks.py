@@ -108,7 +108,7 @@ def test_parallel_environments(changes: dict[str, str], job: dict[str, Any], gra
 
 
 def test_a_queue_for_large_jobs_is_not_for_small_ones():
-    found = list(judge_queue(QueueFacts(name="prod", least_nodes=10), _job()))
+    found = list(judge_queue("prod", {"prod": QueueFacts(name="prod", least_nodes=10)}, _job()))
     assert [each.grade for each in found] == ["ok", "ok", "fail"]
     assert "prod is for 10 nodes and more" in found[2].seen
 

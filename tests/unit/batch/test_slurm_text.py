@@ -16,8 +16,8 @@ from headrace.batch.jobs import (
     put_back_view,
     view_of,
 )
-from headrace.batch.scripts import with_quotes
 from headrace.batch.slurm import Slurm, parse_sacct, parse_squeue
+from headrace.batch.system import with_quotes
 from headrace.clusters.lease_jobs import job_name, job_spec
 from headrace.clusters.records import LeaseSpec
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError

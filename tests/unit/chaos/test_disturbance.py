@@ -58,7 +58,7 @@ def end_packing(home: Path) -> None:
 
 def test_the_process_of_the_role_is_killed(tmp_path: Path):
     with (
-        sleeper(tmp_path, "headrace.clusters.guard") as guard,
+        sleeper(tmp_path, "headrace.clusters.local") as guard,
         sleeper(tmp_path, "headrace.clusters.host") as host,
     ):
         one = disturbance(tmp_path)
@@ -106,7 +106,7 @@ def test_it_waits_for_a_part_of_what_such_a_process_lived(tmp_path: Path):
 
 
 def test_a_process_that_ended_too_early_is_replaced_by_another_one(tmp_path: Path):
-    with sleeper(tmp_path, "headrace.clusters.guard") as guard:
+    with sleeper(tmp_path, "headrace.clusters.local") as guard:
         with sleeper(tmp_path, "headrace.clusters.host"):
             one = disturbance(tmp_path, spans={"pack/host": 2.0})
             processes = Processes(tmp_path)

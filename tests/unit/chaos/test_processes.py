@@ -19,7 +19,7 @@ from support.waiting import wait_until
     [
         ("python", "python -c from headrace.cli.app import main", "command"),
         ("python", "python -m headrace.clusters.host /l/1 --detach", "host"),
-        ("python", "python -m headrace.clusters.guard /l/1", "guard"),
+        ("python", "python -m headrace.clusters.local /l/1", "guard"),
         ("python", "python -m headrace.steps.run /l/1/steps/000001", "driver"),
         ("python", "python -u -m headrace.steps.model_process 16", "server"),
         ("rank 1", "python -u -m headrace.steps.model_process 16", "rank"),

@@ -41,7 +41,7 @@ def _spec() -> LeaseSpec:
 @pytest.fixture(autouse=True)
 def _python_for_a_container(folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch):
     command = (sys.executable, "-c", _COUNTING, str(folder.path / "starts"))
-    monkeypatch.setattr(worker.preflight, "in_container", lambda *_: command)
+    monkeypatch.setattr(worker, "in_container", lambda *_: command)
 
 
 async def _kept(folder: LeaseFolder) -> None:
@@ -69,7 +69,7 @@ def test_one_that_ran_for_a_while_is_started_again_until_the_lease_closes(
 
 def test_closing_ends_it(folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch):
     waits = (sys.executable, "-c", "import time; time.sleep(600)")
-    monkeypatch.setattr(worker.preflight, "in_container", lambda *_: waits)
+    monkeypatch.setattr(worker, "in_container", lambda *_: waits)
 
     async def open_and_close() -> int | None:
         node = ContainedNode(folder, _spec(), 0)

@@ -12,23 +12,23 @@ from headrace.clusters.scaling import (
     SETTLED_S,
     Failures,
     PoolNode,
-    ScalingInput,
     ScalingPlan,
     Stage,
     plan,
 )
+from headrace.recipe.site import Role
 
 NOW_S = 1000.0
-KEEP_S = 30.0
+ROLE = Role(backend="slurm", nodes=4, keep_nodes="30s")
 
 
 def _node(number: int, stage: Stage, since_s: float = 0.0, **changes: bool) -> PoolNode:
     return PoolNode(number=number, stage=stage, since_s=since_s, **changes)
 
 
-def _wanted(nodes: int, **changes: Any) -> ScalingInput:
-    given = {"now_s": NOW_S, "most": 4, "keep_s": KEEP_S, "surplus_since_s": 0.0}
-    return ScalingInput(nodes=nodes, **given | changes)
+def _wanted(nodes: int, **changes: Any) -> dict[str, Any]:
+    """What a pool of up to four nodes that has work for so many is told."""
+    return {"wanted": nodes, "role": ROLE, "now_s": NOW_S, "surplus_since_s": 0.0} | changes
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def _wanted(nodes: int, **changes: Any) -> ScalingInput:
         ([_node(0, Stage.BUSY, is_old=True, is_bound=True)], _wanted(1), ScalingPlan()),
     ],
 )
-def test_moves(nodes: list[PoolNode], given: ScalingInput, wanted: ScalingPlan):
+def test_moves(nodes: list[PoolNode], given: dict[str, Any], wanted: ScalingPlan):
     """pains 20: no submit-cancel loop by a demand that comes and goes."""
-    assert plan(nodes, given, Failures()) == wanted
+    assert plan(nodes, failures=Failures(), **given) == wanted
 
 
 def test_jobs_that_die_are_followed_by_longer_and_longer_pauses_and_then_by_none():
@@ -80,11 +80,13 @@ def test_jobs_that_die_are_followed_by_longer_and_longer_pauses_and_then_by_none
             failures.after_failure(now_s - 2, now_s + 1) == failures
         )  # asked for before: the same fault
         pause_s = 2.0 ** (number - 1)
-        assert plan([], _wanted(4, now_s=now_s + pause_s - 0.1), failures) == ScalingPlan()
-        again = plan([], _wanted(4, now_s=now_s + pause_s), failures)
+        assert (
+            plan([], failures=failures, **_wanted(4, now_s=now_s + pause_s - 0.1)) == ScalingPlan()
+        )
+        again = plan([], failures=failures, **_wanted(4, now_s=now_s + pause_s))
         assert again.submit == (4 if number == 1 else 1)  # then one at a time, on trial
     on_trial = [_node(0, Stage.QUEUED)]
-    assert plan(on_trial, _wanted(4, now_s=NOW_S + 999), failures) == ScalingPlan()
+    assert plan(on_trial, failures=failures, **_wanted(4, now_s=NOW_S + 999)) == ScalingPlan()
     assert failures.are_too_many
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.clusters import guard
-from headrace.clusters.guard import mark, marked
+from headrace.clusters import local
+from headrace.clusters.local import mark, marked
 from headrace.files.layout import LeaseFolder
 
 
@@ -43,7 +43,7 @@ def test_the_guard_ends_what_a_killed_host_leaves(
 ) -> None:
     """One that ended everything itself has told so."""
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(told)))
-    guard.main([str(folder.path)])
+    local.main([str(folder.path)])
     assert process.is_running() != is_ended
 
 
