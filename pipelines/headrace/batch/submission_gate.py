@@ -6,7 +6,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
@@ -86,14 +86,20 @@ class SubmissionGate:
         return record
 
     def _enter(self, spec: JobSpec, file: Path) -> None:
-        limits = (*limits_of_site(self.batch), *self._limits_of_system(spec))
+        of_site = ((self.batch.max_jobs, False), (self.batch.max_queued, True))
+        limits = [
+            Limit(most=most, queued_only=queued_only, whose="site")
+            for most, queued_only in of_site
+            if most is not None
+        ]
+        limits += self._limits_of_system(spec)
         why = self._try(spec.name, file, limits)
         if why and renew(self.system, self.leases, self.batch.poll):
             why = self._try(spec.name, file, limits)
         if why:
             raise QueueFullError(why, "It is submitted as soon as earlier jobs have ended.")
 
-    def _try(self, name: str, file: Path, limits: tuple[Limit, ...]) -> str:
+    def _try(self, name: str, file: Path, limits: Sequence[Limit]) -> str:
         """Take a slot and a token, both or none; why not, in words for the user."""
         why = ""
 
@@ -141,29 +147,14 @@ class SubmissionGate:
         return state_file(self.leases, self.system.queue)
 
 
-def limits_of_site(batch: Batch) -> tuple[Limit, ...]:
-    """The limits that a site sets."""
-    given = ((batch.max_jobs, False), (batch.max_queued, True))
-    return tuple(
-        Limit(most=most, queued_only=queued_only, whose="site")
-        for most, queued_only in given
-        if most is not None
-    )
-
-
-def first_reached(limits: Iterable[Limit], num_jobs: int, num_queued: int) -> Limit | None:
-    """The first limit that leaves no room for another job."""
-    for limit in limits:
-        if (num_queued if limit.queued_only else num_jobs) >= limit.most:
-            return limit
-    return None
-
-
-def _why_not(state: QueueState, limits: tuple[Limit, ...], taken: dict[str, Slot]) -> str:
+def _why_not(state: QueueState, limits: Sequence[Limit], taken: dict[str, Slot]) -> str:
     if state.refused_until > time.time():
         return state.refused
-    reached = first_reached(limits, len(taken), state.num_queued(taken.values()))
-    return "" if reached is None else f"waiting: {reached}"
+    num_queued = state.num_queued(taken.values())
+    for limit in limits:
+        if (num_queued if limit.queued_only else len(taken)) >= limit.most:
+            return f"waiting: {limit}"
+    return ""
 
 
 def _settled(state: QueueState, name: str, job_id: str) -> QueueState:

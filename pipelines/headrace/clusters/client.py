@@ -189,23 +189,17 @@ def is_refused(folder: LeaseFolder) -> bool:
     return job is not None and job.is_ended and not job.failure_class.is_retried
 
 
-def waiting_for(folder: LeaseFolder) -> str:
-    """What a lease without any node waits for in a queue, for the user; empty when for nothing."""
+def waiting_for(folder: LeaseFolder, *, for_more: bool = False) -> str:
+    """What a lease without any node waits for in a queue, or one that has work `for_more` nodes."""
     pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
     if pool is not None:
-        return "" if pool.has_nodes else pool.waits_for
+        return pool.waits_for if for_more or not pool.has_nodes else ""
     if folder.info.exists() or folder.host.exists():
         return ""
     if not folder.job.exists() and not folder.waiting.exists():
         return ""
     job = lease_status(folder).job
     return "" if job is None or job.is_ended else job.why
-
-
-def lacks(folder: LeaseFolder) -> str:
-    """The same, also for a pool that has some nodes and work for more."""
-    pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
-    return waiting_for(folder) if pool is None else pool.waits_for
 
 
 def _remove_unfinished(folder: LeaseFolder) -> None:

@@ -20,9 +20,8 @@ from headrace.clusters.scheduler import (
     LeaseScheduler,
     demand,
     make_keys,
-    num_threads,
     prepare,
-    resources,
+    worker_options,
 )
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_json
@@ -43,7 +42,15 @@ class _NodeCluster(LocalCluster):  # type: ignore[misc]
     job_ids = ()
 
     def __init__(self, scratch: Path, **options: Any) -> None:
-        super().__init__(local_directory=str(scratch), **options)
+        super().__init__(
+            n_workers=0,
+            processes=True,
+            host=LOOPBACK,
+            scheduler_port=0,
+            local_directory=str(scratch),
+            asynchronous=True,
+            **options,
+        )
         self.scheduler_spec["cls"] = LeaseScheduler
         self.keeping: asyncio.Task[None] | None = None
         self._scratch = scratch
@@ -85,7 +92,8 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     role = spec.role
     prepare(role)
     keys, scratch = make_keys(folder), folder.path / "scratch"
-    cluster: _NodeCluster = await _NodeCluster(scratch, security=keys, **_options(role))
+    options = worker_options(role, "threads_per_worker")
+    cluster: _NodeCluster = await _NodeCluster(scratch, security=keys, **options)
     try:
         if role.kind == "gang":
             cluster.scale(role.nodes)
@@ -104,21 +112,6 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     write_json(folder.scheduler_file, cluster.scheduler.identity())
     cluster.keeping = asyncio.create_task(_keep_nodes(cluster))
     return cluster
-
-
-def _options(role: Role) -> dict[str, Any]:
-    return {
-        "n_workers": 0,
-        "threads_per_worker": num_threads(role),
-        "processes": True,
-        "host": LOOPBACK,
-        "scheduler_port": 0,
-        "memory_limit": 0,
-        "resources": resources(role),
-        "preload": ["headrace.clusters.cancellable_call"],
-        "silence_logs": logging.WARNING,
-        "asynchronous": True,
-    }
 
 
 async def _wait_for_nodes(cluster: _NodeCluster, role: Role) -> None:

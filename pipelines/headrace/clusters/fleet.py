@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from distributed import Client, Future
@@ -13,7 +12,7 @@ from distributed import Client, Future
 from headrace.clusters import cancellable_call
 from headrace.clusters import client as lease_client
 from headrace.clusters.lifetime import TIMED_OUT
-from headrace.clusters.nodes import Node, arrived, first_done, loss, present, results_of, settle
+from headrace.clusters.nodes import Node, arrived, loss, now_done, present, results_of, settle
 from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scheduler import DEMAND, NODE, SLOT, security
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
@@ -183,10 +182,9 @@ class Fleet:
                     running[self._cancellable(function, (items[index],), SLOT)] = index
                 if not running:
                     return
-                finished = first_done(self.client, list(running), check, self._check_alive)
-                done = {future: running.pop(future) for future in finished}
-                results = self._results(finished)
-                if lost := [future for future in finished if future not in results]:
+                results, lost = self._first_done(list(running), check)
+                done = {future: running.pop(future) for future in (*results, *lost)}
+                if lost:
                     settle(check)
                 for future in lost:
                     index = done[future]
@@ -247,23 +245,40 @@ class Fleet:
     def _gather(
         self, futures: list[Future], nodes: Sequence[Node], check: Callable[[], None]
     ) -> list[Any]:
-        where = dict(zip(futures, nodes, strict=True))
-        pending = list(futures)
+        left = dict(zip(futures, nodes, strict=True))
         results: dict[Future, Any] = {}
         try:
-            while pending:
-                left = [where[future] for future in pending]
-                done = first_done(self.client, pending, check, partial(self._check_alive, left))
-                results |= self._results(done)
-                for future in [each for each in done if each not in results]:
-                    node = where[future]
+            while left:
+                found, lost = self._first_done(list(left), check, list(left.values()))
+                for future in lost:
+                    node = left[future]
                     raise WorkerLostError(f"Worker {node.name} on {node.host} died: {loss(future)}")
-                pending = [future for future in pending if future not in results]
+                results |= found
+                left = {future: node for future, node in left.items() if future not in found}
         finally:
-            self._cancel(pending)
+            self._cancel(list(left))
         return [results[future] for future in futures]
 
-    def _check_alive(self, nodes: Sequence[Node] = ()) -> None:
+    def _first_done(
+        self, futures: list[Future], check: Callable[[], None], nodes: Sequence[Node] = ()
+    ) -> tuple[dict[Future, Any], list[Future]]:
+        """Wait until some futures are done: those with results, and those that lost their worker.
+
+        `nodes` are those that the futures are bound to.
+        """
+        check()
+        while not (done := now_done(self.client, futures)):
+            self._check_alive(nodes)
+            check()
+        if any(future.status == "cancelled" for future in done):
+            raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} dropped a task")
+        try:
+            results = results_of(self.client, done)
+        finally:
+            self._futures.difference_update(done)
+        return results, [future for future in done if future not in results]
+
+    def _check_alive(self, nodes: Sequence[Node]) -> None:
         """A task bound to a worker that died before it started would wait for ever."""
         if self.client.status != "running":
             raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} has gone")
@@ -274,14 +289,6 @@ class Fleet:
         """Nodes whose workers are not the same any more."""
         addresses = {node.address for node in present(self.client)} if nodes else set()
         return [node for node in nodes if node.address not in addresses]
-
-    def _results(self, futures: list[Future]) -> dict[Future, Any]:
-        if any(future.status == "cancelled" for future in futures):
-            raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} dropped a task")
-        try:
-            return results_of(self.client, futures)
-        finally:
-            self._futures.difference_update(futures)
 
     def _cancel(self, futures: list[Future]) -> None:
         if futures and self.client.status == "running":

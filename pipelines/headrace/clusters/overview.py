@@ -125,7 +125,7 @@ def view(folder: LeaseFolder) -> LeaseView:
         folder=str(folder.path),
         excludes=spec.exclude,
         bad_nodes=() if bad is None else bad.nodes,
-        waits_for=client.lacks(folder) if state.is_active else "",
+        waits_for=client.waiting_for(folder, for_more=True) if state.is_active else "",
         jobs=pool.jobs if state.is_active else (),
         ended=pool.ended,
         avoids=pool.avoids,

@@ -79,14 +79,18 @@ def prepare(role: Role) -> None:
     os.environ.update({**dict.fromkeys(names, str(role.threads_per_rank)), **role.env})
 
 
-def resources(role: Role) -> dict[str, int]:
-    """What each worker has for calls to take."""
-    return {NODE: 1, SLOT: role.threads_per_node}
+def worker_options(role: Role, threads: str) -> dict[str, Any]:
+    """What all workers are started with; `threads` is what Dask calls their number there.
 
-
-def num_threads(role: Role) -> int:
-    """Threads of each worker: one is free for short calls, whatever long one takes the node."""
-    return role.threads_per_node + 1
+    One thread is free for short calls, whatever long one takes the node.
+    """
+    return {
+        threads: role.threads_per_node + 1,
+        "memory_limit": 0,
+        "resources": {NODE: 1, SLOT: role.threads_per_node},
+        "preload": ["headrace.clusters.cancellable_call"],
+        "silence_logs": logging.WARNING,
+    }
 
 
 def demand(scheduler: Scheduler) -> int:

@@ -22,7 +22,7 @@ from headrace.clusters import client, preflight
 from headrace.clusters.containers import environment, in_container
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec
-from headrace.clusters.scheduler import address, num_threads, prepare, resources, security
+from headrace.clusters.scheduler import address, prepare, security, worker_options
 from headrace.errors import LeaseError
 from headrace.files.layout import LeaseFolder
 
@@ -181,19 +181,14 @@ def name_of(index: int) -> str:
 
 
 def _options(folder: LeaseFolder, spec: LeaseSpec, index: int, scratch: Path) -> dict[str, Any]:
-    return {
+    return worker_options(spec.role, "nthreads") | {
         "name": name_of(index),
         "host": address(spec.role.batch.interface),
-        "nthreads": num_threads(spec.role),
-        "memory_limit": 0,
-        "resources": resources(spec.role),
         "local_directory": str(scratch),
-        "preload": ["headrace.clusters.cancellable_call"],
         "dashboard": False,
         "security": security(folder),
         "protocol": "tls",
         "death_timeout": _DEATH_TIMEOUT_S,
-        "silence_logs": logging.WARNING,
     }
 
 

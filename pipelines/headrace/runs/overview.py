@@ -189,7 +189,8 @@ def _waits(
     """What a run that goes on waits for, and which nodes it does without."""
     open_leases = [row for row in leases if row.state.is_active]
     no_room = _no_room(run, planned, known, open_leases)
-    queued = (client.lacks(run.lease_folder(row.lease_id)) for row in open_leases)
+    folders = (run.lease_folder(row.lease_id) for row in open_leases)
+    queued = (client.waiting_for(folder, for_more=True) for folder in folders)
     bad = bad_nodes(run, leases)
     leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
     return {

@@ -14,8 +14,6 @@ from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import (
     BURST,
     SubmissionGate,
-    first_reached,
-    limits_of_site,
     take_token,
     tokens_after,
 )
@@ -138,16 +136,6 @@ def test_more_submits_than_the_pace_allows_wait(tmp_path: Path):
         site.submit(name)
     with pytest.raises(QueueFullError, match="waiting: site limit of 1 submits a minute"):
         site.submit("e")
-
-
-@pytest.mark.parametrize(
-    ("num_jobs", "num_queued", "reached"),
-    [(0, 0, None), (19, 4, None), (20, 0, "site limit of 20 jobs"),
-     (7, 5, "site limit of 5 queued jobs")],
-)  # fmt: skip
-def test_the_first_limit_that_is_reached(num_jobs: int, num_queued: int, reached: str | None):
-    found = first_reached(limits_of_site(Batch(max_jobs=20, max_queued=5)), num_jobs, num_queued)
-    assert (found and str(found)) == reached
 
 
 @pytest.mark.parametrize(

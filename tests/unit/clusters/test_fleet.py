@@ -17,7 +17,7 @@ from headrace.clusters import fleet as fleet_module
 from headrace.clusters import nodes as nodes_module
 from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet, Node
-from headrace.clusters.nodes import first_done
+from headrace.clusters.nodes import now_done
 from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, WorkerLostError
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
@@ -130,12 +130,12 @@ def test_map_tries_again_when_a_result_goes_with_its_worker(
     """Dask computes it once more by itself; here the worker that does so dies, too."""
 
     def wait_then_lose_it(*arguments: Any) -> list[Any]:
-        done = first_done(*arguments)
-        if len(list(tmp_path.iterdir())) == 1:
+        done = now_done(*arguments)
+        if done and len(list(tmp_path.iterdir())) == 1:
             os.kill(int((tmp_path / "0").read_text()), signal.SIGKILL)
         return done
 
-    monkeypatch.setattr("headrace.clusters.fleet.first_done", wait_then_lose_it)
+    monkeypatch.setattr("headrace.clusters.fleet.now_done", wait_then_lose_it)
     # a worker counts as there until its scheduler sees that it has gone, and may be given the item
     results = dict(fleet.map(fleet_functions.die_the_second_time, [str(tmp_path)], retries=10))
     assert results == {0: int((tmp_path / "2").read_text())}

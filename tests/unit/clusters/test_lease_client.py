@@ -155,7 +155,8 @@ def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: P
     assert client.waiting_for(lease) == pool.waits_for
     node = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
     write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
-    assert (client.waiting_for(lease), client.lacks(lease)) == ("", pool.waits_for)
+    assert client.waiting_for(lease) == ""
+    assert client.waiting_for(lease, for_more=True) == pool.waits_for
 
 
 def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace.clusters import cluster, nodes
+from headrace.clusters import nodes
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.records import LeaseSpec
-from headrace.clusters.scheduler import SLOT, WAITS
+from headrace.clusters.scheduler import SLOT, WAITS, worker_options
 from headrace.errors import LeaseError
 from headrace.recipe.site import Role
 
@@ -86,6 +85,6 @@ def test_time_in_a_queue_does_not_count_unless_it_is_said(clock: list[float], qu
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_node_has_a_thread_for_short_calls_beside_its_work(threads: int, tmp_path: Path):
-    options = cluster._options(Role(threads_per_node=threads), tmp_path)
-    assert options["threads_per_worker"] == threads + 1 == options["resources"][SLOT] + 1
+def test_a_node_has_a_thread_for_short_calls_beside_its_work(threads: int):
+    options = worker_options(Role(threads_per_node=threads), "nthreads")
+    assert options["nthreads"] == threads + 1 == options["resources"][SLOT] + 1
