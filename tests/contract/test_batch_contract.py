@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from headrace.batch import submission_gate
 from headrace.batch.commands import Commands
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.lsf import Lsf
@@ -17,7 +18,7 @@ from headrace.batch.queue_state import JobRecord, final_status, intent_of, job_s
 from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands
-from headrace.batch.submission_gate import submit_once
+from headrace.batch.submission_gate import SubmissionGate
 from headrace.batch.system import INDEX, BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.atomic import write_text
@@ -34,6 +35,10 @@ ENDED_S = 60.0
 
 class BatchContract:
     """The suite. A system gives itself, with flaky submits and without answers, and bad jobs."""
+
+    @pytest.fixture(autouse=True)
+    def short_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(submission_gate, "_PAUSE_S", 0.1)
 
     @pytest.fixture
     def system(self) -> BatchSystem:
@@ -424,7 +429,8 @@ def _job(place: Path, **changes: Any) -> JobSpec:
 
 
 def _submit(system: BatchSystem, job: JobSpec, folder: Path) -> JobRecord:
-    return submit_once(system, job, folder / "job.json", lambda: None, pause_s=0.1)
+    gate = SubmissionGate(system, folder, Batch(submits_per_minute=100_000))
+    return gate.submit(job, folder / "job.json")
 
 
 def _end_of(system: BatchSystem, job_id: str) -> JobStatus:

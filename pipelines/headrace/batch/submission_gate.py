@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
 from pathlib import Path
 
 from filelock import FileLock
@@ -64,7 +63,10 @@ class SubmissionGate:
     """The site's rules: limits, pace, time between two questions."""
 
     def submit(self, spec: JobSpec, file: Path) -> JobRecord:
-        """Submit a job once, if its turn has come; its record is written to `file`.
+        """Submit a job once, if its turn has come; the caller holds the lock of its lease.
+
+        Its record is written to `file`. What may be there after a lost answer, or after a submitter
+        that died, is looked up by name before anything is submitted again.
 
         Raises:
             QueueFullError: It is not its turn; nothing was submitted, ask again later.
@@ -72,10 +74,7 @@ class SubmissionGate:
             BatchError: No clear answer and no such job, several times.
         """
         try:
-            # what follows a lost answer needs a token, and keeps its slot
-            first: Callable[[], None] = partial(self._enter, spec, file)
-            tries = chain([first], repeat(self._wait_for_token))
-            record = submit_once(self.system, spec, file, lambda: next(tries)())
+            record = self._submit_once(spec, file)
         except SubmitLimitError as error:
             self._change(partial(_refused, name=spec.name, why=error.what, poll_s=self.batch.poll))
             raise
@@ -83,6 +82,30 @@ class SubmissionGate:
             self._change(partial(_settled, name=spec.name, job_id=""))
             raise
         self._change(partial(_settled, name=spec.name, job_id=record.job_id))
+        return record
+
+    def _submit_once(self, spec: JobSpec, file: Path) -> JobRecord:
+        system = self.system
+        for attempt in range(_ATTEMPTS):
+            record = recovered(system, spec.name, file)
+            if record is not None:
+                return record
+            if attempt == 0:
+                self._enter(spec, file)
+            else:  # what follows a lost answer keeps its slot
+                self._wait_for_token()
+            write_text(intent_of(file), spec.name)
+            try:
+                return _recorded(system, system.submit(spec), spec.name, file)
+            except (JobRefusedError, SubmitLimitError):
+                intent_of(file).unlink()
+                raise
+            except AmbiguousSubmitError as error:
+                logger.warning("%s; looking for the job by its name", error.what)
+                time.sleep(_PAUSE_S * 2**attempt * random.uniform(0.75, 1.25))
+        record = recovered(system, spec.name, file)
+        if record is None:
+            raise BatchError(f"{system.name} took no job {spec.name} in {_ATTEMPTS} attempts")
         return record
 
     def _enter(self, spec: JobSpec, file: Path) -> None:
@@ -194,39 +217,6 @@ def take_token(file: Path, per_minute: int) -> float:
 def tokens_after(tokens: float, passed_s: float, per_minute: int) -> float:
     """Tokens in the bucket when some time has passed; pure."""
     return min(float(BURST), tokens + max(passed_s, 0.0) * per_minute / 60.0)
-
-
-def submit_once(
-    system: BatchSystem,
-    spec: JobSpec,
-    file: Path,
-    wait_for_token: Callable[[], None],
-    pause_s: float = _PAUSE_S,
-) -> JobRecord:
-    """Submit a job, unless it has been submitted already; the caller holds the lease's lock.
-
-    What may be there after a lost answer, or after a submitter that died, is looked up by name
-    before anything is submitted again. The pause after an unclear answer doubles each time.
-    `wait_for_token` is called before each submit and may raise.
-    """
-    for attempt in range(_ATTEMPTS):
-        record = recovered(system, spec.name, file)
-        if record is not None:
-            return record
-        wait_for_token()
-        write_text(intent_of(file), spec.name)
-        try:
-            return _recorded(system, system.submit(spec), spec.name, file)
-        except (JobRefusedError, SubmitLimitError):
-            intent_of(file).unlink()
-            raise
-        except AmbiguousSubmitError as error:
-            logger.warning("%s; looking for the job by its name", error.what)
-            time.sleep(pause_s * 2**attempt * random.uniform(0.75, 1.25))
-    record = recovered(system, spec.name, file)
-    if record is None:
-        raise BatchError(f"{system.name} took no job {spec.name} in {_ATTEMPTS} attempts")
-    return record
 
 
 def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:

@@ -270,12 +270,12 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         await asyncio.wait_for(super()._close(), _CLOSE_TIMEOUT_S)
 
 
-async def open_pool(folder: LeaseFolder, spec: LeaseSpec, **queue: Any) -> NodePool:
+async def open_pool(folder: LeaseFolder, spec: LeaseSpec, *queue: Any) -> NodePool:
     """Open a pool without nodes; called inside the host process. See `NodePool` for its queue.
 
     Side effects: sets Dask's configuration; writes key, certificate and scheduler file into the
     lease's folder.
     """
     configure()
-    cluster: NodePool = await NodePool(folder, spec, **queue)
+    cluster: NodePool = await NodePool(folder, spec, *queue)
     return cluster

@@ -79,19 +79,14 @@ class _BatchBackend(LeaseBackend):
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         # the control side uses this module too, and must not load Dask
         own_id = os.environ.get(system_of(spec.role).job_variable, "")
+        module = importlib.import_module(f"headrace.clusters.{spec.role.kind}")
         opened: OpenCluster
         if spec.role.kind == "gang":
-            gang = importlib.import_module("headrace.clusters.gang")
-            opened = await gang.open_gang(folder, spec, job_id=own_id)
-            return opened
-        pool = importlib.import_module("headrace.clusters.pool")
-        opened = await pool.open_pool(
-            folder,
-            spec,
-            gate=_gate(folder, spec),
-            node_job=partial(_node_job, folder, spec),
-            job_ids=() if _has_host_here(spec) else (own_id,),
-        )
+            opened = await module.open_gang(folder, spec, job_id=own_id)
+        else:
+            job_ids = () if _has_host_here(spec) else (own_id,)
+            new_job = partial(_node_job, folder, spec)
+            opened = await module.open_pool(folder, spec, _gate(folder, spec), new_job, job_ids)
         return opened
 
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
