@@ -17,33 +17,27 @@ from headrace.clusters import client, host, preflight
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import die_with_parent
 
 _POLL_S = 0.2
-_INSIDE = "--inside="
 
 
-async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int, is_inside: bool) -> None:
-    """Be a node of the gang until its host sends it away; one inside is started by one outside."""
+async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
+    """Be a node of the gang until its host sends it away."""
     # the host, which is a member too, must give a heartbeat before it loads Dask
     worker = importlib.import_module("headrace.clusters.worker")
     importlib.import_module("headrace.clusters.scheduler").prepare(spec.role)
     scheduler_address = await worker.scheduler_of(folder)
     if scheduler_address is None:
         return
-    if is_inside:
-        node = worker.NodeWorker(folder, spec, index, scheduler_address)
-        await node.start()
-    else:
-        report = await asyncio.to_thread(preflight.examine, folder, spec, index)
-        if report.problems:
-            await _sent_away(folder)  # ending first would end the host before it can tell why
-            return
-        try:
-            node = await worker.open_node(folder, spec, index, scheduler_address)
-        except Exception as error:  # told to whoever starts the next lease; the job ends with it
-            _blame_this_node(folder, f"the worker did not start: {error}")
-            raise
+    report = await asyncio.to_thread(preflight.examine, folder, spec, index)
+    if report.problems:
+        await _sent_away(folder)  # ending first would end the host before it can tell why
+        return
+    try:
+        node = await worker.open_node(folder, spec, index, scheduler_address)
+    except Exception as error:  # told to whoever starts the next lease; the job ends with it
+        _blame_this_node(folder, f"the worker did not start: {error}")
+        raise
     await worker.serve_until_signal(node, node.keep())
 
 
@@ -59,19 +53,16 @@ async def _sent_away(folder: LeaseFolder) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of every task of the job, and of what runs in the site's container."""
+    """Entry point of every task of the job."""
     folder = LeaseFolder(Path(arguments[0]).absolute())
     spec = client.spec(folder)
-    inside = [each.removeprefix(_INSIDE) for each in arguments if each.startswith(_INSIDE)]
-    index = int(inside[0] if inside else os.environ[system_of(spec.role).index_variable])
-    if index == 0 and not inside:
+    index = int(os.environ[system_of(spec.role).index_variable])
+    if index == 0:
         return host.main(arguments)
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s %(levelname)s node-{index}: %(message)s"
     )
-    if inside:
-        die_with_parent()
-    asyncio.run(_serve(folder, spec, index, bool(inside)))
+    asyncio.run(_serve(folder, spec, index))
     return 0
 
 

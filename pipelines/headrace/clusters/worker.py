@@ -25,12 +25,11 @@ from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scheduler import address, prepare, security, worker_options
 from headrace.errors import LeaseError
 from headrace.files.layout import LeaseFolder
+from headrace.processes import die_with_parent
 
 logger = logging.getLogger(__name__)
 
-INSIDE = "--inside"
-"""Argument of what runs in the site's container."""
-
+_INSIDE = "--inside"  # of what runs in the site's container
 _POLL_S = 0.2
 _CLOSE_TIMEOUT_S = 15.0
 _CONTAINER_CLOSE_TIMEOUT_S = 40.0
@@ -95,7 +94,7 @@ class ContainedNode:
 
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         self._folder = folder
-        arguments = ("-m", "headrace.clusters.member", str(folder.path), f"{INSIDE}={index}")
+        arguments = ("-m", "headrace.clusters.worker", str(folder.path), str(index), _INSIDE)
         self._command = in_container(folder, spec, arguments)
         self._process: asyncio.subprocess.Process | None = None
 
@@ -193,7 +192,7 @@ def _options(folder: LeaseFolder, spec: LeaseSpec, index: int, scratch: Path) ->
 
 
 async def _serve(folder: LeaseFolder, spec: LeaseSpec, number: int) -> None:
-    """Be a node of a pool until the host sends it away, or has gone."""
+    """Be a node until the host sends it away, or has gone."""
     prepare(spec.role)
     scheduler_address = await scheduler_of(folder)
     if scheduler_address is not None:
@@ -213,18 +212,20 @@ def _is_fit(folder: LeaseFolder, spec: LeaseSpec, number: int) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the job of a pool's node."""
+    """Entry point of the job of a pool's node, and of what runs in the container of a gang's."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder, number = LeaseFolder(Path(arguments[0]).absolute()), int(arguments[1])
     if folder.close.exists() or folder.closed.exists() or not folder.spec.exists():
         logger.info("The lease has ended before this node was there")
         return 0
     spec = client.spec(folder)
-    is_inside = INSIDE in arguments
-    if not is_inside and not _is_fit(folder, spec, number):
+    if _INSIDE in arguments:
+        if spec.role.kind == "gang":  # a member of the gang is outside
+            die_with_parent()
+    elif not _is_fit(folder, spec, number):
         return 1
-    if spec.role.batch.container is not None and not is_inside:
-        again = ("-m", "headrace.clusters.worker", *arguments, INSIDE)
+    elif spec.role.batch.container is not None:
+        again = ("-m", "headrace.clusters.worker", *arguments, _INSIDE)
         command = in_container(folder, spec, again)
         os.execvpe(command[0], command, environment())
     asyncio.run(_serve(folder, spec, number))
