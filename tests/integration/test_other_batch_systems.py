@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,13 @@ def test_a_node_on_which_jobs_fail_is_left_out_or_at_least_named(
 
 def _workers(folder: LeaseFolder, number: str, variable: str) -> list[psutil.Process]:
     """Processes of a pool's job that are Dask workers."""
-    return [
-        each
-        for each in marked([folder])[str(folder.path.resolve())]
-        if each.environ().get(variable, "").partition(".")[0] == number
-        and "headrace.clusters.worker" in each.cmdline()
-    ]
+    found = []
+    for each in marked([folder])[str(folder.path.resolve())]:
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            is_of_job = each.environ().get(variable, "").partition(".")[0] == number
+            if is_of_job and "headrace.clusters.worker" in each.cmdline():
+                found.append(each)
+    return found
 
 
 def _living(queue: FakeQueue) -> list[str]:
