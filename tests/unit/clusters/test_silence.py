@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters import client, host
-from headrace.clusters import lease_status as second_look
+from headrace.clusters import client, host, lease_status
 from headrace.clusters.lease_status import last_heartbeat, sure_state, sure_states, write_heartbeat
 from headrace.clusters.overview import reap
 from headrace.clusters.records import Ending, HostRecord, LeaseSpec
@@ -103,7 +102,7 @@ def test_silence_that_goes_on_is_a_loss(folder: LeaseFolder) -> None:
 def test_what_is_certain_is_not_looked_at_again(
     folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(second_look, "_wait", lambda _seconds: pytest.fail("it waited"))
+    monkeypatch.setattr(lease_status, "_wait", lambda _seconds: pytest.fail("it waited"))
     gone = ProcessIdentity.of().model_copy(update={"started_s": 1.0})
     write_record(folder.host, HostRecord(process=gone))
     write_heartbeat(folder)
@@ -159,7 +158,7 @@ def test_many_silent_leases_are_waited_for_together(
         write_record(lease.host, HostRecord(process=_THERE))
         silent_for(lease, 60)
     waits: list[float] = []
-    monkeypatch.setattr(second_look, "_wait", lambda seconds: waits.append(seconds))
+    monkeypatch.setattr(lease_status, "_wait", lambda seconds: waits.append(seconds))
     found = sure_states(dict.fromkeys(leases, _LOST_AFTER_S))
     assert set(found.values()) == {LeaseState.LOST}
     assert len(waits) < len(leases)

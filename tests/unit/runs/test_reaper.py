@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 
-from headrace.clusters import client
-from headrace.clusters import lease_status as second_look
+from headrace.clusters import client, lease_status
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.files.atomic import write_text
 from headrace.files.layout import StepFolder
@@ -131,7 +130,7 @@ def test_a_lease_that_is_silent_at_one_look_only_is_left_alone(monkeypatch):
     lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
     long_ago = run.site.limits.lost_after + 1
     write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
-    monkeypatch.setattr(second_look, "_wait", lambda _seconds: write_heartbeat(lease))
+    monkeypatch.setattr(lease_status, "_wait", lambda _seconds: write_heartbeat(lease))
     assert reap(nobody, nobody) == ()
     assert not lease.close.exists()
     assert state_of(run) == (StepState.RUNNING, [], [LeaseState.STARTING])
