@@ -47,11 +47,7 @@ class LeaseBackend(ABC):
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         """Start the host process, which outlives the caller, or submit, once, the job that will.
 
-        Raises:
-            LeaseError: It did not start.
-            JobRefusedError: The batch system refuses the job.
-            QueueFullError: It is not the job's turn; nothing was submitted.
-            BatchError: The batch system does not answer.
+        It raises what `client.start` raises.
         """
 
     @abstractmethod

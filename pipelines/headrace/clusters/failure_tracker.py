@@ -114,9 +114,7 @@ class Avoidance:
 class FailureTracker:
     """The memory of a pool's host for jobs that came to nothing.
 
-    Args:
-        exclude: Nodes that earlier leases of the run have failed on.
-        powerless: Why its jobs cannot be kept off any node, for the user; empty when they can.
+    It begins with nodes to exclude, or with why jobs cannot be kept off any node, for the user.
 
     Attributes:
         failures: Jobs that came to nothing lately.

@@ -37,7 +37,7 @@ _DEATH_TIMEOUT_S = 30.0
 _AT_ONCE_S = 30.0
 
 
-class NodeWorker:
+class _NodeWorker:
     """The worker of the node at a place, from 0, with the nanny that starts it again."""
 
     def __init__(
@@ -51,7 +51,6 @@ class NodeWorker:
         self._nanny: Nanny | None = None
 
     async def start(self) -> None:
-        """Start the worker and wait until it has joined."""
         try:
             await self._start()
         except BaseException:
@@ -76,7 +75,6 @@ class NodeWorker:
             await self._nanny.finished()
 
     async def close(self) -> None:
-        """End the worker."""
         try:
             if self._nanny is not None:
                 closing = self._nanny.close(timeout=_CLOSE_TIMEOUT_S)
@@ -132,7 +130,7 @@ class ContainedNode:
             process.kill()
 
 
-GangNode = NodeWorker | ContainedNode
+GangNode = _NodeWorker | ContainedNode
 """The worker of a gang's node, wherever it runs."""
 
 
@@ -142,7 +140,7 @@ async def open_node(
     """Start the worker of a gang's node, in the site's container if there is one."""
     node: GangNode
     if spec.role.batch.container is None:
-        node = NodeWorker(folder, spec, index, scheduler_address)
+        node = _NodeWorker(folder, spec, index, scheduler_address)
     else:
         node = ContainedNode(folder, spec, index)
     await node.start()
@@ -196,7 +194,7 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, number: int) -> None:
     prepare(spec.role)
     scheduler_address = await scheduler_of(folder)
     if scheduler_address is not None:
-        node = NodeWorker(folder, spec, number, scheduler_address)
+        node = _NodeWorker(folder, spec, number, scheduler_address)
         await node.start()
         await serve_until_signal(node, node.finished())
 
