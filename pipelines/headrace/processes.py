@@ -114,13 +114,8 @@ def spawn_detached(
 ) -> ProcessIdentity:
     """Start a process that outlives the caller: own session, no terminal, output to a file.
 
-    Args:
-        command: Program and arguments.
-        log_file: Standard output and error are appended here.
-        env: The whole environment; default is the caller's.
-
-    Returns:
-        Identity of the started process.
+    Standard output and error are appended to `log_file`; `env` is the whole environment, by default
+    the caller's.
     """
     with log_file.open("ab") as log:
         child = subprocess.Popen(

@@ -52,11 +52,7 @@ _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 
 
 def conclude(job: Job) -> dict[str, Any]:
-    """Merge the predictions, judge them and write the report; gives the outputs of the step.
-
-    Raises:
-        StepError: Samples were not counted exactly once.
-    """
+    """Merge the predictions, judge them and write the report; gives the outputs of the step."""
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context)
     planned = plan_evaluation(context, inputs)

@@ -146,9 +146,7 @@ def load_model(
 def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
     """Read a checkpoint of Lightning; with `pickled`, objects of any class, which may run any code.
 
-    Raises:
-        PickledCheckpointError: It holds such objects.
-        StepError: It is missing or damaged.
+    Where those are not wanted, they raise `PickledCheckpointError`.
     """
     try:
         with refusing(path):

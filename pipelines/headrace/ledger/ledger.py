@@ -45,11 +45,9 @@ class Ledger:
     def open(cls, url: str | None = None) -> Ledger:
         """Open the ledger; a missing schema is made and an older one is migrated first.
 
-        Any number of processes may do so at once.
-
-        Args:
-            url: `sqlite:////path/ledger.db` or `postgresql://user:password@host/name`; the
-                default is `$HEADRACE_LEDGER`, or a file in headrace's home folder.
+        Any number of processes may do so at once. The URL is `sqlite:////path/ledger.db` or
+        `postgresql://user:password@host/name`; by default `$HEADRACE_LEDGER`, or a file in
+        headrace's home folder.
 
         Raises:
             LedgerError: It cannot be reached, is on a network file system, or its schema is newer

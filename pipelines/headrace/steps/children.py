@@ -188,11 +188,7 @@ class ChildGroup:
     def supervise(
         self, keep_on: Callable[[], bool], interval_s: float = 0.1
     ) -> tuple[ChildEnd, ...]:
-        """Wait until all children ended, one failed, or `keep_on` gives false.
-
-        Returns:
-            How each child ended, in order of their ends.
-        """
+        """Wait until all children ended, one failed, or `keep_on` gives false; gives their ends."""
         while True:
             ends = self.ends()
             if not self._running:
@@ -239,12 +235,8 @@ def num_memory_kills(
 ) -> int:
     """Processes that the kernel killed for memory in this process's control group, so far.
 
-    Args:
-        groups: File with the control groups of the process.
-        mount: Where control groups are mounted.
-
-    Returns:
-        0 where the kernel does not tell.
+    0 where the kernel does not tell. `groups` is the file with the control groups of the process,
+    `mount` where they are mounted.
     """
     try:
         lines = groups.read_text().splitlines()

@@ -202,12 +202,9 @@ def lost(folder: StepFolder, why: str, at: float | None = None) -> StepResult:
 
 
 def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResult:
-    """A lost step whose cause became known.
+    """A lost step whose cause, and what that means for another attempt, became known.
 
-    Args:
-        lost: Its result so far.
-        why: The cause, for the user; it goes in front of what was known, unless that begins so.
-        failure_class: What the cause means for another attempt.
+    It goes in front of what was known, unless that begins so.
     """
     known = lost.failure.message if lost.failure is not None else ""
     message = known if known.startswith(why) else "; ".join(filter(None, (why, known)))

@@ -64,11 +64,7 @@ _SERVERS = ForkServers("headrace.steps.model_process", VARYING)
 
 
 def start_forked(child: Child) -> Process:
-    """Start `python -u -m MODULE ARGUMENT…` as a fork that calls the module's `main(arguments)`.
-
-    Raises:
-        WorkerLostError: What it was to be forked from ended before it could be asked.
-    """
+    """Start `python -u -m MODULE ARGUMENT…` as a fork that calls the module's `main(arguments)`."""
     return _SERVERS.start(child)
 
 
@@ -91,12 +87,10 @@ class KeptProcess:
         self._running: _Running | None = None
 
     def call(self, child: Child, request: object, keep_on: Callable[[], bool]) -> Any:
-        """Have the process answer a request.
+        """Have the process answer a request, which can be pickled.
 
-        Args:
-            child: The process; it is started unless it is the one that answered last.
-            request: What it is asked; can be pickled.
-            keep_on: Asked a few times a second; false ends the process.
+        It is started unless it is the one that answered last, and ended when `keep_on`, which is
+        asked a few times a second, is false.
 
         Raises:
             WorkerLostError: The process ended instead of answering.
@@ -198,9 +192,7 @@ def _lost(end: ChildEnd) -> HeadraceError:
 def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> None:
     """Answer the calls of a `KeptProcess`, which come by standard input, until there are no more.
 
-    Args:
-        answer: Makes the answer to a request; what it raises is raised in the caller.
-        idle_s: Seconds without a call after which there are no more.
+    What `answer` raises is raised in the caller; `idle_s` seconds without a call are the end.
     """
     with Connection(os.dup(0)) as connection, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)

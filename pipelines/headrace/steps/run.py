@@ -142,8 +142,7 @@ def _state(failure_class: FailureClass) -> StepState:
 def failure_of(error: BaseException) -> Failure:
     """Describe an error for the result file.
 
-    Errors that are not headrace's own are bugs or faults of the machine; they keep their trace and
-    are tried again.
+    One that is not headrace's own is a bug or a fault of the machine; it keeps its trace.
     """
     if isinstance(error, HeadraceError):
         return Failure(
