@@ -22,7 +22,6 @@ from headrace.evaluation.metrics import (
     write_predictions,
 )
 from headrace.evaluation.plan import (
-    EvaluationPlan,
     Inputs,
     Job,
     plan_evaluation,
@@ -55,10 +54,11 @@ def conclude(job: Job) -> dict[str, Any]:
     """Merge the predictions, judge them and write the report; gives the outputs of the step."""
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context)
-    planned = plan_evaluation(context, inputs)
-    with _opened(context, inputs.dataset, planned.split, job.group) as dataset:
+    tasks = plan_evaluation(context, inputs)
+    parts = (read_predictions(context.folder.parts / task.part_name) for task in tasks)
+    with _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset:
         ids = sample_ids(dataset)
-        predictions = _merged(context, planned, ids)
+        predictions = merge(parts, ids)
         judgement = judge(predictions, dataset, ids, inputs.spec)
         return _write(context, inputs, predictions, judgement, dataset.manifest)
 
@@ -71,11 +71,6 @@ def _opened(
     if is_remote(dataset):
         return split_on_node(recipe, context.site, dataset, split, group)
     return nullcontext(ShardedDataset(Path(dataset), split, fold=recipe.data.fold))
-
-
-def _merged(context: StepContext, planned: EvaluationPlan, ids: NDArray[np.int64]) -> Predictions:
-    parts = (read_predictions(context.folder.parts / task.part_name) for task in planned.tasks)
-    return merge(parts, ids)
 
 
 def _write(

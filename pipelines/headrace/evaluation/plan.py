@@ -40,19 +40,6 @@ class ShardTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationPlan:
-    """All tasks of an evaluation, in the order of the samples."""
-
-    split: str
-    tasks: tuple[ShardTask, ...]
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in all tasks."""
-        return sum(task.num_samples for task in self.tasks)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Job:
     """What a node is asked: to score a shard, or to conclude where there is no task."""
 
@@ -66,8 +53,8 @@ class Job:
     """That of `groups` which is this node's; the node that is asked fills it in."""
 
 
-def plan(manifest: Manifest, spec: EvaluateSpec) -> EvaluationPlan:
-    """Cut the split of an evaluation into tasks.
+def plan(manifest: Manifest, spec: EvaluateSpec) -> tuple[ShardTask, ...]:
+    """Cut the split of an evaluation into tasks, in the order of the samples.
 
     Raises:
         ManifestError: The dataset has no such split.
@@ -90,7 +77,7 @@ def plan(manifest: Manifest, spec: EvaluateSpec) -> EvaluationPlan:
             f"Split '{spec.split}' of dataset '{manifest.name}' is empty",
             "Give it a larger share in `dataset.splits`, or evaluate another split.",
         )
-    return EvaluationPlan(split=spec.split, tasks=tuple(tasks))
+    return tuple(tasks)
 
 
 def _check_min_metrics(spec: EvaluateSpec) -> None:
@@ -123,7 +110,7 @@ def read_inputs(context: StepContext) -> Inputs:
     return Inputs(dataset, Path(context.given("checkpoint", "train")), spec)
 
 
-def plan_evaluation(context: StepContext, inputs: Inputs) -> EvaluationPlan:
+def plan_evaluation(context: StepContext, inputs: Inputs) -> tuple[ShardTask, ...]:
     """What the step will do; raises what `plan` raises."""
     manifest = read_manifest_at(inputs.dataset, context.site.s3)
     return plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
 from headrace.errors import WorkerLostError
-from headrace.evaluation.plan import EvaluationPlan, Job, plan_evaluation, read_inputs, require
+from headrace.evaluation.plan import Job, ShardTask, plan_evaluation, read_inputs, require
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import ProcessIdentity
 from headrace.recipe.dataset import packed_split
@@ -49,16 +49,16 @@ def run(context: StepContext) -> dict[str, Any]:
         StepError: Samples were not counted exactly once, or an input is missing.
     """
     inputs = read_inputs(context)
-    planned = plan_evaluation(context, inputs)
-    total = planned.num_samples
+    tasks = plan_evaluation(context, inputs)
+    total = sum(task.num_samples for task in tasks)
     with (
         Fleet.open(context.lease_folder) as fleet,
-        _serving(context, fleet, inputs.dataset, planned.split) as groups,
+        _serving(context, fleet, inputs.dataset, inputs.spec.split) as groups,
     ):
         env = model_environment(context.site.roles[context.recipe.train.role])
         job = Job(step_folder=str(context.folder.path), env=env, groups=groups)
         started = time.perf_counter()
-        _predict(context, fleet, job, planned)
+        _predict(context, fleet, job, tasks)
         predict_s = time.perf_counter() - started
         context.progress(total, total, "samples", "writing the report")
         outputs: dict[str, Any]
@@ -91,9 +91,9 @@ def answer(job: Job) -> Any:
     return _PREDICTOR.call(child, job, wanted)
 
 
-def _predict(context: StepContext, fleet: Fleet, job: Job, planned: EvaluationPlan) -> None:
-    jobs = [replace(job, task=task) for task in planned.tasks]
-    done, total = 0, planned.num_samples
+def _predict(context: StepContext, fleet: Fleet, job: Job, tasks: Sequence[ShardTask]) -> None:
+    jobs = [replace(job, task=task) for task in tasks]
+    done, total = 0, sum(task.num_samples for task in tasks)
     context.progress(done, total, "samples", "predicting")
     for _, (num_samples, why_again) in fleet.map(answer, jobs, check=context.check):
         if why_again:
