@@ -50,11 +50,7 @@ class Reading:
 
 
 def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
-    """How a recipe wants samples to be read, the same in training and evaluation.
-
-    Raises:
-        TargetError: A sample transform may not be named, or does not exist.
-    """
+    """How a recipe wants samples to be read, the same in training and evaluation."""
     transforms = instantiate_all(spec.sample_transforms, allowed, "data.sample_transforms")
     return Reading(pad=spec.pad, transforms=transforms, verify=spec.verify_samples)
 
@@ -185,11 +181,7 @@ class SampleDataset(Dataset[Sample]):
         return len(self._reader.dataset)
 
     def __getitem__(self, index: int) -> Sample:
-        """One sample; negative indices count from the end.
-
-        Raises:
-            IndexError: There is no such sample.
-        """
+        """One sample; negative indices count from the end."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:

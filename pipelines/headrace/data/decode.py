@@ -52,9 +52,6 @@ def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
     Returns:
         Images as `(height, width[, channels]) uint8`, read-only, palettes as colours; sound as
         `(frames[, channels]) float32` from -1 to 1; arrays as they are.
-
-    Raises:
-        DataError: The bytes are not what they should be.
     """
     try:
         if encoding == "npy":
@@ -196,7 +193,6 @@ def _arrays(
     indices: Indices,
     items: Sequence[NDArray[np.uint8]],
 ) -> list[NDArray[Any]]:
-    """Arrays of varying length, in memory of their own."""
     dtype = np.dtype(info.dtype)
     shapes: Sequence[Sequence[int]]
     if info.ndim is None:

@@ -140,7 +140,6 @@ class Gatherer:
         return values
 
     def _kind(self, info: FieldInfo) -> tuple[int, torch.dtype]:
-        """Bytes of a sample, and its dtype."""
         if info.name not in self._kinds:
             dtype = torch.from_numpy(np.empty(0, dtype=info.dtype)).dtype
             self._kinds[info.name] = math.prod(info.shape) * dtype.itemsize, dtype

@@ -165,31 +165,20 @@ def _field(batch: Batch, name: str) -> Tensor:
 
 
 class ScaleToUnit:
-    """Integers from 0 to `maximum` become floats from 0 to 1.
-
-    Args:
-        field: Field to change.
-        maximum: Value that becomes 1.
-    """
+    """Integers of `field` from 0 to `maximum` become floats from 0 to 1."""
 
     def __init__(self, field: str = "image", maximum: float = 255.0) -> None:
         self.field = field
         self.maximum = maximum
 
     def __call__(self, batch: Batch) -> Batch:
-        """Scale one field."""
+        """Scale."""
         values = _field(batch, self.field)
         return {**batch, self.field: values.to(torch.float32) / self.maximum}
 
 
 class Normalize:
-    """Subtract a mean and divide by a standard deviation, one each or one a channel.
-
-    Args:
-        mean: Mean; several are for the last axis.
-        std: Standard deviation, as `mean`.
-        field: Field to change.
-    """
+    """Subtract `mean` from `field` and divide by `std`: one each, or one a channel (last axis)."""
 
     def __init__(
         self, mean: float | Sequence[float], std: float | Sequence[float], field: str = "image"
@@ -206,11 +195,7 @@ class Normalize:
 
 
 class ChannelsFirst:
-    """Pictures `(batch, height, width[, channels])` become `(batch, channels, height, width)`.
-
-    Args:
-        field: Field to change.
-    """
+    """Pictures `(batch, height, width[, channels])` become `(batch, channels, height, width)`."""
 
     def __init__(self, field: str = "image") -> None:
         self.field = field
@@ -223,12 +208,7 @@ class ChannelsFirst:
 
 
 class AddNoise:
-    """Add Gaussian noise: an augmentation.
-
-    Args:
-        std: Standard deviation of the noise.
-        field: Field to change, of a floating dtype.
-    """
+    """Add Gaussian noise of deviation `std` to `field`, of a floating dtype: an augmentation."""
 
     def __init__(self, std: float, field: str = "image") -> None:
         self.field = field

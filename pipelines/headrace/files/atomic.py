@@ -134,8 +134,7 @@ def leave_word(path: Path, words: str) -> None:
 def read_record(path: Path, kind: type[Record]) -> Record | None:
     """Read a record written by `write_record`; None when the file is not there.
 
-    Raises:
-        StepError: The file holds something else.
+    A `StepError` means that the file holds something else.
     """
     content = read_bytes(path)
     if content is None:

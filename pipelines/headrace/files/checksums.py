@@ -29,13 +29,34 @@ _FAILED = ctypes.c_void_p(-1).value
 _FOR_NOW = (errno.ENOMEM, errno.EAGAIN, errno.EBUSY)
 _LEAST_PAUSE, _MOST_PAUSE = 8, 256  # pages that are left small before it is tried again
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
 ]  # fmt: skip
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def reserve(address: int | None, num_bytes: int) -> int:
+    """Reserve address space, which holds no memory, anywhere or in place of what is there."""
+    anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return _mapped(address, num_bytes, 0, anonymous | (_MAP_FIXED if address else 0), (-1, 0))
+
+
+def map_file(address: int, num_bytes: int, file: int, start: int = 0) -> None:
+    """Map part of an open file to an address, read-only."""
+    _mapped(address, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, (file, start))
+
+
+def _mapped(
+    address: int | None, num_bytes: int, access: int, flags: int, place: tuple[int, int]
+) -> int:
+    found = libc.mmap(address, num_bytes, access, flags, *place)
+    if found == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(found)
 
 
 class BackOff:
@@ -253,25 +274,24 @@ class HugePages:
 
 class _Window:
     def __init__(self) -> None:
-        size = (AT_ONCE + 1) * HUGE_PAGE
-        anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        start = _libc.mmap(None, size, 0, anonymous, -1, 0)
-        self._address = None if start == _FAILED else -(-start // HUGE_PAGE) * HUGE_PAGE
-        if self._address is not None:
-            weakref.finalize(self, _libc.munmap, start, size)
+        size, self._address = (AT_ONCE + 1) * HUGE_PAGE, 0
+        with suppress(OSError):
+            start = reserve(None, size)
+            self._address = -(-start // HUGE_PAGE) * HUGE_PAGE
+            weakref.finalize(self, libc.munmap, start, size)
 
     def collapse(self, file: int, start: int, num_pages: int) -> int:
         """Let bytes of a file lie in huge pages, which are mapped here; gives 0 or `errno`."""
-        if self._address is None:
+        if not self._address:
             return errno.EINVAL
-        size, flags = num_pages * HUGE_PAGE, mmap.MAP_SHARED | _MAP_FIXED
-        found = _libc.mmap(self._address, size, mmap.PROT_READ, flags, file, start)
-        if found == _FAILED:
-            return ctypes.get_errno()
-        failed = _libc.madvise(self._address, size, _COLLAPSE)
-        return ctypes.get_errno() if failed else 0
+        size = num_pages * HUGE_PAGE
+        try:
+            map_file(self._address, size, file, start)
+        except OSError as error:
+            return error.errno or errno.EINVAL
+        return ctypes.get_errno() if libc.madvise(self._address, size, _COLLAPSE) else 0
 
     def content(self, num_pages: int) -> memoryview:
         """What is mapped here; nobody may look at it when the window has gone."""
         size = num_pages * HUGE_PAGE
-        return memoryview((ctypes.c_uint8 * size).from_address(self._address or 0)).cast("B")
+        return memoryview((ctypes.c_uint8 * size).from_address(self._address)).cast("B")

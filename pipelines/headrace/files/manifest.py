@@ -163,11 +163,7 @@ class Manifest(Record):
         return tuple(shard for shard in self.shards if shard.split == split)
 
     def with_fold(self, fold: int | None) -> Manifest:
-        """The dataset with one fold (from 0) of split `train` as split `val`, for cross-validation.
-
-        Raises:
-            ManifestError: There is no such fold, or a split `val` is there already.
-        """
+        """The dataset with one fold (from 0) of split `train` as split `val`."""
         if fold is None:
             return self
         sizes = self.folds.get(TRAIN, ())

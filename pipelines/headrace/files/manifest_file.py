@@ -58,11 +58,7 @@ def is_sealed(version: int) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of the dataset in `folder`.
-
-    Raises:
-        ManifestError: There is none, it is damaged, or a newer release wrote it.
-    """
+    """Read the manifest of the dataset in `folder`; errors as `parse_manifest`."""
     path = folder / FILE_NAME
     try:
         return parse_manifest(path.read_bytes(), str(path))

@@ -33,11 +33,7 @@ def make_private(folder: Path) -> None:
 
 
 def make_private_file(file: Path) -> None:
-    """Make an empty file that its owner alone may read and write; one that is there becomes so.
-
-    Raises:
-        UserError: It belongs to another account, or others may write in headrace's home.
-    """
+    """Make an empty file that its owner alone may read and write; as `make_private`."""
     make_home_of(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -60,11 +60,7 @@ class TierRoom:
 
 
 def choose(rooms: Iterable[TierRoom], what: str) -> TierRoom:
-    """The first tier with room for `what`.
-
-    Raises:
-        StorageFullError: No tier has room; names what each one lacks.
-    """
+    """The first tier with room for `what`; a `StorageFullError` names what each one lacks."""
     rooms = tuple(rooms)
     for room in rooms:
         if room.has_room:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.files.checksums import HUGE_PAGE, HugePages
 from headrace.files.manifest import FieldInfo
 from headrace.shards import format as names
-from headrace.shards.placing import ArraySpec, Buffer, read_all, write_all
+from headrace.shards.placing import ArraySpec, Buffer, write_all
 
 MEMORY_BYTES = 32 * 2**20
 """Bytes of an array that are kept in memory; beyond, all go to a file without a name."""
@@ -88,6 +88,10 @@ class ShardArrays:
             return self.direct
         return self._spools[data_key(info)]
 
+    def feed(self, info: FieldInfo) -> Callable[[int], Iterator[bytes]]:
+        """Gives the bytes of a compressed field, so many at a time."""
+        return self._spools[data_key(info)].blocks
+
     def add(self, block: Block) -> None:
         """Add samples."""
         self._numbers[names.SAMPLE_ID].append(block.ids)
@@ -124,13 +128,6 @@ class ShardArrays:
             ArraySpec(key=_SOURCE_DATA, dtype="uint8", shape=(source_bytes,)),
             ArraySpec(key=f"{names.SOURCE}/{names.OFFSETS}", dtype="int64", shape=(count + 1,)),
         )
-
-    def undirect(self) -> None:
-        """Keep the bytes of the first field as those of the others."""
-        if self.direct is not None:
-            for block in self.direct.blocks(PIECE_BYTES):
-                self._spools[data_key(self.fields[0])].extend([block])
-            self.direct = None
 
     def write(self, descriptor: int, places: Mapping[str, int]) -> None:
         """Write arrays to their places in a file, but the one that is there already."""
@@ -226,17 +223,6 @@ class DirectStream:
             self._written(item)
         self._waiting.clear()
         self._waiting_bytes = 0
-
-    def blocks(self, block_bytes: int) -> Iterator[bytes]:
-        """All bytes, so many at a time."""
-        self.flush()
-        for start in range(0, self.num_bytes, block_bytes):
-            length = min(block_bytes, self.num_bytes - start)
-            yield read_all(self._descriptor, length, self.offset + start)
-
-    def close(self) -> None:
-        """Forget what is waiting; the file stays open."""
-        self._waiting.clear()
 
 
 def _specs(info: FieldInfo, count: int, num_bytes: int) -> Iterator[ArraySpec]:

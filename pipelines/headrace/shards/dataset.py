@@ -72,11 +72,7 @@ class ShardedDataset:
         return self._mapped.content
 
     def field(self, name: str) -> FieldInfo:
-        """Field by name; `sample_id` is one, too.
-
-        Raises:
-            ManifestError: There is no such field.
-        """
+        """Field by name; `sample_id` is one, too."""
         return _SAMPLE_ID if name == names.SAMPLE_ID else self.manifest.field(name)
 
     def shard_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -75,8 +75,7 @@ def is_of_numbers(dtype: np.dtype[Any]) -> bool:
 def sample_checksums(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
     """XXH3 (64 bits) over the bytes of all fields of each sample, `(num_samples,) uint64`.
 
-    Args:
-        columns: By field in the manifest's order, the bytes of each sample.
+    `columns` are the bytes of each sample, by field in the manifest's order.
     """
     first, *others = columns
     digest = xxhash.xxh3_64_intdigest

@@ -78,11 +78,7 @@ def summarise(
 ) -> DatasetSummary | ShardSummary:
     """Summary of a dataset's folder or URL, of its `manifest.json`, or of a shard.
 
-    Raises:
-        UnknownNameError: There is nothing there, or something else.
-        ManifestError: The folder is no dataset.
-        ShardError: The file is no shard, or a damaged one.
-        StoreError: The store kept failing.
+    An `UnknownNameError` means that there is nothing there, or something else.
     """
     if is_remote(str(location)):
         return _remote(str(location).rstrip("/"), options)

@@ -83,8 +83,7 @@ class MappedShards:
     def move(self, number: int, path: Path) -> Path | None:
         """Read a shard from another path from now on; no thread may be reading it.
 
-        Returns:
-            Where it was read from before; None when that is the same place.
+        Gives where it was read from before; None when that is the same place.
         """
         old = self._readers[number].path
         if old == path:
@@ -96,11 +95,7 @@ class MappedShards:
         return old
 
     def shard_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the shard that holds each sample, `(n,) int64`.
-
-        Raises:
-            IndexError: An index is outside the split.
-        """
+        """Number of the shard of each sample, `(n,) int64`; an `IndexError` outside the split."""
         wanted = np.ascontiguousarray(indices, dtype=np.int64)
         if len(wanted) and int(wanted.view(np.uint64).max()) >= len(self):  # negative: very large
             raise IndexError(

@@ -6,8 +6,6 @@ No file stays open for a mapping.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import weakref
 from collections.abc import Sequence
@@ -18,19 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
-from headrace.files.checksums import HUGE_PAGE
+from headrace.files.checksums import HUGE_PAGE, libc, map_file, reserve
 from headrace.shards.format import MEND
-
-_MAP_FIXED = 0x10
-_MAP_NORESERVE = 0x4000
-_FAILED = ctypes.c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-]  # fmt: skip
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Region:
@@ -68,9 +55,7 @@ class Region:
                 if found != size:
                     raise ShardError(f"The shard {path} has {found:,} bytes, not {size:,}", MEND)
                 if size:
-                    flags = mmap.MAP_SHARED | _MAP_FIXED
-                    address = self._reserved.address + start
-                    _mapped(address, size, mmap.PROT_READ, flags, file.fileno())
+                    map_file(self._reserved.address + start, size, file.fileno())
         except FileNotFoundError:
             raise ShardError(f"The shard {path} is missing", MEND) from None
         except OSError as error:
@@ -81,7 +66,7 @@ class Region:
         """Forget the file of a slot; no thread may be reading it."""
         if self._slots[slot]:
             address = self._reserved.address + int(self.starts[slot])
-            _reserve(address, int(self._slots[slot]), _MAP_FIXED)
+            reserve(address, int(self._slots[slot]))
 
 
 class _Reserved:
@@ -90,14 +75,14 @@ class _Reserved:
     def __init__(self, num_bytes: int) -> None:
         size = num_bytes + HUGE_PAGE
         try:
-            start = _reserve(None, size, 0)
+            start = reserve(None, size)
         except OSError as error:
             raise ShardError(
                 f"{size / 2**30:,.1f} GiB of address space cannot be reserved: {error}",
                 "Lift the limit of virtual memory: `ulimit -v unlimited`.",
             ) from error
         self.address = -(-start // HUGE_PAGE) * HUGE_PAGE
-        ending = weakref.finalize(self, _libc.munmap, start, size)
+        ending = weakref.finalize(self, libc.munmap, start, size)
         ending.atexit = False  # a thread may still be reading
 
     def window(self, start: int, num_bytes: int, *, read_only: bool) -> NDArray[np.uint8]:
@@ -117,16 +102,3 @@ class _Window:
 
     memory: _Reserved
     __array_interface__: dict[str, object]
-
-
-def _reserve(address: int | None, num_bytes: int, flags: int) -> int:
-    anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | flags
-    return _mapped(address, num_bytes, 0, anonymous, -1)
-
-
-def _mapped(address: int | None, num_bytes: int, access: int, flags: int, file: int) -> int:
-    start = _libc.mmap(address, num_bytes, access, flags, file, 0)
-    if start == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return int(start)

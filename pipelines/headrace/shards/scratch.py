@@ -239,7 +239,6 @@ class ShardScratch:
 
 
 def _own_folder(root: Path) -> tuple[Path, int]:
-    """A folder for this process, with its lock; those of dead processes are removed."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     with exclusive([root / ".folders.lock"]):
         for path in root.iterdir():

@@ -1,8 +1,9 @@
 """Writes one shard, block by block in bounded memory: whole or not at all.
 
 The bytes of the first field go straight to their place in the file. Where that place is, and what
-HDF5 writes before it, follows from the sizes expected; the same samples give the same file when the
-sizes turn out different, only with more copying.
+HDF5 writes before it, follows from the sizes expected. When these turn out different, the place is
+the same, for nothing lies before the first field whose size depends on them; the file is then read
+again for its checksum.
 """
 
 from __future__ import annotations
@@ -120,9 +121,6 @@ class ShardBuilder:
         specs = arrays.specs()
         if skeleton is None or skeleton.arrays != specs:
             skeleton = make_skeleton(self._split, specs)
-        offset = skeleton.places.get(data_key(arrays.fields[0]))
-        if arrays.direct is not None and arrays.direct.offset != offset:
-            arrays.undirect()
         arrays.write(self._file, skeleton.places)
         for start, piece in skeleton.pieces:
             write_all(self._file, piece, start)
@@ -133,7 +131,7 @@ class ShardBuilder:
 
     def _write_compressed(self) -> WrittenShard:
         arrays = self._arrays
-        feeds = {data_key(info): arrays.data(info).blocks for info in self._compressed}
+        feeds = {data_key(info): arrays.feed(info) for info in self._compressed}
         arrays.write(self._file, place_arrays(self._file, self._split, arrays.specs(), feeds))
         return self._sealed(os.fstat(self._file).st_size)
 

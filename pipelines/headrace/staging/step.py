@@ -24,6 +24,8 @@ from headrace.staging.staged import StagedCopy, StagingOptions, ensure_staged
 from headrace.steps.context import StepContext, skipped_shards
 
 _INTERVAL_S = 0.5
+_BYTES = ("num_bytes", "copied_bytes", "source_bytes", "peer_bytes", "reused_bytes")
+_TOLD = ("tier", "reused", *_BYTES)
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -35,12 +37,6 @@ def run(context: StepContext) -> dict[str, Any]:
         tier, whether it was reused, bytes, bytes read where the dataset lies, taken from other
         nodes, there before, left where the dataset lies, and to come while training runs (with
         `stage.overlap`), seconds and bytes a second.
-
-    Raises:
-        StepError: The input is missing.
-        ManifestError: It is no dataset, or lacks a split.
-        ShardError: A shard is damaged.
-        StorageFullError: A node has no tier with room.
     """
     dataset = context.given("dataset", "pack")
     manifest = read_manifest_at(dataset, context.site.s3)
@@ -167,13 +163,7 @@ def _row(context: StepContext, node: Node, copy: StagedCopy) -> dict[str, Any]:
     return {
         "node": node.name,
         "folder": str(copy.folder),
-        "tier": copy.tier,
-        "reused": copy.reused,
-        "num_bytes": copy.num_bytes,
-        "copied_bytes": copy.copied_bytes,
-        "source_bytes": copy.source_bytes,
-        "peer_bytes": copy.peer_bytes,
-        "reused_bytes": copy.reused_bytes,
+        **{name: getattr(copy, name) for name in _TOLD},
         "left_out_bytes": 0 if overlap else copy.left_out_bytes,
         "coming_bytes": copy.left_out_bytes if overlap else 0,
         "seconds": copy.seconds,

@@ -15,8 +15,8 @@ from headrace.errors import ShardError, StorageFullError
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest import FieldInfo
 from headrace.shards import columns
-from headrace.shards.columns import Block, DirectStream, Expected, Spool
-from headrace.shards.placing import read_all
+from headrace.shards.columns import Block, DirectStream, Expected, ShardArrays, Spool, data_key
+from headrace.shards.placing import make_skeleton, read_all
 from headrace.shards.writer import ShardBuilder, WrittenShard
 from headrace_bench.shards import ShardWriter
 
@@ -212,28 +212,32 @@ def test_bytes_that_change_afterwards_stay_as_they_were(in_file: bool, tmp_path:
     block = bytearray(b"first row")
     with (tmp_path / "file").open("w+b") as file:
         direct = DirectStream(file.fileno(), 0, 0, lambda _: None)
-        stream = direct if in_file else Spool(tmp_path)
+        spool = Spool(tmp_path)
+        stream = direct if in_file else spool
         for words in (b"first row", b"other row"):
             block[:] = words
             stream.extend([memoryview(block)])
             stream.flush()
         block[:] = b"third row"
-        assert b"".join(stream.blocks(5)) == b"first rowother row"
+        found = file.read() if in_file else b"".join(spool.blocks(5))
+        assert found == b"first rowother row"
         assert os.fstat(file.fileno()).st_size == (18 if in_file else 0)
-        stream.close()
+        spool.close()
 
 
-def test_a_first_field_that_lies_elsewhere_than_expected_is_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", [FIELDS[:1], FIELDS[-1:]], ids=["ragged", "fixed"])
+def test_the_first_field_lies_at_one_place_whatever_the_sizes(
+    first: tuple[FieldInfo, ...], tmp_path: Path
 ) -> None:
-    reference = build(tmp_path / "reference.h5", RIGHT)
-    start = DirectStream.__init__
-
-    def elsewhere(stream: DirectStream, file: int, offset: int, size: int, written: object) -> None:
-        start(stream, file, offset + 1000, size, written)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(DirectStream, "__init__", elsewhere)
-    assert build(tmp_path / "a.h5", RIGHT, 7) == reference
+    """So it is written before the sizes are known."""
+    arrays = ShardArrays(tmp_path, (*first, *(info for info in FIELDS if info not in first)))
+    places = set()
+    for count, num_bytes in ((1, 1), (60, 70_000), (10**6, 1), (10**9, 10**9)):
+        sizes = Expected(num_samples=count, source_bytes=num_bytes - 1, first_bytes=num_bytes)
+        skeleton = make_skeleton("train", arrays.specs(sizes))
+        places.add(skeleton.places[data_key(first[0])])
+    arrays.close()
+    assert len(places) == 1
 
 
 def test_what_comes_in_parts_is_read_whole_and_an_early_end_is_told(
