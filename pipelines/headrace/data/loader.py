@@ -102,10 +102,8 @@ class BatchLoader:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to a position that `state_dict` gave, of this or another world size.
 
-        The next pass begins there; one that is under way must have ended.
-
-        Raises:
-            StepError: The position is not at a batch boundary of this order.
+        The next pass begins there; one that is under way must have ended. A `StepError` means that
+        it is not at a batch boundary of this order.
         """
         number, rest = divmod(state["global_index"], self.order.batch_span)
         if number == self.order.num_batches + 1:  # a short last batch that other ranks could share

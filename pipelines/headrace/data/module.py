@@ -117,11 +117,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         return {"position": self.train_loader.state_dict(), "order": self._epochs.kind}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the position of a checkpoint.
-
-        Raises:
-            StepError: It lies in the middle of an epoch of another order.
-        """
+        """Go to the position of a checkpoint; a `StepError` within an epoch of another order."""
         position, kind = state_dict["position"], state_dict["order"]
         if position["global_index"] and kind != self._epochs.kind:
             raise StepError(

@@ -190,12 +190,9 @@ def choose_epochs(
 ) -> Epochs:
     """The order of a training split; the same on all ranks and nodes.
 
-    With `overlap`, epoch 0 may start before all shards are there.
-
-    Raises:
-        UserError: `data.sampling` names no field that samples can be drawn by, or goes with
-            shards that are not on this node.
-        DataError: A weight is none.
+    With `overlap`, epoch 0 may start before all shards are there. A `UserError` means that
+    `data.sampling` names no field that samples can be drawn by, or goes with shards that are not on
+    this node; a `DataError` that a weight is none.
     """
     if spec.sampling != "uniform":
         return _weighted(dataset, spec, seed)

@@ -32,15 +32,9 @@ class ShardedDataset:
     one outside the split, and a `ShardError` when a shard is damaged or the field is of another
     layout.
 
-    Args:
-        folder: Folder with `manifest.json`; a staged copy will do.
-        split: Name of the split.
-        source: Where shards come from that are not in `folder`.
-        fold: Fold of split `train` that is split `val`; None leaves the folds together.
-        skipped: Files of shards that are left out, as if the dataset had never had them.
-
-    Raises:
-        ManifestError: No dataset there, or no such split or fold.
+    `folder` holds `manifest.json`, and shards that do not come from `source`. `fold` of split
+    `train` is split `val`; None leaves the folds together. Shards with the files `skipped` are left
+    out, as if the dataset had never had them.
     """
 
     def __init__(
@@ -212,8 +206,7 @@ def _row(info: FieldInfo) -> np.dtype[Any]:
 def check_samples(dataset: ShardedDataset, indices: NDArray[np.int64]) -> None:
     """Make sure that samples are what was packed, byte for byte; call it inside `holding`.
 
-    Raises:
-        ShardError: Samples are damaged, or their shard has no checksums; names shard and samples.
+    A `ShardError` names the shard and the samples.
     """
     stored = dataset.checksums(indices)
     found = names.sample_checksums(

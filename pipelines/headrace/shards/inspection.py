@@ -176,11 +176,6 @@ def verify_dataset(
 
     `location` is a folder or URL with `manifest.json`; a staged copy will do. `tick` is called with
     the bytes of every chunk that was read, and may raise to stop.
-
-    Raises:
-        ManifestError: There is no dataset, or its manifest is damaged.
-        StoreError: The store kept failing.
-        StorageFullError: There is no room for one shard out of the store.
     """
     manifest = read_manifest_at(str(location), options)
     findings: list[ShardProblem] = []

@@ -178,7 +178,6 @@ class MappedShards:
         return place
 
     def _base(self, number: int, key: str, row: np.dtype[Any]) -> int:
-        """Where row 0 of the split would lie if all rows lay in this shard."""
         place = self.check(number, key, row)
         if place.chunk_rows:
             raise ShardError(f"{self._readers[number].path}: '{key}' is compressed")

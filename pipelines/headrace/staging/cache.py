@@ -237,7 +237,6 @@ class Soundness:
         return {file for file, was in known if was and stat_of(self._folder / file) != was}
 
     def _present(self) -> list[ShardInfo]:
-        """Shards that are there, with what they are like when they are first seen."""
         present = []
         for shard in self._shards:
             file = stat_of(self._folder / shard.file)

@@ -96,7 +96,7 @@ class GangStore:
         return self.read_source(path, target, tick)
 
     def read_source(self, path: str, target: Path, tick: Tick | None = None) -> str:
-        """Fetch a shard from where the dataset lies; see `Store.download`."""
+        """Fetch a shard from where the dataset lies."""
         checksum = self.source.download(path, target, tick)
         self.traffic.add(source_bytes=self._shards[path].num_bytes)
         return checksum

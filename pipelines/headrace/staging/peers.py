@@ -277,7 +277,6 @@ class Peer:
 
 
 def _content(answer: HTTPResponse, num_bytes: int) -> Iterator[memoryview]:
-    """Bytes of a shard, in chunks that are used before the next one is asked for."""
     chunk = chunk_buffer()
     began, left_bytes = time.monotonic(), num_bytes
     while left_bytes:

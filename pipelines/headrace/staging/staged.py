@@ -205,7 +205,6 @@ class _Staging:
         )
 
     def serve(self, member: GangMember, found: StagedFolder) -> Traffic:
-        """Give the other nodes what lies here, until they need nothing more."""
         complete, shards = found.complete(), self.wanted.manifest.shards
         here = [shard for shard in shards if complete and shard.file in complete.files]
         files = tuple(shard.file for shard in here)
