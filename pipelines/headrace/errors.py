@@ -220,6 +220,12 @@ class LeaseEndsError(StepTimedOutError):
     """The lease's time was over before the step was done; another lease may go on with it."""
 
 
+class LeaseTakenError(LeaseEndsError):
+    """The machines of a lease are about to be taken away; another lease may go on."""
+
+    failure_class = FailureClass.PREEMPTED
+
+
 class LedgerError(HeadraceError):
     """The ledger cannot be reached or refuses an entry."""
 

@@ -80,6 +80,8 @@ class LeaseFolder(Folder):
     """Locked by the host as long as it lives, so that there is never a second one."""
     heartbeat = Named("heartbeat")
     """Rewritten by the host every few seconds."""
+    notice = Named("notice")
+    """Written on a node of a gang whose machines are about to be taken away; its text says why."""
     steps = Named("steps")
     """The mailbox: numbered step folders."""
     close = Named("close")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.clusters import client
 from headrace.clusters.lease_status import sure_state
-from headrace.errors import LeaseEndsError, StepNotEndedError
+from headrace.errors import LeaseEndsError, LeaseTakenError, StepNotEndedError
 from headrace.files.atomic import look_afresh
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
@@ -25,6 +25,7 @@ from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.training import checkpoints
 
 _OVER = "its time is over"
+_OVER_ERRORS = (LeaseEndsError.__name__, LeaseTakenError.__name__)
 _NEVER_SUBMITTED = "It was never submitted: its lease, or the process that asked for it, had ended"
 
 
@@ -89,7 +90,7 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
     if result.state is not StepState.SUCCEEDED:
         kept = _kept(run, kind, ticket.folder)
         result = result.model_copy(update={"outputs": {**result.outputs, **kept}})
-        if result.failure is not None and result.failure.error == LeaseEndsError.__name__:
+        if result.failure is not None and result.failure.error in _OVER_ERRORS:
             # the next attempt must not get what is left of it
             client.request_close(ticket.lease, _OVER)
     record_outcome(run.run_id, ticket.step, ticket.attempt, result)

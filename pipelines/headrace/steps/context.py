@@ -17,8 +17,14 @@ from pathlib import Path
 
 from headrace.clusters.lifetime import TELLING_S
 from headrace.clusters.records import HostRecord
-from headrace.errors import LeaseEndsError, StepCancelledError, StepError, StepTimedOutError
-from headrace.files.atomic import read_record, write_record
+from headrace.errors import (
+    LeaseEndsError,
+    LeaseTakenError,
+    StepCancelledError,
+    StepError,
+    StepTimedOutError,
+)
+from headrace.files.atomic import read_record, read_text, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.machine import is_full
 from headrace.files.manifest import Manifest
@@ -133,6 +139,20 @@ class StepContext:
         limit = self.spec.timeout_s
         if limit is not None and self.elapsed_s > limit:
             raise StepTimedOutError(f"Step {self.spec.name} ran past its limit of {limit:g} s")
+
+    def lease_over(self, done: str) -> LeaseEndsError:
+        """Why work stops here that goes on elsewhere: time is over, or machines are taken away.
+
+        Args:
+            done: What has been done, as in `Training stopped after step 7`.
+        """
+        hint = "It goes on from there in another lease."
+        notice = read_text(self.lease_folder.notice)
+        if notice is not None:
+            why = f"since its machines are taken away: {notice.strip()}"
+            return LeaseTakenError(f"{done}, {why}", hint)
+        lease_id = self.lease_folder.lease_id
+        return LeaseEndsError(f"{done}, just before the time of lease {lease_id} was over", hint)
 
 
 def append_event(path: Path, name: str, **fields: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -148,12 +149,17 @@ class TrainingPausedError(Exception):
 class StopInTime(Callback):  # type: ignore[misc]
     """Ends the launch with a last checkpoint before `stop_at`, seconds since the epoch.
 
+    It ends at once when the file `notice` is there: the nodes are about to be taken away.
+
     The ranks' clocks may differ, and ranks must not part: rank 0 decides, and tells the others
     every two seconds or so, at a step that all of them know.
     """
 
-    def __init__(self, stop_at: float | None, saving: StepCheckpoints, file: Path) -> None:
-        self._stop_at = stop_at
+    def __init__(
+        self, stop_at: float | None, notice: Path, saving: StepCheckpoints, file: Path
+    ) -> None:
+        self._stop_at = math.inf if stop_at is None else stop_at
+        self._notice = notice
         self._saving = saving
         self._file = file
         self._seen_step = self._look_at_step = 0
@@ -166,7 +172,7 @@ class StopInTime(Callback):  # type: ignore[misc]
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Look at the clock now and then."""
         step = trainer.global_step
-        if self._stop_at is None or step == self._seen_step:  # gradients may be half way
+        if step == self._seen_step:  # gradients may be half way
             return
         self._seen_step = step
         self._times.note(time.monotonic())
@@ -174,7 +180,7 @@ class StopInTime(Callback):  # type: ignore[misc]
         if step < self._look_at_step or trainer.is_last_batch or trainer.should_stop:
             return
         needed_s = self._times.longest_s + 2 * self._saving.longest_s + _LOOK_EVERY_S
-        is_over = time.time() + needed_s > self._stop_at
+        is_over = time.time() + needed_s > self._stop_at or self._notice.is_file()
         ahead = self._times.steps_in(_LOOK_EVERY_S)
         is_over, self._look_at_step = trainer.strategy.broadcast((is_over, step + ahead), 0)
         if is_over:

@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.clusters.fleet import Fleet, Node
 from headrace.data.streaming import in_turn
 from headrace.data.targets import check_code
-from headrace.errors import DataError, HeadraceError, LeaseEndsError, WorkerLostError
+from headrace.errors import DataError, HeadraceError, WorkerLostError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.machine import available_memory_bytes
@@ -170,11 +170,7 @@ class Gang:
             self._note_staged(folder)
         paused = read_record(folder.paused, Paused)
         if paused is not None:
-            raise LeaseEndsError(
-                f"Training stopped after step {paused.step}, just before the time of lease "
-                f"{self._context.lease_folder.lease_id} was over",
-                "It goes on from there in another lease.",
-            )
+            raise self._context.lease_over(f"Training stopped after step {paused.step}")
         if any(outcome.stopped for outcome in outcomes):
             self._context.check()  # nodes may have seen a cancel before this process did
         found = {outcome.node: outcome.streamed for outcome in outcomes}
@@ -240,6 +236,7 @@ class Gang:
                 secret=secret,
                 resume=resume,
                 stop_at=None if ends_at is None else ends_at - _STOPPING_S,
+                notice=str(self._context.lease_folder.notice),
                 skipped=self._skipped,
                 group=group,
             )

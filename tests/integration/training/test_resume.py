@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from headrace.clusters.records import HostRecord
-from headrace.errors import LeaseEndsError, StepCancelledError, WorkerLostError
-from headrace.files.atomic import write_record
+from headrace.errors import LeaseEndsError, LeaseTakenError, StepCancelledError, WorkerLostError
+from headrace.files.atomic import write_record, write_text
 from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.mailbox import request_cancel
@@ -238,6 +238,20 @@ def test_training_stops_with_a_checkpoint_before_its_lease_ends_and_goes_on_in_a
     with pytest.raises(LeaseEndsError, match="stopped after step 1, just before"):
         train_here(first, dataset)
     assert {step for _, step in trained(tmp_path)} == {1}
+    assert checkpoints.progress_in(first.run_folder.checkpoints) == 1
+    assert train_here(start(tmp_path), dataset)["weights_xxh3"] == undisturbed["weights_xxh3"]
+    assert_each_once(tmp_path)
+
+
+def test_training_stops_with_a_checkpoint_when_its_machines_are_taken_away(
+    undisturbed, dataset, tmp_path, no_leftover_processes
+):
+    """pains 23: a node has had notice; the attempt counts as preempted, and nothing is lost."""
+    first = start(tmp_path)
+    write_text(first.lease_folder.notice, "spot notice for i-1")
+    with pytest.raises(LeaseTakenError, match=r"stopped after step 1, .*: spot notice for i-1"):
+        train_here(first, dataset)
+    first.lease_folder.notice.unlink()
     assert checkpoints.progress_in(first.run_folder.checkpoints) == 1
     assert train_here(start(tmp_path), dataset)["weights_xxh3"] == undisturbed["weights_xxh3"]
     assert_each_once(tmp_path)
