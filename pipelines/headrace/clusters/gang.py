@@ -21,14 +21,19 @@ from headrace.recipe.site import Role
 
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 15.0
+_REJOIN = 2  # a worker that died comes back sooner; times the silence that counts as loss
 
 
 class GangCluster:
     """An open gang, as its host sees it; see `OpenCluster`."""
 
-    def __init__(self, folder: LeaseFolder, job_id: str, scheduler: LeaseScheduler) -> None:
+    def __init__(
+        self, folder: LeaseFolder, spec: LeaseSpec, job_id: str, scheduler: LeaseScheduler
+    ) -> None:
         self.job_ids = (job_id,)
         self._folder = folder
+        self._spec = spec
+        self._whole_s = time.monotonic()
         self._scheduler = scheduler
         self._first: GangNode | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -36,11 +41,11 @@ class GangCluster:
         self.scheduler_address = str(scheduler.address)
         self.dashboard_url = str(scheduler.dashboard_url)
 
-    async def wait_for_nodes(self, spec: LeaseSpec) -> None:
+    async def wait_for_nodes(self) -> None:
         """Start the first node and wait for all."""
-        role = spec.role
+        role = self._spec.role
         try:
-            await asyncio.wait_for(self._join(spec), role.start_timeout)
+            await asyncio.wait_for(self._join(), role.start_timeout)
         except TIMED_OUT as error:
             here = {str(each.name) for each in self._scheduler.workers.values()}
             self._blame_missing(role, here)
@@ -50,7 +55,8 @@ class GangCluster:
                 "Raise the role's start_timeout, or ask for fewer nodes.",
             ) from error
 
-    async def _join(self, spec: LeaseSpec) -> None:
+    async def _join(self) -> None:
+        spec = self._spec
         examining = asyncio.create_task(
             asyncio.to_thread(preflight.examine, self._folder, spec, index=0)
         )
@@ -95,7 +101,16 @@ class GangCluster:
             write_record(self._folder.bad_nodes, BadNodes(nodes=missing, why=why))
 
     def check(self) -> None:
-        """Nothing: Slurm ends the whole job when a node is lost."""
+        """Raise when nodes do not come back; queues end the whole job, elsewhere this does."""
+        num_here, now_s = len(self._scheduler.workers), time.monotonic()
+        if num_here >= self._spec.role.nodes:
+            self._whole_s = now_s
+        elif now_s - self._whole_s > _REJOIN * self._spec.lost_after_s:
+            raise LeaseError(
+                f"{num_here} of {self._spec.role.nodes} nodes of the gang are left "
+                f"since {now_s - self._whole_s:.0f} s",
+                "Work on it goes on in another gang.",
+            )
 
     async def close(self) -> None:
         """End all workers and the scheduler; members end with it."""
@@ -115,12 +130,12 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
     prepare(spec.role)
     host = address(spec.role.batch.interface)
     scheduler = await LeaseScheduler(host=host, port=0, protocol="tls", security=make_keys(folder))
-    cluster = GangCluster(folder, job_id, scheduler)
+    cluster = GangCluster(folder, spec, job_id, scheduler)
     try:
         if spec.role.batch.preflight == "full":
             preflight.offer_meeting(folder, host)
         write_json(folder.scheduler_file, scheduler.identity())  # members wait for it
-        await cluster.wait_for_nodes(spec)
+        await cluster.wait_for_nodes()
     except BaseException:
         if folder.spec.exists():
             request_close(folder, GAVE_UP)  # members look at this

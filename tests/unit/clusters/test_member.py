@@ -81,8 +81,28 @@ def test_nodes_that_do_not_come_are_named_for_the_next_lease(
     role = Role(backend="slurm", kind="gang", nodes=3, start_timeout=0.01)
     workers = {name: SimpleNamespace(name=name) for name in here}
     scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
-    gang = GangCluster(folder, "7", scheduler)
+    gang = GangCluster(folder, lease_spec(folder, role), "7", scheduler)
     with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes were there after 0.01 s"):
-        asyncio.run(gang.wait_for_nodes(lease_spec(folder, role)))
+        asyncio.run(gang.wait_for_nodes())
     bad = read_record(folder.bad_nodes, BadNodes)
     assert (bad and bad.nodes) == missing
+
+
+def test_a_gang_without_one_of_its_nodes_ends_when_that_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """pains 34: where no queue ends the whole job."""
+    now_s = 0.0
+    monkeypatch.setattr("headrace.clusters.gang.time.monotonic", lambda: now_s)
+    folder, workers = LeaseFolder(tmp_path), {"a": None, "b": None}
+    scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
+    spec = lease_spec(folder, Role(backend="slurm", kind="gang", nodes=2))
+    gang = GangCluster(folder, spec, "7", scheduler)
+    now_s = 100.0
+    gang.check()
+    del workers["b"]
+    now_s = 100.0 + 2 * spec.lost_after_s
+    gang.check()  # a worker that died is started again
+    now_s += 1.0
+    with pytest.raises(LeaseError, match="1 of 2 nodes of the gang are left since 31 s"):
+        gang.check()
