@@ -12,6 +12,7 @@ import pytest
 
 from headrace.processes import end_processes
 from support.airflow_service import airflow_service, pytest_runtest_teardown
+from support.ec2_sim import ec2_sim
 from support.images import write_class_folders
 from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
@@ -33,6 +34,7 @@ from support.waiting import wait_until
 __all__ = [
     "airflow_service",
     "dev_slurm",
+    "ec2_sim",
     "login_node",
     "moto_bucket",
     "moto_server",

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headrace.batch import submission_gate
+from headrace.batch import ec2_api, submission_gate
 from headrace.batch.commands import Commands
+from headrace.batch.ec2 import Ec2
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.lsf import Lsf
 from headrace.batch.pbs import Pbs
@@ -23,6 +24,7 @@ from headrace.batch.system import INDEX, BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.atomic import write_text
 from headrace.recipe.batch import Batch
+from support.ec2_sim import Ec2Sim
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
 from support.scripted_commands import Answer, FlakySubmits, ScriptedCommands
@@ -65,7 +67,7 @@ class BatchContract:
     """Whether its jobs can be kept off nodes."""
     batch = Batch()
     """What the system is asked for in the site of such a job."""
-    longest_job_s = 48 * 3600.0
+    longest_job_s: float | None = 48 * 3600.0
     """The longest time of such a job."""
     cancelled_early = JobState.CANCELLED
     """What the system knows of a job that was cancelled before it started."""
@@ -403,6 +405,45 @@ class TestLsf(FakeQueueContract):
             Lsf(queue.commands), queue, self.job(tmp_path, command=("sleep", "60"))
         )
         assert Lsf(queue.commands).accounting([job_id])[job_id].state is JobState.TIMED_OUT
+
+
+class TestEc2(BatchContract):
+    """Instances in the place of jobs; no queue, so that what cannot start is refused at once."""
+
+    refused = {"prologue": ("#" * 20_000,)}
+    refusal = "EC2 takes 16,384"
+    longest_job_s = None
+
+    @pytest.fixture
+    def system(self, ec2_sim: Ec2Sim) -> BatchSystem:
+        return Ec2(ec2_sim.options())
+
+    @pytest.fixture
+    def flaky(self, ec2_sim: Ec2Sim) -> Callable[..., tuple[BatchSystem, Ec2Sim]]:
+        def make(before: int = 0, after: int = 0) -> tuple[BatchSystem, Ec2Sim]:
+            ec2_sim.errors_before, ec2_sim.errors_after = before, after
+            return Ec2(ec2_sim.options()), ec2_sim
+
+        return make
+
+    @pytest.fixture
+    def silent(
+        self, free_port: int, ec2_sim: Ec2Sim, monkeypatch: pytest.MonkeyPatch
+    ) -> BatchSystem:
+        monkeypatch.setattr(ec2_api, "_ATTEMPTS", 1)
+        return Ec2(ec2_sim.options(endpoint_url=f"http://127.0.0.1:{free_port}"))
+
+    def test_a_job_that_can_never_start_is_told_at_once(
+        self, ec2_sim: Ec2Sim, tmp_path: Path
+    ) -> None:
+        system = Ec2(ec2_sim.options(image="ami-00000000"))
+        with pytest.raises(JobRefusedError, match=r"InvalidAMIID.NotFound: The image id .* not"):
+            system.submit(self.job(tmp_path))
+
+    def test_an_end_at_the_time_limit_is_told(self, ec2_sim: Ec2Sim, tmp_path: Path) -> None:
+        system = Ec2(ec2_sim.options())
+        job_id = system.submit(self.job(tmp_path, command=("sleep", "60"), time_limit_s=1.0))
+        assert _end_of(system, job_id).state is JobState.TIMED_OUT
 
 
 def _ends_at_limit(system: BatchSystem, queue: FakeQueue, job: JobSpec) -> str:

@@ -34,7 +34,7 @@ class SshHosts(BatchSystem):
     config_variable = ""
     job_variable = JOB
     job_variables = (JOB,)
-    show = "ls ~/.headrace/ssh-jobs"
+    show = "ls ~/.headrace/ssh-jobs/"
 
     def __init__(self, hosts: Sequence[Login], commands: Mapping[str, Commands]) -> None:
         self._hosts = tuple(hosts)

@@ -46,7 +46,7 @@ class HTCondor(BatchSystem):
     job_variable = "HEADRACE_CONDOR_ID"
     job_variables = ("HEADRACE_CONDOR_ID", "_CONDOR_JOB", "_CONDOR_SCRATCH")
     books_pause_s = 30.0
-    show = "condor_q -long"
+    show = "condor_q -long "
     submit_command = ("condor_submit", "-terse")
     submitted = re.compile(r"^(?P<id>\d+)\.\d+ - \d+\.\d+\s*\Z", re.MULTILINE)
     cancel_command = ("condor_rm",)

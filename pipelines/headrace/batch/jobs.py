@@ -41,6 +41,12 @@ class JobSpec(Batch):
     """Standard output and error of the job."""
     environment: dict[str, str] = {}
     """Environment variables of the command."""
+    heartbeat: str = ""
+    """File that changes as long as somebody needs the job, for machines that end by themselves."""
+    notice: str = ""
+    """File into which they write why they are about to be taken away."""
+    silence_s: float = 0.0
+    """They end when it has not changed for this time, seconds."""
 
     @property
     def slots(self) -> int:

@@ -58,7 +58,7 @@ class Lsf(BatchSystem):
     job_variable = "LSB_JOBID"
     job_variables = ("LSB_", "LS_")
     books_pause_s = 30.0
-    show = "bjobs -l"
+    show = "bjobs -l "
     submit_command = ("bsub",)
     submitted = re.compile(r"Job <(?P<id>\d+)> is submitted")
     cancel_command = ("bkill",)

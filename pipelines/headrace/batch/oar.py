@@ -43,7 +43,7 @@ class Oar(BatchSystem):
     config_variable = "OARCONFFILE"
     job_variable = "OAR_JOB_ID"
     job_variables = ("OAR_",)
-    show = "oarstat -f -j"
+    show = "oarstat -f -j "
     submit_command = ("oarsub",)
     submitted = re.compile(r"^OAR_JOB_ID=(?P<id>\d+)\s*$", re.MULTILINE)
     cancel_command = ("oardel",)

@@ -62,7 +62,7 @@ class Pbs(BatchSystem):
     config_variable = "PBS_CONF_FILE"
     job_variable = "PBS_JOBID"
     job_variables = ("PBS_JOB", "PBS_NODE", "PBS_TASK", "PBS_O_")
-    show = "qstat -x -f"
+    show = "qstat -x -f "
     submit_command = ("qsub",)
     submitted = re.compile(r"\b(?P<id>\d+\.\S+)(?=\s*\Z)")
     cancel_command = ("qdel",)

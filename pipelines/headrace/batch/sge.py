@@ -56,7 +56,7 @@ class Sge(BatchSystem):
     job_variable = "JOB_ID"
     job_variables = ("JOB_", "PE_", "SGE_TASK_", "SGE_JOB_")
     books_pause_s = 30.0
-    show = "qstat -j"
+    show = "qstat -j "
     submit_command = ("qsub", "-terse")
     submitted = re.compile(r"(?:\A|\s)(?P<id>\d+)\s*\Z")
     cancel_command = ("qdel",)

@@ -78,7 +78,7 @@ class Slurm(BatchSystem):
     job_variable = "SLURM_JOB_ID"
     job_variables = ("SLURM_",)
     index_variable = "SLURM_PROCID"
-    show = "scontrol show job"
+    show = "scontrol show job "
     submit_command = ("sbatch", "--parsable")
     submitted = re.compile(r"^(?P<id>\d+)(?:;.*)?\s*\Z", re.MULTILINE)
     cancel_command = ("scancel", "--quiet")

@@ -57,8 +57,7 @@ class Limit(Record):
 class BatchSystem(ABC):
     """What a batch system must be able to do. One instance serves one user of one cluster.
 
-    All that asks it raises BatchError when it does not answer. `queue` tells the queues of a site
-    apart; it is empty for the machine's own.
+    Whatever asks it raises BatchError without an answer. An empty `queue` is the machine's own.
     """
 
     name: str
@@ -78,7 +77,7 @@ class BatchSystem(ABC):
     books_pause_s: float = 0.0
     """Seconds between two looks for a job that its books do not know, where each reads them all."""
     show: str
-    """Command that shows all of a job; its id follows."""
+    """Begin of a command that shows all of a job; its id follows at once."""
     submit_command: tuple[str, ...]
     """Command that takes a job script as its input."""
     submitted: re.Pattern[str]
@@ -107,6 +106,10 @@ class BatchSystem(ABC):
     def render(self, spec: JobSpec) -> str:
         """The job script; a pure function of the spec."""
         return render(self.template, spec)
+
+    def preview(self, spec: JobSpec) -> str:
+        """What `submit` would send, for users."""
+        return self.render(spec)
 
     def submit(self, spec: JobSpec) -> str:
         """Submit a job once; gives its id.

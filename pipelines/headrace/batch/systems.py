@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 from headrace.batch.commands import Commands, LocalCommands
@@ -39,6 +40,11 @@ def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
     Raises:
         SiteError: There is none of that name.
     """
+    if role.ec2 is not None:
+        queue = f"ec2 {role.ec2.profile or ''} {role.ec2.region}"
+        # its client takes long to load, and few sites have it
+        ec2: BatchSystem = importlib.import_module("headrace.batch.ec2").Ec2(role.ec2, queue)
+        return ec2
     if role.batch.hosts:
         return SshHosts(role.batch.hosts, commands_of_hosts(role))
     if role.backend not in _SYSTEMS:

@@ -11,7 +11,7 @@ from headrace.clusters.records import LeaseSpec
 from headrace.errors import SiteError, nearest
 from headrace.files.layout import LeaseFolder
 
-_BATCH = ("slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh")
+_BATCH = ("slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh", "ec2")
 _MODULES = {"local": "headrace.clusters.local", **dict.fromkeys(_BATCH, "headrace.clusters.queued")}
 
 

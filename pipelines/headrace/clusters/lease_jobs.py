@@ -81,6 +81,9 @@ def job_spec(
         folder=str(folder.path),
         log=str(folder.log),
         environment={**mark(folder), "PYTHONPATH": path},
+        heartbeat=str(folder.heartbeat),
+        notice=str(folder.notice),
+        silence_s=role.start_timeout + spec.lost_after_s,
     )
 
 
@@ -111,6 +114,7 @@ def node_job(gang: JobSpec, folder: LeaseFolder, request: NodeRequest) -> JobSpe
         update={
             "name": f"{gang.name}-{request.serial}",
             "command": (program, "-m", "headrace.clusters.worker", *place),
+            "notice": "",  # its work goes to other nodes
             "nodes": 1,
             "time_limit_s": request.time_limit_s,
             "exclude": (*gang.exclude, *request.exclude),
@@ -230,7 +234,7 @@ def _end(system: BatchSystem, job_ids: Sequence[str], grace_s: float) -> int:
         raise BatchError(
             f"{system.name} has not ended within {_CANCEL_TIMEOUT_S:g} s what was cancelled: "
             f"job {', '.join(stuck)}",
-            f"See `{system.show} {stuck[0]}`; `headrace lease reap` tries again.",
+            f"See `{system.show}{stuck[0]}`; `headrace lease reap` tries again.",
         )
     return len(left)
 

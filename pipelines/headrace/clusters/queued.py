@@ -69,7 +69,7 @@ class _BatchBackend(LeaseBackend):
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         system = system_of(spec.role)
-        return "\n".join(system.render(job) for job in _all_jobs(folder, spec))
+        return "\n".join(system.preview(job) for job in _all_jobs(folder, spec))
 
     def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         system = system_of(spec.role)

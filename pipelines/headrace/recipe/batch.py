@@ -70,6 +70,11 @@ _SBATCH_KEYS = {
 _OWN = "write what the cluster knows into `batch.options`"
 _OF_SLURM = {"qos": _OWN, "constraint": _OWN, "srun_options": "there is no `srun`"}
 _OF_SGE = {"parallel_environment": "that is Grid Engine's"}
+_OF_QUEUES = (
+    *("partition", "account", "qos", "gpu_type", "memory_per_node", "constraint", "exclusive"),
+    *("reservation", "nodelist", "exclude", "options", "srun_options", "parallel_environment"),
+    *("login", "config"),
+)
 _MISSING = {
     "slurm": _OF_SGE,
     "pbs": {
@@ -99,14 +104,8 @@ _MISSING = {
         **_OF_SLURM,
         **_OF_SGE,
     },
-    "ssh": dict.fromkeys(
-        (
-            *("partition", "account", "qos", "gpu_type", "memory_per_node", "constraint"),
-            *("exclusive", "reservation", "nodelist", "exclude", "options", "srun_options"),
-            *("parallel_environment", "login", "config"),
-        ),
-        "there is no queue",
-    ),
+    "ssh": dict.fromkeys(_OF_QUEUES, "there is no queue"),
+    "ec2": dict.fromkeys(_OF_QUEUES, "there is no queue; `ec2` of the role says which instances"),
 }
 """Keys of `batch` that a backend cannot fulfil, and what to do instead."""
 

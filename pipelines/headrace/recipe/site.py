@@ -9,17 +9,22 @@ from pydantic import Field, model_validator
 from headrace.errors import SiteError
 from headrace.recipe.base import Bytes, Lifetime, Name, Seconds, no_credentials
 from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
+from headrace.recipe.ec2 import Ec2
 from headrace.record import Record
 
 
 class Role(Record):
     """One kind of lease that this place gives out."""
 
-    backend: Literal["local", "slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh"] = "local"
-    """What gives the machines: this one, Slurm, OpenPBS, Grid Engine, LSF, or `batch.hosts`; pools
-    also HTCondor and OAR."""
+    backend: Literal["local", "slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh", "ec2"] = (
+        "local"
+    )
+    """What gives the machines: this one, Slurm, OpenPBS, Grid Engine, LSF, `batch.hosts`, or EC2;
+    pools also HTCondor and OAR."""
     batch: Batch = Batch()
     """What the batch system is asked for; the local backend has none."""
+    ec2: Ec2 | None = None
+    """Instances of backend `ec2`, which has no queue; of `batch`, what nodes do counts there."""
     kind: Literal["pool", "gang"] = "pool"
     """A pool grows and shrinks between 0 and `nodes`; a gang is exactly `nodes`, all or nothing."""
     host: Literal["control", "job"] = "control"
@@ -72,6 +77,10 @@ class Role(Record):
             raise ValueError("`host: job` is for pools on a batch system; leave it out")
         if self.host_options and self.host != "job":
             raise ValueError("`host_options` are for `host: job`; leave them out or write that too")
+        if (self.backend == "ec2") != (self.ec2 is not None):
+            raise ValueError("backend 'ec2' and the key `ec2` go together; write both or neither")
+        if self.backend == "ec2" and self.host == "job":
+            raise ValueError("backend 'ec2' keeps the host of a pool here; leave `host: job` out")
         names = {each.host for each in self.batch.hosts}
         if self.backend != "ssh" and names:
             raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{self.backend}'")

@@ -1,0 +1,278 @@
+"""EC2 in the place of a batch system: a job is one request for all of its instances.
+
+A job's name is its id: a tag of its instances. Each ends itself: when its work does, when its time
+is over, and when the lease's host gives no sign any more; `terminate` is what its shutdown does.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from headrace.batch import ec2_check
+from headrace.batch.commands import LocalCommands
+from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json, SilentError, tags_of
+from headrace.batch.ec2_requests import (
+    LOG,
+    MOST_USER_DATA_BYTES,
+    Offer,
+    last_minute,
+    offers,
+    run_instances,
+    tags,
+    with_tags,
+)
+from headrace.batch.ec2_states import (
+    NO_CAPACITY,
+    TIME_IS_OVER,
+    ends_at,
+    has_ended,
+    reason_code,
+    status_of,
+)
+from headrace.batch.findings import Finding, fail, ok
+from headrace.batch.jobs import JobSpec, JobStatus
+from headrace.batch.system import BatchSystem, render
+from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError, SubmitLimitError
+from headrace.recipe.ec2 import Ec2 as Ec2Options
+
+logger = logging.getLogger(__name__)
+
+_NO_ROOM = {
+    *("InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientCapacityOnHost"),
+    *("InsufficientReservedInstanceCapacity", "ReservationCapacityExceeded", "Unsupported"),
+    *("InsufficientFreeAddressesInSubnet", "SpotMaxPriceTooLow", "UnfulfillableCapacity"),
+    *("InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"),
+}
+"""Refusals of one offer that another one, or the same one later, may not meet."""
+_LATER = {
+    *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
+    *("BandwidthLimitExceeded", "ConcurrentCreateInstances", "PendingVerification"),
+}
+_UNCLEAR = {
+    *("InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "RequestTimeout"),
+    *("IdempotentParameterMismatch", "500", "502", "503", "504"),
+}
+_ALLOWED = "DryRunOperation"
+_FULL = "InsufficientInstanceCapacity"
+_ZONE = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d+[a-z]\b")
+_RESTS_S = 60.0
+"""An offer without capacity comes after the others for this time."""
+_CONSOLE_LINES = 5
+_HINT = "Correct `ec2` of the role in the site; `headrace site check` tells more."
+
+
+class Ec2(BatchSystem):
+    """Instances of one role in the place of a queue's jobs.
+
+    Args:
+        options: What the role says of instances.
+        queue: Which queue this is, where a site has several.
+    """
+
+    name = "EC2"
+    template = "ec2"
+    config_variable = ""
+    job_variable = "HEADRACE_EC2_JOB"
+    job_variables = ("HEADRACE_EC2_",)
+    books_pause_s = 30.0
+    show = "aws ec2 describe-instances --filters Name=tag:Name,Values="
+
+    def __init__(self, options: Ec2Options, queue: str = "") -> None:
+        super().__init__(LocalCommands({}), queue)
+        self._options = options
+        self._api = Ec2Api(options)
+        self._offers = offers(options)
+        self._rests_until_s: dict[Offer, float] = {}
+        self._unclear: dict[str, tuple[Offer, Json]] = {}
+        self._image = ""
+
+    @override
+    def render(self, spec: JobSpec) -> str:
+        minutes = last_minute(spec)
+        return render(self.template, spec, user=self._options.user, minutes=minutes)
+
+    @override
+    def preview(self, spec: JobSpec) -> str:
+        requests = {offer: self._request(spec, offer, "below", ()) for offer in self._offers}
+        (first, request), *others = requests.items()
+        parts = [
+            f"# RunInstances in {self._options.region}: {first}",
+            json.dumps(request, indent=2),
+        ]
+        for offer, other in others:
+            differs = {key: value for key, value in other.items() if value != request.get(key)}
+            parts += [f"# without capacity for that: {offer}", json.dumps(differs)]
+        return "\n".join([*parts, "# user data", self._user_data(spec)])
+
+    @override
+    def submit(self, spec: JobSpec) -> str:
+        refused: dict[Offer, str] = {}
+        for offer, request in self._requests(spec, refused):
+            self._unclear[spec.name] = (offer, request)
+            refused[offer] = self._start(spec.name, offer, request)
+            if not refused[offer]:
+                del self._unclear[spec.name]
+                return spec.name
+            logger.warning("EC2 has no capacity for %s", refused[offer])
+            self._rests_until_s[offer] = time.monotonic() + _RESTS_S
+        del self._unclear[spec.name]
+        raise SubmitLimitError(f"waiting: EC2 has no capacity for {'; '.join(refused.values())}")
+
+    @override
+    def refusal(self, spec: JobSpec) -> str:
+        told = ""
+        try:
+            for offer in self._offers:
+                told = self._dry_run(spec, offer)
+                if not told:
+                    break
+        except JobRefusedError as error:
+            return error.what
+        return told
+
+    @override
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        found = self._api.instances(job_ids)
+        for each in (instance for nodes in found.values() for instance in nodes):
+            if reason_code(each) == NO_CAPACITY:
+                self._rest(each)
+        return {name: status_of(name, nodes, self._last_words) for name, nodes in found.items()}
+
+    @override
+    def find(self, name: str) -> tuple[JobStatus, ...]:
+        return tuple(self.poll([name]).values())
+
+    @override
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        found = self._api.instances(job_ids)
+        left = [each["InstanceId"] for nodes in found.values() for each in nodes
+                if not has_ended(each)]  # fmt: skip
+        if left:
+            self._api.call("terminate_instances", InstanceIds=left)
+
+    @override
+    def check(self, spec: JobSpec) -> Iterator[Finding]:
+        yield from ec2_check.findings(self._api, self._options, spec, self._image_id)
+        for offer in self._offers:
+            told = self._dry_run(spec, offer)
+            yield fail("start", f"{offer}: {told}", _HINT) if told else ok("start", f"{offer}")
+
+    def _requests(
+        self, spec: JobSpec, refused: Mapping[Offer, str]
+    ) -> Iterator[tuple[Offer, Json]]:
+        """What to ask for, in turn; first what was asked and may have been granted."""
+        user_data = self._user_data(spec)
+        if spec.name in self._unclear:
+            yield self._unclear[spec.name]
+        now_s = time.monotonic()
+        for offer in sorted(self._offers, key=lambda x: self._rests_until_s.get(x, 0.0) > now_s):
+            if offer not in refused:
+                yield offer, self._request(spec, offer, user_data, tuple(refused.values()))
+
+    def _request(
+        self, spec: JobSpec, offer: Offer, user_data: str, refused: Sequence[str]
+    ) -> dict[str, Any]:
+        request = run_instances(spec, self._options, offer, self._image_id(), user_data)
+        owner = f"{getpass.getuser()}@{socket.gethostname()}"
+        return with_tags(request, tags(spec, self._options, refused, owner, time.time()))
+
+    def _user_data(self, spec: JobSpec) -> str:
+        text = self.render(spec)
+        num_bytes = len(text.encode())
+        if num_bytes > MOST_USER_DATA_BYTES:
+            raise JobRefusedError(
+                f"EC2 refuses the job {spec.name}: its user data has {num_bytes:,} bytes, and EC2 "
+                f"takes {MOST_USER_DATA_BYTES:,}",
+                "Put what `batch.prologue` of the role does into the image, or into a script that "
+                "it calls.",
+            )
+        return text
+
+    def _start(self, name: str, offer: Offer, request: Json) -> str:
+        """Start the instances of a job; why not, where another offer may do better."""
+        try:
+            self._api.call("run_instances", **request)
+        except Ec2Error as error:
+            if error.code in _NO_ROOM:
+                return _lacking(offer, error)
+            if error.code in _LATER:
+                raise SubmitLimitError(f"waiting: EC2 is asked too often: {error.words}") from error
+            if error.code in _UNCLEAR:
+                raise AmbiguousSubmitError(f"No clear answer for {name}: {error.what}") from error
+            raise JobRefusedError(
+                f"EC2 refuses the job {name}: {error.code}: {error.words}", _HINT
+            ) from error
+        except SilentError as error:
+            raise AmbiguousSubmitError(f"No clear answer for {name}: {error.what}") from error
+        return ""
+
+    def _dry_run(self, spec: JobSpec, offer: Offer) -> str:
+        """Why EC2 would never start a job so; empty when it would, now or later."""
+        request = self._request(spec, offer, self._user_data(spec), ())
+        try:
+            self._api.call("run_instances", **request, DryRun=True)
+        except Ec2Error as error:
+            passes = error.code in {_ALLOWED, *_NO_ROOM, *_LATER, *_UNCLEAR}
+            return "" if passes else f"{error.code}: {error.words}"
+        return ""
+
+    def _image_id(self) -> str:
+        """Id of the image; of several that a pattern means, the newest."""
+        given = self._options.image
+        if given.startswith(("ami-", "resolve:ssm:")):
+            return given
+        if not self._image:
+            which = [
+                {"Name": "name", "Values": [given]},
+                {"Name": "state", "Values": ["available"]},
+            ]
+            owner = [self._options.image_owner]
+            found = list(self._api.pages("describe_images", "Images", Owners=owner, Filters=which))
+            if not found:
+                raise JobRefusedError(
+                    f"EC2 has no image '{given}' of owner '{owner[0]}' in {self._options.region}",
+                    "Correct `ec2.image` or `ec2.image_owner` of the role in the site.",
+                )
+            self._image = max(found, key=lambda each: str(each["CreationDate"]))["ImageId"]
+        return self._image
+
+    def _rest(self, instance: Json) -> None:
+        """Ask for others first for a while: one of these came to nothing."""
+        market = instance.get("InstanceLifecycle", "on-demand")
+        mark = (instance.get("InstanceType"), market, instance.get("SubnetId"))
+        for offer in self._offers:
+            if (offer.instance_type, offer.market, offer.subnet or mark[2]) == mark:
+                self._rests_until_s[offer] = time.monotonic() + _RESTS_S
+
+    def _last_words(self, instance: Json) -> str | None:
+        """What a node that shut itself down told beside the job's log, or on its console."""
+        node, log = instance["InstanceId"], tags_of(instance).get(LOG, "")
+        with suppress(OSError):
+            return Path(f"{log}.{node}.end").read_text().strip() or None
+        limit = ends_at(instance)
+        if limit is not None and time.time() >= limit:
+            return TIME_IS_OVER
+        with suppress(BatchError):
+            console = str(self._api.call("get_console_output", InstanceId=node).get("Output", ""))
+            lines = [line for line in console.splitlines() if line.strip()][-_CONSOLE_LINES:]
+            return f"it ended before its work began; its console: {' | '.join(lines) or 'nothing'}"
+        return None
+
+
+def _lacking(offer: Offer, error: Ec2Error) -> str:
+    """What there is no capacity for, and where, as users know it."""
+    zone = _ZONE.search(error.words)
+    what = f"{offer.instance_type}{' (spot)' if offer.market == 'spot' else ''}"
+    place = f" in {zone[0]}" if zone else str(offer).removeprefix(what)
+    return f"{what}{place}" if error.code == _FULL else f"{what}{place} ({error.code})"

@@ -1,0 +1,133 @@
+"""The way to EC2: botocore's client, and what its errors mean.
+
+Sources: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    ParamValidationError,
+)
+from botocore.session import Session
+
+from headrace.errors import BatchError
+from headrace.recipe.ec2 import Ec2 as Ec2Options
+
+Json = Mapping[str, Any]
+"""A part of a request or an answer."""
+
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
+_EXPIRED |= {"AuthFailure"}
+_RENEW = "Renew the credentials (`aws sts get-caller-identity` tells whose they are); work goes on."
+_SILENT = "Is EC2 reached from here? See https://health.aws.amazon.com, proxies and `region`."
+_NAMES_AT_ONCE = 200  # values of one filter
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10, 60
+_ATTEMPTS = 4
+
+
+class Ec2Error(BatchError):
+    """EC2 refuses a request.
+
+    Args:
+        code: EC2's name of the error.
+        words: What it says.
+    """
+
+    def __init__(self, code: str, words: str) -> None:
+        super().__init__(f"EC2 says {code}: {words}")
+        self.code = code
+        self.words = words
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.code, self.words)
+
+
+class SilentError(BatchError):
+    """EC2 gave no answer to a request; it may have done what was asked."""
+
+
+class Ec2Api:
+    """EC2 in one region, with one user's rights; safe to share by threads.
+
+    Args:
+        options: Region, profile and server.
+    """
+
+    def __init__(self, options: Ec2Options) -> None:
+        self._place = (options.region, options.profile, options.endpoint_url)
+
+    def call(self, operation: str, **request: Any) -> Json:
+        """Ask EC2 once; throttled and failed requests are repeated a few times.
+
+        Args:
+            operation: Its name in botocore, such as `run_instances`.
+            request: Its parameters, which botocore's model checks.
+
+        Raises:
+            Ec2Error: EC2 refuses it.
+            SilentError: It gave no answer.
+            BatchError: There are no credentials that hold.
+        """
+        try:
+            answer: Json = getattr(_client(*self._place), operation)(**request)
+        except ClientError as error:
+            told = error.response["Error"]
+            code, words = str(told.get("Code")), str(told.get("Message"))
+            if code in _EXPIRED:
+                _client.cache_clear()  # the next request reads them anew
+                raise BatchError(f"EC2 does not take the credentials: {words}", _RENEW) from error
+            raise Ec2Error(code, words) from error
+        except HTTPClientError as error:
+            raise SilentError(f"EC2 does not answer {operation}: {error}", _SILENT) from error
+        except ParamValidationError as error:
+            raise Ec2Error("ParamValidation", str(error)) from error
+        except BotoCoreError as error:
+            _client.cache_clear()
+            raise BatchError(f"EC2 cannot be asked: {error}", _RENEW) from error
+        return answer
+
+    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Json]:
+        """All that a listing has under `key`; see `call`."""
+        token: dict[str, str] = {}
+        while True:
+            answer = self.call(operation, **request, **token)
+            yield from answer.get(key, ())
+            if not answer.get("NextToken"):
+                return
+            token = {"NextToken": answer["NextToken"]}
+
+    def instances(self, names: Sequence[str]) -> dict[str, list[Json]]:
+        """Instances by the names of their jobs, those that have ended within the last hour too."""
+        found: dict[str, list[Json]] = {}
+        for first in range(0, len(names), _NAMES_AT_ONCE):
+            which = {"Name": "tag:Name", "Values": list(names[first : first + _NAMES_AT_ONCE])}
+            pages = self.pages("describe_instances", "Reservations", Filters=[which])
+            for each in itertools.chain.from_iterable(page["Instances"] for page in pages):
+                found.setdefault(tags_of(each)["Name"], []).append(each)
+        return found
+
+
+def tags_of(instance: Json) -> dict[str, str]:
+    """Tags by name."""
+    return {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
+
+
+@lru_cache(maxsize=8)
+def _client(region: str, profile: str | None, endpoint_url: str | None) -> Any:
+    """A client; clients are thread-safe, and each costs a third of a second to make."""
+    session = Session(profile=profile)
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        read_timeout=_READ_TIMEOUT_S,
+    )
+    return session.create_client("ec2", region, endpoint_url=endpoint_url, config=config)

@@ -1,0 +1,152 @@
+"""What a look at EC2 finds for a role: rights, image, types, subnets; and the rights it needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json
+from headrace.batch.findings import Finding, Grade, fail, ok, warn
+from headrace.batch.jobs import JobSpec
+from headrace.errors import HeadraceError
+from headrace.recipe.ec2 import Ec2 as Ec2Options
+
+_NEEDED = (
+    *("DescribeInstances", "GetConsoleOutput", "RunInstances", "CreateTags"),
+    *("TerminateInstances", "DescribeImages", "DescribeInstanceTypes"),
+    *("DescribeInstanceTypeOfferings", "DescribeSubnets"),
+)
+_OWN_ONLY = ("TerminateInstances", "GetConsoleOutput")
+_NOBODY = "i-00000000000000000"
+_DENIED = "UnauthorizedOperation"
+_GIVE = "Give the user or role of the credentials the policy below."
+
+
+def policy(options: Ec2Options) -> dict[str, object]:
+    """The least rights that headrace needs, as an IAM policy."""
+    everything = [f"ec2:{each}" for each in _NEEDED if each not in _OWN_ONLY]
+    statements: list[dict[str, object]] = [
+        {"Effect": "Allow", "Action": everything, "Resource": "*"},
+        {
+            "Effect": "Allow",
+            "Action": [f"ec2:{each}" for each in _OWN_ONLY],
+            "Resource": "*",
+            "Condition": {"StringLike": {"aws:ResourceTag/Name": "headrace-*"}},
+        },
+    ]
+    if options.instance_profile:
+        to_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+        passes = {"Effect": "Allow", "Action": "iam:PassRole", "Resource": "*"}
+        statements.append({**passes, "Condition": to_ec2})
+    if options.image.startswith("resolve:ssm:"):
+        statements.append({"Effect": "Allow", "Action": "ssm:GetParameters", "Resource": "*"})
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def findings(
+    api: Ec2Api, options: Ec2Options, spec: JobSpec, image_id: Callable[[], str]
+) -> Iterator[Finding]:
+    """Rights, image, types of instances and subnets; stops where nothing more can be learnt."""
+    yield ok("IAM policy", json.dumps(policy(options), separators=(",", ":")))
+    try:
+        rights = list(_rights(api))
+        yield from rights
+        if all(each.grade is not Grade.FAIL for each in rights):
+            yield from _subnets(api, options, spec)
+            image = _image(api, image_id())
+            yield judge_image(image, options)
+            yield from _types(api, options, spec, str(image.get("Architecture", "")))
+    except HeadraceError as error:
+        yield fail("EC2", error.what, error.hint)
+
+
+def judge_image(image: Json, options: Ec2Options) -> Finding:
+    """Whether instances can start from an image, and its root volume is the one that is meant."""
+    if not image:
+        return warn("image", f"{options.image}: nothing is known of it", "Correct `ec2.image`.")
+    seen = f"{image.get('ImageId')} {image.get('Name', '')}, {image.get('Architecture', '')}"
+    root = image.get("RootDeviceName", options.root_device)
+    if options.disk is not None and root != options.root_device:
+        told = f"its root device is {root}, not {options.root_device}"
+        return fail("image", f"{seen}: {told}", f"Write `root_device: {root}` under `ec2`.")
+    return ok("image", seen)
+
+
+def judge_type(kind: Json, spec: JobSpec, architecture: str) -> Finding:
+    """Whether a type of instances has what a node needs."""
+    name = str(kind["InstanceType"])
+    cpus = int(kind["VCpuInfo"]["DefaultVCpus"])
+    gpus = sum(int(gpu["Count"]) for gpu in kind.get("GpuInfo", {}).get("Gpus", ()))
+    known = kind.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
+    seen = f"{cpus} CPUs, {gpus} GPUs, {kind['MemoryInfo']['SizeInMiB'] / 1024:g} GiB"
+    if cpus < spec.cpus_per_node:
+        less = "Ask for less (`threads_per_node`, ranks), or name a larger type."
+        return fail(name, f"{seen}: a node needs {spec.cpus_per_node} CPUs", less)
+    if gpus < spec.gpus_per_node:
+        why = f"{seen}: `batch.gpus_per_node` is {spec.gpus_per_node}"
+        return fail(name, why, "Name a type with so many GPUs, or write fewer.")
+    if architecture and known and architecture not in known:
+        why = f"it runs {', '.join(known)}, and the image is for {architecture}"
+        return fail(name, why, "Name an image for this type, or a type for this image.")
+    return ok(name, seen)
+
+
+def _rights(api: Ec2Api) -> Iterator[Finding]:
+    """By DryRun; whether instances may start, tags included, the starts themselves tell."""
+    dry: dict[str, dict[str, object]] = {
+        "describe_instances": {},
+        "terminate_instances": {"InstanceIds": [_NOBODY]},
+        "get_console_output": {"InstanceId": _NOBODY},
+    }
+    for operation, request in dry.items():
+        try:
+            api.call(operation, **request, DryRun=True)
+        except Ec2Error as error:
+            if error.code != _DENIED:
+                yield ok("rights", operation)
+            elif request:  # a right to headrace's own instances cannot be asked for without one
+                yield warn("rights", f"{operation}: {error.words}", _GIVE)
+            else:
+                yield fail("rights", f"{operation}: {error.words}", _GIVE)
+
+
+def _subnets(api: Ec2Api, options: Ec2Options, spec: JobSpec) -> Iterator[Finding]:
+    for subnet in options.subnets:
+        try:
+            (found,) = api.pages("describe_subnets", "Subnets", SubnetIds=[subnet])
+        except Ec2Error as error:
+            yield fail(subnet, error.words, "Correct `ec2.subnets` of the role.")
+            continue
+        free, zone = int(found["AvailableIpAddressCount"]), found["AvailabilityZone"]
+        if free < spec.nodes:
+            yield fail(subnet, f"{free} free addresses in {zone}", "Name a larger subnet.")
+        else:
+            yield ok(subnet, f"{free} free addresses in {zone}")
+        offered = {each["InstanceType"] for each in _offered(api, zone)}
+        missing = [each for each in options.instance_types if each not in offered]
+        if missing:
+            told = f"{zone} has no {', '.join(missing)}"
+            yield warn(subnet, told, "The others are tried; name a subnet of another zone, too.")
+
+
+def _offered(api: Ec2Api, zone: str) -> Iterator[Json]:
+    where = {"Name": "location", "Values": [zone]}
+    operation, key = "describe_instance_type_offerings", "InstanceTypeOfferings"
+    return api.pages(operation, key, LocationType="availability-zone", Filters=[where])
+
+
+def _image(api: Ec2Api, image_id: str) -> Json:
+    if image_id.startswith("resolve:"):
+        return {}
+    found = api.call("describe_images", ImageIds=[image_id])["Images"]
+    return found[0] if found else {}
+
+
+def _types(api: Ec2Api, options: Ec2Options, spec: JobSpec, architecture: str) -> Iterator[Finding]:
+    for name in options.instance_types:
+        try:
+            (found,) = api.pages("describe_instance_types", "InstanceTypes", InstanceTypes=[name])
+        except Ec2Error as error:
+            yield fail(name, error.words, "Correct `ec2.instance_types` of the role.")
+            continue
+        yield judge_type(found, spec, architecture)

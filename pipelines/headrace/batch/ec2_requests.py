@@ -1,0 +1,162 @@
+"""What EC2 is asked for a job: one request for all of its nodes; pure.
+
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.batch.jobs import JobSpec
+from headrace.recipe.ec2 import Ec2 as Ec2Options
+from headrace.recipe.ec2 import Market
+from headrace.record import Record
+
+ENDS_AT = "headrace:ends-at"
+"""Tag of instances: when they end at the latest, in UTC."""
+
+LOG = "headrace:log"
+"""Tag: log of the job, which all nodes see; how each node ended is told beside it."""
+
+INSTEAD_OF = "headrace:instead-of"
+"""Tag: what there was no capacity for, for the user."""
+
+MOST_USER_DATA_BYTES = 16 * 1024
+"""Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html"""
+
+_TAG_LENGTH = 256
+_MEBIBYTE = 2**20
+
+
+class Offer(Record):
+    """One way to get the nodes of a job."""
+
+    instance_type: str
+    """Type of the instances."""
+    market: Market
+    """How they are paid."""
+    subnet: str | None
+    """Where they stand; null for the default one."""
+
+    def __str__(self) -> str:
+        spot = " (spot)" if self.market == "spot" else ""
+        place = f" in {self.subnet}" if self.subnet else ""
+        return f"{self.instance_type}{spot}{place}"
+
+
+def offers(options: Ec2Options) -> tuple[Offer, ...]:
+    """All ways that a role allows, the most wanted first."""
+    return tuple(
+        Offer(instance_type=instance_type, market=market, subnet=subnet)
+        for instance_type in options.instance_types
+        for market in options.markets
+        for subnet in options.subnets or (None,)
+    )
+
+
+def run_instances(
+    spec: JobSpec, options: Ec2Options, offer: Offer, image: str, user_data: str
+) -> dict[str, Any]:
+    """The request that starts all nodes of a job, or none.
+
+    Args:
+        spec: The job.
+        options: What the role says of instances.
+        offer: Type, market and place.
+        image: Id of the image, or `resolve:ssm:NAME`.
+        user_data: What each instance runs.
+    """
+    request: dict[str, Any] = {
+        # EC2 starts the same job from the same offer once, however often it is asked
+        "ClientToken": hashlib.sha256(f"{spec.name} {offer}".encode()).hexdigest(),
+        "ImageId": image,
+        "InstanceType": offer.instance_type,
+        "MinCount": spec.nodes,
+        "MaxCount": spec.nodes,
+        "UserData": user_data,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+        "KeyName": options.key_name,
+        "BlockDeviceMappings": _disks(options),
+        **_network(options, offer),
+        **_placement(options, offer),
+    }
+    if options.instance_profile:
+        request["IamInstanceProfile"] = {"Name": options.instance_profile}
+    return {key: value for key, value in request.items() if value}
+
+
+def last_minute(spec: JobSpec) -> int:
+    """Minutes after which an instance shuts down, whatever it does; its work ends before."""
+    return math.ceil(spec.time_limit_s / 60) + 1
+
+
+def with_tags(request: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
+    """The same, with tags of the instances and of all that comes with them."""
+    told = [{"Key": key, "Value": value[:_TAG_LENGTH]} for key, value in tags.items()]
+    kinds = ("instance", "volume", "network-interface")
+    return {**request, "TagSpecifications": [{"ResourceType": kind, "Tags": told}
+                                             for kind in kinds]}  # fmt: skip
+
+
+def tags(
+    spec: JobSpec, options: Ec2Options, refused: Sequence[str], owner: str, now: float
+) -> dict[str, str]:
+    """Tags of a job: whose it is, when it ends at the latest, and why it is not another one.
+
+    Args:
+        spec: The job.
+        options: What the role says of instances.
+        refused: Offers that there was no capacity for.
+        owner: Who asks.
+        now: When, seconds since the epoch.
+    """
+    ends_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + 60 * last_minute(spec)))
+    told = {"Name": spec.name, "headrace:owner": owner, ENDS_AT: ends_at}
+    if len(spec.log) <= _TAG_LENGTH:
+        told[LOG] = spec.log
+    if refused:
+        told[INSTEAD_OF] = "; ".join(refused)
+    return {**options.tags, **told}
+
+
+def _network(options: Ec2Options, offer: Offer) -> dict[str, Any]:
+    groups = list(options.security_groups)
+    if not options.efa:
+        return {"SubnetId": offer.subnet, "SecurityGroupIds": groups}
+    adapter: dict[str, Any] = {"DeviceIndex": 0, "InterfaceType": "efa", "Groups": groups}
+    if offer.subnet:
+        adapter["SubnetId"] = offer.subnet
+    return {"NetworkInterfaces": [{**adapter, "DeleteOnTermination": True}]}
+
+
+def _placement(options: Ec2Options, offer: Offer) -> dict[str, Any]:
+    request: dict[str, Any] = {}
+    if options.placement_group:
+        request["Placement"] = {"GroupName": options.placement_group}
+    if options.capacity_reservation:
+        target = {"CapacityReservationId": options.capacity_reservation}
+        request["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
+    if offer.market == "spot":
+        spot: dict[str, Any] = {"SpotInstanceType": "one-time"}
+        spot["InstanceInterruptionBehavior"] = "terminate"
+        if options.max_price is not None:
+            spot["MaxPrice"] = f"{options.max_price:g}"
+        request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
+    return request
+
+
+def _disks(options: Ec2Options) -> list[dict[str, Any]]:
+    if options.disk is None:
+        return []
+    volume: dict[str, Any] = {"VolumeType": "gp3", "DeleteOnTermination": True}
+    volume["VolumeSize"] = math.ceil(options.disk / 2**30)
+    if options.disk_iops is not None:
+        volume["Iops"] = options.disk_iops
+    if options.disk_throughput is not None:
+        volume["Throughput"] = math.ceil(options.disk_throughput / _MEBIBYTE)
+    return [{"DeviceName": options.root_device, "Ebs": volume}]

@@ -1,0 +1,123 @@
+"""How jobs on EC2 stand, from what EC2 tells of their instances; pure.
+
+Sources: "Troubleshoot instance termination" and "StateReason" of the EC2 user guide and API.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.batch.ec2_api import Json, tags_of
+from headrace.batch.ec2_requests import ENDS_AT, INSTEAD_OF
+from headrace.batch.jobs import JobState, JobStatus
+
+NO_CAPACITY = "Server.InsufficientInstanceCapacity"
+"""Why an instance ended that was asked for and never came."""
+
+BY_ITSELF = "Client.InstanceInitiatedShutdown"
+"""Why an instance ended that shut itself down."""
+
+TIME_IS_OVER = "124"
+"""Exit code of a node whose time was over."""
+
+_ENDED = {"shutting-down", "terminated"}
+"""States of instances that have ended or are just ending: nothing brings them back."""
+
+_ENDS = {
+    "Server.SpotInstanceTermination": JobState.PREEMPTED,
+    "Server.SpotInstanceShutdown": JobState.PREEMPTED,
+    NO_CAPACITY: JobState.PREEMPTED,  # its turn comes again
+    "Server.InternalError": JobState.NODE_FAILED,
+    "Server.ScheduledStop": JobState.NODE_FAILED,
+    "Client.UserInitiatedShutdown": JobState.CANCELLED,
+}
+_WORST_FIRST = (
+    JobState.PREEMPTED,
+    JobState.NODE_FAILED,
+    JobState.TIMED_OUT,
+    JobState.FAILED,
+    JobState.CANCELLED,
+    JobState.UNKNOWN,
+    JobState.COMPLETED,
+)
+"""Which end of a node tells how the job ended: the others follow it."""
+
+Words = Callable[[Json], str | None]
+"""What a node told of its own end: an exit code, or why; None when it told nothing."""
+
+
+def has_ended(instance: Json) -> bool:
+    """Whether an instance costs nothing any more."""
+    return instance["State"]["Name"] in _ENDED
+
+
+def reason_code(instance: Json) -> str:
+    """EC2's name for why an instance is in its state; empty when it gives none."""
+    return str(instance.get("StateReason", {}).get("Code", ""))
+
+
+def status_of(name: str, instances: Sequence[Json], last_words: Words) -> JobStatus:
+    """How a job stands; it has ended when all of its nodes have.
+
+    Args:
+        name: The job.
+        instances: Its nodes.
+        last_words: Asked for nodes that have shut themselves down.
+    """
+    nodes = sorted(instances, key=lambda each: each.get("AmiLaunchIndex", 0))
+    ends = {each["InstanceId"]: end_of(each, last_words) for each in nodes if has_ended(each)}
+    state, reason = _living(nodes, ends)
+    if len(ends) == len(nodes):
+        first = min(ends, key=lambda node: _WORST_FIRST.index(ends[node][0]))
+        state, why = ends[first]
+        reason = f"{first}: {why}" if why and len(nodes) > 1 else why
+    failed = [node for node, end in ends.items() if end[0] is JobState.NODE_FAILED]
+    return JobStatus(
+        job_id=name,
+        state=state,
+        reason=reason,
+        nodes=tuple(each["InstanceId"] for each in nodes),
+        failed_nodes=tuple(failed),
+    )
+
+
+def end_of(instance: Json, last_words: Words) -> tuple[JobState, str]:
+    """How a node ended, and why."""
+    code = reason_code(instance)
+    reason = str(instance.get("StateReason", {}).get("Message", code))
+    if code != BY_ITSELF:
+        return _ENDS.get(code, JobState.FAILED), reason
+    told = last_words(instance)
+    if told is None:
+        return JobState.UNKNOWN, reason
+    if told == "0":
+        return JobState.COMPLETED, ""
+    if told == TIME_IS_OVER:
+        return JobState.TIMED_OUT, "its time is over"
+    return JobState.FAILED, f"exit code {told}" if told.isdecimal() else told
+
+
+def ends_at(instance: Json) -> float | None:
+    """When an instance ends at the latest, seconds since the epoch; None if it has no such tag."""
+    try:
+        told = time.strptime(tags_of(instance).get(ENDS_AT, ""), "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return None
+    return float(calendar.timegm(told))
+
+
+def _living(nodes: Sequence[Json], ends: dict[str, tuple[JobState, str]]) -> tuple[JobState, str]:
+    states = {each["State"]["Name"] for each in nodes}
+    state = JobState.PENDING if "pending" in states else JobState.RUNNING
+    first = nodes[0]
+    zone = first.get("Placement", {}).get("AvailabilityZone", "")
+    spot = " (spot)" if first.get("InstanceLifecycle") == "spot" else ""
+    parts = [f"{first.get('InstanceType', '')}{spot} in {zone}"]
+    instead = tags_of(first).get(INSTEAD_OF)
+    parts += [f"no capacity for {instead}"] if instead else []
+    odd = [each for each in nodes if each["State"]["Name"] in ("stopping", "stopped")]
+    parts += [f"{each['InstanceId']} is {each['State']['Name']}" for each in odd]
+    parts += [f"{node} has ended: {why or end.value}" for node, (end, why) in ends.items()]
+    return state, "; ".join(parts)

@@ -1,0 +1,73 @@
+"""What EC2 is asked for: the region, the image, the instances and where they stand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from headrace.recipe.base import Bytes, no_credentials
+from headrace.record import Record
+
+Market = Literal["on-demand", "spot"]
+
+
+class Ec2(Record):
+    """How a role of backend `ec2` gets its instances; credentials come from the environment."""
+
+    region: str
+    """Region, such as `eu-central-1`."""
+    image: str
+    """Image: its id; `resolve:ssm:NAME` for a parameter that holds the id; or a pattern of names,
+    such as `headrace-*`, of which the newest is taken."""
+    image_owner: str = "self"
+    """Account whose images a pattern of names looks for: its number, `self` or `amazon`."""
+    instance_types: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Types of instances, the most wanted first, such as `g5.2xlarge`; one job has one type."""
+    markets: Annotated[tuple[Market, ...], Field(min_length=1)] = ("on-demand",)
+    """How they are paid, tried in this order for each type: `spot`, `on-demand`, or both."""
+    max_price: Annotated[float, Field(gt=0)] | None = None
+    """Most US dollars an hour for a spot instance; null for the price on demand."""
+    subnets: tuple[str, ...] = ()
+    """Subnets, tried in this order for each type and market; empty: that of the default VPC. All
+    nodes of a gang are in one."""
+    security_groups: tuple[str, ...] = ()
+    """Ids of security groups; they let the nodes reach each other and the host."""
+    instance_profile: str | None = None
+    """Name of the instance profile, which gives the nodes a role of IAM; null for none."""
+    key_name: str | None = None
+    """Key pair for logging in by SSH; null for none."""
+    user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]*$")] | None = None
+    """Account of the image that the work runs as; null for root."""
+    disk: Bytes | None = None
+    """Size of the root volume; null for what the image says."""
+    disk_iops: int | None = Field(default=None, ge=3000)
+    """Requests a second of the root volume (gp3); null for 3000."""
+    disk_throughput: Bytes | None = None
+    """Bytes a second of the root volume (gp3); null for 125 MiB."""
+    root_device: str = "/dev/xvda"
+    """Name of the image's root device; of Ubuntu's images it is `/dev/sda1`."""
+    placement_group: str | None = None
+    """Placement group that keeps the nodes of a gang close to each other; null for none."""
+    efa: bool = False
+    """Whether the nodes get an Elastic Fabric Adapter as their network interface."""
+    capacity_reservation: str | None = None
+    """Capacity reservation that is used, which may be a capacity block; null for none."""
+    tags: dict[str, str] = {}
+    """Further tags of instances and volumes, such as `{project: vision}`."""
+    profile: str | None = None
+    """Profile of the AWS configuration files; null for the environment's."""
+    endpoint_url: str | None = None
+    """Server other than AWS; null for `AWS_ENDPOINT_URL` or AWS."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Ec2:
+        no_credentials("endpoint_url", self.endpoint_url)
+        if self.max_price is not None and "spot" not in self.markets:
+            raise ValueError("`max_price` is for `markets: [spot]`; leave it out")
+        if self.disk is None and (self.disk_iops or self.disk_throughput):
+            raise ValueError("`disk_iops` and `disk_throughput` go with `disk`; write its size")
+        own = sorted(key for key in self.tags if key == "Name" or key.startswith("headrace:"))
+        if own:
+            raise ValueError(f"tag '{own[0]}' is headrace's own; choose another name")
+        return self

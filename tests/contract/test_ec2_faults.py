@@ -1,0 +1,239 @@
+"""What goes wrong with instances, and what is told of it; EC2 is simulated."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.batch import ec2_api
+from headrace.batch.ec2 import Ec2
+from headrace.batch.findings import Grade
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
+from headrace.batch.queue_state import JobRecord, final_status
+from headrace.batch.submission_gate import SubmissionGate
+from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError, SubmitLimitError
+from headrace.recipe.batch import Batch
+from support.ec2_sim import IMAGE, IMAGE_NAME, Ec2Sim, client_error
+from support.waiting import wait_until
+
+_LONG_S = 60.0
+_TYPES = ["c5.large", "m5.large"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., JobSpec]:
+    """A job that does nothing, with changes."""
+
+    def make(**changes: Any) -> JobSpec:
+        given = {
+            "name": f"headrace-{uuid.uuid4().hex[:12]}",
+            "command": ("true",),
+            "nodes": 1,
+            "cpus_per_node": 1,
+            "time_limit_s": 600.0,
+            "folder": str(tmp_path),
+            "log": str(tmp_path / "log"),
+        }
+        return JobSpec(**{**given, **changes})
+
+    return make
+
+
+Jobs = Callable[..., JobSpec]
+
+
+def test_what_fails_before_the_shared_folder_is_there_is_told_by_the_console(
+    ec2_sim: Ec2Sim, job: Jobs
+):
+    system = Ec2(ec2_sim.options())
+    lines = ("echo mount.nfs4: No such device", "false")
+    ended = _end(system, system.submit(job(prologue=lines, log="/nonexistent/log")))
+    assert ended.state is JobState.FAILED
+    assert ended.reason == (
+        "it ended before its work began; its console: mount.nfs4: No such device"
+    )
+
+
+def test_what_fails_before_the_work_is_told_in_its_log(ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path):
+    system = Ec2(ec2_sim.options())
+    ended = _end(system, system.submit(job(prologue=("echo no such module; exit 7",))))
+    assert (ended.state, ended.reason) == (JobState.FAILED, "exit code 7")
+    assert (tmp_path / "log").read_text() == "no such module\n"
+
+
+def test_an_instance_ends_when_the_host_gives_no_sign(ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path):
+    """pains 22: whatever has become of the host, and of the worker."""
+    system = Ec2(ec2_sim.options())
+    (tmp_path / "heartbeat").write_text("1")
+    deaf = ("sh", "-c", "trap '' TERM; sleep 600")
+    watched = job(command=deaf, heartbeat=str(tmp_path / "heartbeat"), silence_s=1.0)
+    ended = _end(system, system.submit(watched))
+    assert (ended.state, ended.reason) == (
+        JobState.FAILED, "the lease's host gave no sign for 1 s")  # fmt: skip
+
+
+def test_a_spot_notice_is_passed_on_to_the_lease(ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path):
+    """pains 23: two minutes before the end, for training to save a checkpoint."""
+    system, notice = Ec2(ec2_sim.options(markets=["spot"])), tmp_path / "notice"
+    watched = job(command=("sleep", "60"), notice=str(notice))
+    watched = watched.model_copy(update={"heartbeat": str(notice), "silence_s": 600.0})
+    name = system.submit(watched)
+    (instance,) = ec2_sim.alive()
+    ec2_sim.notices[instance.id] = '{"action": "terminate", "time": "2030-01-01T00:00:00Z"}'
+    told = f"spot notice for {instance.id}: " + '{"action": "terminate"'
+    wait_until(lambda: notice.exists() and told in notice.read_text(), _LONG_S, "the notice")
+    system.cancel([name])
+
+
+def test_without_capacity_the_next_offer_is_taken_and_the_first_comes_back(
+    ec2_sim: Ec2Sim, job: Jobs
+):
+    system = Ec2(ec2_sim.options(instance_types=_TYPES, markets=["spot", "on-demand"]))
+    ec2_sim.fill("c5.large", spot_only=True)
+    first = system.submit(job(command=("sleep", "60")))
+    assert [each["instance_type"] for each in ec2_sim.requests] == ["c5.large"] * 2
+    seen = system.poll([first])[first]
+    assert seen.reason == "c5.large in us-east-1a; no capacity for c5.large (spot) in us-east-1a"
+    ec2_sim.refuse = None
+    second = system.submit(job(command=("sleep", "60")))  # the empty one rests
+    assert len(ec2_sim.requests) == 3
+    system._rests_until_s.clear()
+    third = system.submit(job(command=("sleep", "60")))
+    assert system.poll([third])[third].reason == "c5.large (spot) in us-east-1a"
+    ec2_sim.fill(*_TYPES)
+    with pytest.raises(SubmitLimitError, match=r"^waiting: EC2 has no capacity for c5.large .spot. "
+                       r"in us-east-1a; c5.large in us-east-1a; m5.large"):  # fmt: skip
+        system.submit(job())
+    system.cancel([first, second, third])
+
+
+def test_an_instance_that_never_came_is_asked_for_elsewhere(ec2_sim: Ec2Sim, job: Jobs):
+    """EC2 may grant a request, and find out afterwards that it has no room."""
+    system = Ec2(ec2_sim.options(instance_types=_TYPES))
+    name = system.submit(job(command=("sleep", "60")))
+    (instance,) = ec2_sim.alive()
+    ec2_sim.terminate(instance, "Server.InsufficientInstanceCapacity")
+    assert system.poll([name])[name].state is JobState.PREEMPTED
+    again = system.submit(job())
+    assert ec2_sim.requests[-1]["instance_type"] == "m5.large"
+    _end(system, again)
+
+
+def test_throttling_is_waited_for(ec2_sim: Ec2Sim, job: Jobs):
+    def refuse(instance_type: str, is_spot: bool) -> None:
+        raise client_error("RequestLimitExceeded", "Request limit exceeded.")
+
+    ec2_sim.refuse = refuse
+    ec2_api._client.cache_clear()
+    with pytest.raises(SubmitLimitError, match="asked too often: Request limit exceeded"):
+        Ec2(ec2_sim.options()).submit(job())
+    assert len(ec2_sim.requests) == 4  # botocore has tried again, with pauses
+
+
+def test_after_an_unclear_answer_the_very_same_is_asked_again(
+    ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path
+):
+    """pains 17: a fall to another offer in between would be a second job."""
+    system = Ec2(ec2_sim.options(instance_types=_TYPES))
+    ec2_sim.fill("c5.large")
+    ec2_sim.errors_after = 1
+    asked = job(command=("sleep", "60"))
+    with pytest.raises(AmbiguousSubmitError, match="No clear answer"):
+        system.submit(asked)
+    ec2_sim.refuse = None  # the first offer has capacity again
+    assert system.submit(asked) == asked.name
+    assert len(ec2_sim.alive()) == 1
+    tokens = [each["client_token"] for each in ec2_sim.requests]
+    assert tokens[1] == tokens[2] != tokens[0]
+    gate = SubmissionGate(system, tmp_path, Batch())
+    record = gate.submit(asked, tmp_path / "job.json")
+    assert record.job_id == asked.name
+    assert len(ec2_sim.alive()) == 1
+    system.cancel([asked.name])
+
+
+def test_a_gang_has_ended_when_all_of_it_has(ec2_sim: Ec2Sim, job: Jobs):
+    system = Ec2(ec2_sim.options(markets=["spot"]))
+    name = system.submit(job(nodes=2, command=("sleep", "60")))
+    first, second = ec2_sim.alive()
+    ec2_sim.terminate(second, "Server.SpotInstanceTermination")
+    seen = system.poll([name])[name]
+    assert seen.state is JobState.RUNNING
+    assert f"{second.id} has ended: Server.SpotInstanceTermination" in seen.reason
+    first.stop()
+    assert f"{first.id} is stopped" in system.poll([name])[name].reason
+    system.cancel([name])
+    ended = _end(system, name)
+    assert ended.state is JobState.PREEMPTED
+    assert ended.nodes == (first.id, second.id)
+
+
+def test_credentials_that_do_not_hold_are_no_end_of_anything(ec2_sim: Ec2Sim, job: Jobs):
+    def refuse(instance_type: str, is_spot: bool) -> None:
+        raise client_error("ExpiredToken", "The security token included is expired")
+
+    ec2_sim.refuse = refuse
+    with pytest.raises(BatchError, match=r"does not take the credentials(.|\n)*Renew"):
+        Ec2(ec2_sim.options()).submit(job())
+
+
+def test_without_credentials_it_is_said_what_is_missing(
+    ec2_sim: Ec2Sim, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(BatchError, match="Unable to locate credentials"):
+        Ec2(ec2_sim.options(region="us-west-2")).poll(["x"])
+
+
+def test_rights_that_are_missing_are_told_with_the_policy(ec2_sim: Ec2Sim, job: Jobs):
+    def refuse(instance_type: str, is_spot: bool) -> None:
+        raise client_error("UnauthorizedOperation", "You are not authorized")
+
+    ec2_sim.refuse = refuse
+    with pytest.raises(JobRefusedError, match="UnauthorizedOperation: You are not authorized"):
+        Ec2(ec2_sim.options()).submit(job())
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject", "told"),
+    [
+        ({"instance_types": ["m5.nope"]}, "m5.nope", "do not exist"),
+        ({"instance_types": ["m6g.large"]}, "m6g.large", "the image is for x86_64"),
+        ({"image": "ami-00000000"}, "EC2", "InvalidAMIID.NotFound"),
+        ({"subnets": ["subnet-0"]}, "subnet-0", "does not exist"),
+        ({"disk": "1GiB", "root_device": "/dev/sda1"}, "image", "its root device is /dev/xvda"),
+    ],
+)
+def test_what_is_wrong_with_a_role_is_found(
+    ec2_sim: Ec2Sim, job: Jobs, changes: dict[str, Any], subject: str, told: str
+):
+    found = list(Ec2(ec2_sim.options(**changes)).check(job()))
+    bad = {each.subject: each.seen for each in found if each.grade is Grade.FAIL}
+    assert told in bad[subject]
+
+
+def test_a_node_that_is_too_small_is_found(ec2_sim: Ec2Sim, job: Jobs):
+    found = list(Ec2(ec2_sim.options()).check(job(cpus_per_node=64, gpus_per_node=1)))
+    assert [each.seen for each in found if each.grade is Grade.FAIL] == [
+        "2 CPUs, 0 GPUs, 8 GiB: a node needs 64 CPUs"
+    ]
+
+
+def test_the_newest_image_of_a_pattern_is_taken(ec2_sim: Ec2Sim, job: Jobs):
+    pattern = {"image": IMAGE_NAME.replace("20171103", "*"), "image_owner": "amazon"}
+    assert f'"ImageId": "{IMAGE}"' in Ec2(ec2_sim.options(**pattern)).preview(job())
+    nobody = Ec2(ec2_sim.options(image="nobody-made-this-*"))
+    with pytest.raises(JobRefusedError, match=r"no image 'nobody-made-this-\*' of owner 'self'"):
+        nobody.submit(job())
+
+
+def _end(system: Ec2, job_id: str) -> JobStatus:
+    record = JobRecord(job_id=job_id, name="", submitted_at=0.0)
+    ended = final_status(system, record, _LONG_S)
+    assert ended is not None, f"job {job_id} has not ended"
+    return ended
