@@ -1,0 +1,124 @@
+"""What users take to AWS is valid and fits together: `deploy/aws`, sites and sums of pages."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from headrace.batch.ec2_check import policy
+from headrace.batch.ec2_requests import offers, run_instances, tags, with_tags
+from headrace.batch.jobs import JobSpec
+from headrace.recipe.load import parse
+from headrace.recipe.site import Site
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "how-to"
+AWS = ROOT / "deploy" / "aws"
+
+
+class _Template(yaml.SafeLoader):
+    """Reads templates of CloudFormation; what `!Ref` and the like stand for is left out."""
+
+
+_Template.add_multi_constructor("!", lambda _loader, tag, node: f"{tag} {node.value}")
+
+
+def control_policy() -> list[dict[str, Any]]:
+    """Statements of what headrace may do."""
+    template = yaml.load((AWS / "stack.yaml").read_text(), _Template)
+    return template["Resources"]["ControlPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+
+
+def actions(statements: list[dict[str, Any]]) -> set[str]:
+    """All that statements allow."""
+    found = (each["Action"] for each in statements)
+    return {action for each in found for action in ([each] if isinstance(each, str) else each)}
+
+
+def sites(page: str) -> list[Site]:
+    """Sites of a page; a block without a name changes the first one."""
+    found = re.findall(r"^```yaml\n(.*?)^```$", (PAGES / page).read_text(), re.M | re.S)
+    first, *others = map(OmegaConf.create, map(yaml.safe_load, found))
+    whole = [first, *(OmegaConf.merge(first, each) for each in others)]
+    return [parse(Site, OmegaConf.to_container(each, resolve=True), page) for each in whole]
+
+
+def test_cfn_lint_finds_nothing_in_the_stack():
+    command = [str(Path(sys.executable).parent / "cfn-lint"), str(AWS / "stack.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_policy_of_the_stack_names_operations_of_ec2():
+    known = botocore.session.get_session().get_service_model("ec2").operation_names
+    asked = {each for each in actions(control_policy()) if each.startswith("ec2:")}
+    assert asked <= {f"ec2:{name}" for name in known}
+
+
+def test_the_stack_allows_all_that_headrace_needs():
+    (site, _) = sites("ec2-from-nothing.md")
+    options = site.roles["gpu"].ec2
+    assert options is not None
+    needed: Any = policy(options.model_copy(update={"image": "resolve:ssm:x"}))["Statement"]
+    assert actions(needed) <= actions(control_policy())
+
+
+def test_only_looking_is_allowed_everywhere():
+    """pains 22: what runs is tagged with its end, and nothing else can be ended."""
+    by_sid = {each["Sid"]: each for each in control_policy()}
+    assert all(each.startswith("ec2:Describe") for each in by_sid["Look"]["Action"])
+    assert [sid for sid, each in by_sid.items() if each["Resource"] == "*"] == ["Look"]
+    ends = by_sid["EndOnlyItsOwn"]["Condition"]
+    assert ends["StringLike"] == {"aws:ResourceTag/Name": "headrace-*"}
+
+
+@pytest.mark.parametrize("role", ["cpu", "gpu"])
+def test_what_headrace_asks_for_meets_the_conditions_of_the_policy(role: str):
+    options = sites("ec2-from-nothing.md")[0].roles[role].ec2
+    assert options is not None
+    spec = JobSpec(
+        name="headrace-run-cpu-1-0123abcd",
+        command=("true",),
+        folder="/x",
+        log="/x/log",
+        nodes=1,
+        cpus_per_node=4,
+        time_limit_s=7200.0,
+    )
+    request = run_instances(spec, options, offers(options)[0], "ami-0", "#!/bin/sh")
+    request = with_tags(request, tags(spec, options, (), "me@here", 0.0))
+    given = {tag["Key"]: tag["Value"] for tag in request["TagSpecifications"][0]["Tags"]}
+    by_sid = {each["Sid"]: each for each in control_policy()}
+    wanted = by_sid["StartOnlyWhatIsTaggedAndEnds"]["Condition"]
+    assert fnmatch.fnmatch(given["Name"], wanted["StringLike"]["aws:RequestTag/Name"])
+    assert {f"aws:RequestTag/{key}" for key in given} >= set(wanted["Null"])
+    tokens = request["MetadataOptions"]["HttpTokens"]
+    assert wanted["StringEquals"] == {"ec2:MetadataHttpTokens": tokens}
+
+
+def test_the_site_on_parallelcluster_fits_its_configuration():
+    (site,) = sites("parallelcluster.md")
+    cluster = yaml.safe_load((AWS / "parallelcluster.yaml").read_text())
+    assert str(Path(site.folder).parent) == cluster["SharedStorage"][0]["MountDir"]
+    queues = {each["Name"]: each for each in cluster["Scheduling"]["SlurmQueues"]}
+    for role in site.roles.values():
+        (machines,) = queues[role.batch.partition]["ComputeResources"]
+        assert role.nodes <= machines["MaxCount"]
+
+
+def test_the_first_run_costs_what_its_parts_cost():
+    page = (PAGES / "ec2-from-nothing.md").read_text()
+    rows = re.findall(r"\| ([\d.]+) \N{MULTIPLICATION SIGN} ([\d.]+) \| ([\d.]+) \|$", page, re.M)
+    assert len(rows) == 8
+    assert [f"{float(a) * float(b) + 1e-9:.2f}" for a, b, _ in rows] == [cost for *_, cost in rows]
+    total = sum(float(a) * float(b) for a, b, _ in rows)
+    assert f"| **all**, before rounding | | **{total:.2f}** |" in page
