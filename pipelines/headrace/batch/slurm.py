@@ -61,6 +61,9 @@ _BROKEN = re.compile(r"down|fail|no_respond|.*\*$")
 _IN_USE = {"idle", "mixed", "allocated", "completing"}
 """States of nodes that work."""
 
+_POWER_SAVING = "~#!%"
+"""Marks behind the state of nodes that are off, boot or go off. Source: sinfo.html."""
+
 _SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
 _SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
@@ -167,7 +170,7 @@ class Slurm(BatchSystem):
         """Whether nodes are down, drained and the like, which may come back."""
         of = () if partition is None else (f"--partition={partition}",)
         states = self._ask("sinfo", "--noheader", "--Node", "--format=%T", *of).split()
-        return not set(states) <= _IN_USE
+        return not {each.rstrip(_POWER_SAVING) for each in states} <= _IN_USE
 
     def _with_failed_nodes(self, ended: JobStatus) -> JobStatus:
         """Add which of its nodes have failed, as far as they still have."""

@@ -146,6 +146,20 @@ def test_what_waiting_does_not_change(
 
 
 @pytest.mark.parametrize(
+    ("states", "is_refused"),
+    [("idle~ idle# mixed", True), ("idle~ down~", False), ("idle%", True), ("idle*", False)],
+)
+def test_nodes_that_are_switched_off_to_save_power_are_not_out(states: str, is_refused: bool):
+    class Cloud:
+        def run(self, command: tuple[str, ...], text: str = "") -> Answer:
+            if command[0] == "sinfo":
+                return Answer(0, states.replace(" ", "\n"), "")
+            return Answer(1, "", "sbatch: error: Requested node configuration is not available")
+
+    assert bool(Slurm(Cloud()).refusal(_job({}))) is is_refused
+
+
+@pytest.mark.parametrize(
     ("failing", "grades"),
     [
         ("", "ok ok ok ok ok ok ok ok"),
