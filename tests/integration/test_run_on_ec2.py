@@ -129,7 +129,9 @@ def test_a_lost_instance_of_a_pool_is_replaced_and_none_outlives_the_host(
         ]
         record = read_record(folder.host, HostRecord)
         assert record is not None
-        for process in [*_guards(folder), psutil.Process(record.process.pid)]:
+        guards = _guards(folder)
+        assert guards
+        for process in [*guards, psutil.Process(record.process.pid)]:
             process.kill()  # as when the machine itself is gone
         wait_until(lambda: not ec2_sim.alive(), _GONE_WITHIN_S, "all instances to end")
         assert ec2_sim.volumes() == []
@@ -155,7 +157,7 @@ def test_the_plan_shows_the_requests_and_what_instances_run(home: Path, ec2_sim:
 
 
 def _guards(folder: LeaseFolder) -> list[psutil.Process]:
-    command = ["-m", "headrace.clusters.guard", str(folder.path)]
+    command = ["-m", "headrace.clusters.local", str(folder.path)]
     return [each for each in psutil.process_iter(["cmdline"])
             if (each.info["cmdline"] or [])[1:] == command]  # fmt: skip
 

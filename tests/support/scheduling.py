@@ -18,6 +18,7 @@ _FOLDERS = ("architecture", CONTRACT, "unit", "dags", "chaos", "docs", "benchmar
 LONG = (
     "tests/chaos/test_campaign.py",
     "tests/chaos/slurm/test_gangs.py",
+    "tests/integration/test_run_on_ec2.py",
     "tests/integration/training/test_launchers.py",
     "tests/docs/test_examples.py",
     "tests/chaos/test_interrupted_commands.py",
