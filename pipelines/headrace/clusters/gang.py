@@ -33,7 +33,7 @@ class GangCluster:
         self.job_ids = (job_id,)
         self._folder = folder
         self._spec = spec
-        self._whole_s = time.monotonic()
+        self._lacking_since_s: float | None = None
         self._scheduler = scheduler
         self._first: GangNode | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -104,11 +104,15 @@ class GangCluster:
         """Raise when nodes do not come back; queues end the whole job, elsewhere this does."""
         num_here, now_s = len(self._scheduler.workers), time.monotonic()
         if num_here >= self._spec.role.nodes:
-            self._whole_s = now_s
-        elif now_s - self._whole_s > _REJOIN * self._spec.lost_after_s:
+            self._lacking_since_s = None
+            return
+        if self._lacking_since_s is None:  # from the first look: this process may have been halted
+            self._lacking_since_s = now_s
+        lacking_s = now_s - self._lacking_since_s
+        if lacking_s > _REJOIN * self._spec.lost_after_s:
             raise LeaseError(
                 f"{num_here} of {self._spec.role.nodes} nodes of the gang are left "
-                f"since {now_s - self._whole_s:.0f} s",
+                f"since {lacking_s:.0f} s",
                 "Work on it goes on in another gang.",
             )
 
