@@ -76,17 +76,34 @@ def test_an_instance_ends_when_the_host_gives_no_sign(ec2_sim: Ec2Sim, job: Jobs
         JobState.FAILED, "the lease's host gave no sign for 1 s")  # fmt: skip
 
 
-def test_a_spot_notice_is_passed_on_to_the_lease(ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path):
-    """pains 23: two minutes before the end, for training to save a checkpoint."""
-    system, notice = Ec2(ec2_sim.options(markets=["spot"])), tmp_path / "notice"
-    watched = job(command=("sleep", "60"), notice=str(notice))
-    watched = watched.model_copy(update={"heartbeat": str(notice), "silence_s": 600.0})
+@pytest.mark.parametrize("rebalance", ["save", "leave"])
+def test_what_ec2_tells_a_spot_instance_is_passed_on_to_the_lease(
+    ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path, rebalance: str
+):
+    """pains 23: two minutes before the end, and before that where EC2 sees it coming."""
+    system = Ec2(ec2_sim.options(markets=["spot"], rebalance=rebalance))
+    notice, at_risk, stop = [tmp_path / name for name in ("notice", "at-risk", "stop")]
+    until = ("sh", "-c", f"until [ -e {stop} ]; do sleep 0.1; done")
+    watched = job(command=until, notice=str(notice), at_risk=str(at_risk))
+    watched = watched.model_copy(update={"heartbeat": str(stop), "silence_s": 600.0})
     name = system.submit(watched)
     (instance,) = ec2_sim.alive()
-    ec2_sim.notices[instance.id] = '{"action": "terminate", "time": "2030-01-01T00:00:00Z"}'
-    told = f"spot notice for {instance.id}: " + '{"action": "terminate"'
-    wait_until(lambda: notice.exists() and told in notice.read_text(), _LONG_S, "the notice")
-    system.cancel([name])
+    ec2_sim.risks[instance.id] = '{"noticeTime": "2030-01-01T00:00:00Z"}'
+    first = at_risk if rebalance == "save" else notice
+    why = f"EC2 recommends to leave {instance.id}"
+    wait_until(lambda: first.exists() and why in first.read_text(), _LONG_S, "the recommendation")
+    if rebalance == "save":
+        assert not system.poll([name])[name].is_taken
+        ec2_sim.notices[instance.id] = '{"action": "terminate", "time": "2030-01-01T00:00:00Z"}'
+        why = f"spot notice for {instance.id}: " + '{"action": "terminate"'
+        wait_until(lambda: notice.exists() and why in notice.read_text(), _LONG_S, "the notice")
+    seen = system.poll([name])[name]
+    assert (seen.state, seen.is_taken) == (JobState.RUNNING, True)
+    assert f"{instance.id} is taken away: {why}" in seen.reason
+    stop.touch()
+    ended = _end(system, name)
+    assert ended.state is JobState.PREEMPTED
+    assert ended.reason.startswith(f"taken away: {why}")
 
 
 def test_without_capacity_the_next_offer_is_taken_and_the_first_comes_back(

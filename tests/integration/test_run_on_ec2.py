@@ -17,9 +17,11 @@ from headrace.clusters.overview import view
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
+from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
+from headrace.training import checkpoints
 from headrace.training.checkpoints import step_of
 from support import fleet_functions
 from support.command_line import headrace
@@ -31,8 +33,8 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-HOLD_AT = 12
-CHECKPOINT_EVERY = 5
+TAKEN_AT, LOST_AT, LAST_AT = 4, 14, 20
+_PAUSE_S = 0.5  # ranks look about every two seconds, which are four steps then
 _GONE_WITHIN_S = 120.0
 
 
@@ -43,7 +45,7 @@ def home(
     """Recipe `paced`, and sites `aws` and `here` of the same world size."""
     monkeypatch.setenv("HEADRACE_DIGITS", str(digits_folder))
     recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
-    recipe["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": CHECKPOINT_EVERY}
+    recipe["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": 1000}
     (headrace_home / "pace").mkdir()
     model = {"_target_": "paced_digits.PacedDigits", "folder": str(headrace_home / "pace")}
     recipe |= {"name": "paced", "code": [str(CODE)], "model": model, "evaluate": None}
@@ -53,7 +55,7 @@ def home(
     _write(headrace_home / "sites" / "here.yaml", laptop | {"name": "here"})
     roles = {
         "cpu": _role(ec2_sim, kind="pool", instance_types=["c5.large", "m5.large"]),
-        "gpu": _role(ec2_sim, kind="gang"),
+        "gpu": _role(ec2_sim, kind="gang", markets=["spot"]),
     }
     limits = {"max_leases": 2, "lost_after": 12}
     aws = laptop | {
@@ -74,46 +76,72 @@ def site(tmp_path: Path, headrace_home: Path, ec2_sim: Ec2Sim) -> Iterator[Path]
         client.end(LeaseFolder(folder.parent), grace_s=20)
 
 
-def test_same_weights_as_here_though_a_member_of_the_gang_was_terminated(
+def test_same_weights_as_here_though_members_of_the_gang_had_notice_and_were_terminated(
     home: Path, ec2_sim: Ec2Sim, no_leftover_processes: None
 ):
-    """pains 22, 34: a new gang goes on from the checkpoint, and nothing is left."""
+    """pains 22, 23, 34: new gangs go on from the last checkpoint, and nothing is left."""
     here = PacedRun(home, "here")
     here.go(iter(()))
     ec2_sim.fill("c5.large")
     paced = PacedRun(home, "aws")
     gang = f"headrace-{paced.run.run_id}-gpu"
-    terminated: list[str] = []
+    named: list[str] = []
+
+    def second_of(generation: int) -> Any:
+        _, second = ec2_sim.alive(f"{gang}-{generation}")
+        named.append(second.id)
+        return second
+
+    def saved() -> float:
+        return checkpoints.progress_in(paced.run.folder.checkpoints)
 
     def disturb() -> Waiting:
+        paced.tell("pause", _PAUSE_S)
         pool = paced.run.lease_folder(f"{paced.run.run_id}-cpu-1")
         yield from until(lambda: pool.spec.exists() and view(pool).jobs)
         assert "m5.large in us-east-1a; no capacity for c5.large" in view(pool).jobs[0].why
-        yield from paced.held_at(HOLD_AT)
-        _, second = ec2_sim.alive(gang)
-        ec2_sim.terminate(second)
-        terminated.append(second.id)
-        yield from until(lambda: ec2_sim.alive(f"{gang}-2"))
+        yield from paced.held_at(TAKEN_AT)
+        ec2_sim.notices[second_of(1).id] = '{"action": "terminate", "time": "soon"}'
+        yield from until(paced.lease().notice.exists)
+        paced.tell("hold", LOST_AT)  # it goes on, sees the notice, and is held in the next gang
+        yield from until(lambda: len(paced.attempts()) == 2)
+        yield from paced.held_at(LOST_AT)
+        lost = second_of(2)
+        ec2_sim.risks[lost.id] = '{"noticeTime": "now"}'
+        yield from until(paced.lease().at_risk.exists)
+        paced.tell("hold", LAST_AT)
+        yield from until(lambda: saved() > LOST_AT)
+        ec2_sim.terminate(lost)
+        yield from until(lambda: ec2_sim.alive(f"{gang}-3"))
+        paced.tell("pause", None)
         paced.tell("hold", None)
 
     paced.go(disturb())
-    lost, whole = paced.attempts()
+    taken, lost, whole = paced.attempts()
+    assert taken.state is StepState.PREEMPTED
+    assert f"machines are taken away: spot notice for {named[0]}" in str(taken.message)
     assert lost.state is StepState.LOST
-    assert f"{terminated[0]}: Client.UserInitiatedShutdown" in str(lost.message)
-    step = paced.run.lease_folder(whole.lease_id).step(whole.number)
-    events = [json.loads(line) for line in step.events.read_text().splitlines()]
-    (launch,) = [each for each in events if each["event"] == "launch"]
-    assert step_of(Path(launch["resume"])) == HOLD_AT - HOLD_AT % CHECKPOINT_EVERY
+    assert f"{named[1]}: Client.UserInitiatedShutdown" in str(lost.message)
+    assert TAKEN_AT < _resumed_at(paced, lost) < LOST_AT < _resumed_at(paced, whole) <= LAST_AT
     assert whole.state is StepState.SUCCEEDED
     assert paced.weights() == here.weights()
     assert ec2_sim.alive() == []
+
+
+def _resumed_at(paced: PacedRun, attempt: AttemptRecord) -> int:
+    """The step that an attempt went on from."""
+    step = paced.run.lease_folder(attempt.lease_id).step(attempt.number)
+    events = [json.loads(line) for line in step.events.read_text().splitlines()]
+    (launch,) = [each for each in events if each["event"] == "launch"]
+    return step_of(Path(launch["resume"]))
 
 
 def test_a_lost_instance_of_a_pool_is_replaced_and_none_outlives_the_host(
     site: Path, ec2_sim: Ec2Sim
 ):
     """pains 22: as many instances as there is work for; none for nobody."""
-    folder = opened(site, Role(**_role(ec2_sim, kind="pool"), threads_per_node=2))
+    role = _role(ec2_sim, kind="pool", markets=["spot"])
+    folder = opened(site, Role(**role, threads_per_node=2))
     assert ec2_sim.alive() == []
     with Fleet.open(folder) as fleet:
         fleet.nodes(2, START_TIMEOUT_S)
@@ -124,8 +152,17 @@ def test_a_lost_instance_of_a_pool_is_replaced_and_none_outlives_the_host(
         assert len(done | dict(work)) == 40
         fleet.nodes(2, START_TIMEOUT_S)
         assert kept in ec2_sim.alive()
+        work = fleet.map(fleet_functions.work_for, [0.1] * 80)
+        done = dict(next(work) for _ in range(4))
+        ec2_sim.notices[kept.id] = '{"action": "terminate"}'
+        assert len(done | dict(work)) == 80
+        wait_until(lambda: kept not in ec2_sim.alive(), START_TIMEOUT_S, "it to leave")
+        fleet.nodes(2, START_TIMEOUT_S)
+        wait_until(lambda: len(view(folder).ended) == 2, START_TIMEOUT_S, "its end to be told")
         assert [job.why for job in view(folder).ended] == [
-            f"EC2 job {name_of(lost)} ended: preempted: Server.SpotInstanceTermination: so it is"
+            f"EC2 job {name_of(lost)} ended: preempted: Server.SpotInstanceTermination: so it is",
+            f"EC2 job {name_of(kept)} ended: preempted: taken away: spot notice for {kept.id}: "
+            '{"action": "terminate"}',
         ]
         record = read_record(folder.host, HostRecord)
         assert record is not None
@@ -152,7 +189,7 @@ def test_the_plan_shows_the_requests_and_what_instances_run(home: Path, ec2_sim:
     assert json.loads(cpu["IAM policy"])["Statement"][1]["Action"] == [
         "ec2:TerminateInstances", "ec2:GetConsoleOutput"]  # fmt: skip
     assert cpu["c5.large"] == "2 CPUs, 0 GPUs, 4 GiB"
-    assert gpu["start"] == "m5.large"
+    assert gpu["start"] == "m5.large (spot)"
     assert ec2_sim.alive() == []
 
 

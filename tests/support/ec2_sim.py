@@ -63,6 +63,8 @@ class Ec2Sim:
     """So many requests that start instances come to no clear answer."""
     notices: dict[str, str] = field(default_factory=dict)
     """Spot notices by instance."""
+    risks: dict[str, str] = field(default_factory=dict)
+    """Recommendations to leave an instance, by instance."""
     _booted: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _since_s: dict[str, float] = field(default_factory=dict)
     _tokens: dict[str, Any] = field(default_factory=dict)
@@ -263,6 +265,7 @@ class _Imds(BaseHTTPRequestHandler):
             "instance-id": instance_id,
             "ami-launch-index": str(instance.ami_launch_index),
             "spot/instance-action": self._sim.notices.get(instance_id, ""),
+            "events/recommendations/rebalance": self._sim.risks.get(instance_id, ""),
         }
         text = known.get("/".join(path[2:]), "")
         self._answer(200 if text else 404, text)

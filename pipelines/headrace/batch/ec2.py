@@ -100,7 +100,7 @@ class Ec2(BatchSystem):
     @override
     def render(self, spec: JobSpec) -> str:
         minutes = last_minute(spec)
-        return render(self.template, spec, user=self._options.user, minutes=minutes)
+        return render(self.template, spec, options=self._options, minutes=minutes)
 
     @override
     def preview(self, spec: JobSpec) -> str:
@@ -256,10 +256,12 @@ class Ec2(BatchSystem):
                 self._rests_until_s[offer] = time.monotonic() + _RESTS_S
 
     def _last_words(self, instance: Json) -> str | None:
-        """What a node that shut itself down told beside the job's log, or on its console."""
+        """What a node told beside the job's log or, when it has ended, on its console."""
         node, log = instance["InstanceId"], tags_of(instance).get(LOG, "")
         with suppress(OSError):
             return Path(f"{log}.{node}.end").read_text().strip() or None
+        if not has_ended(instance):
+            return None
         limit = ends_at(instance)
         if limit is not None and time.time() >= limit:
             return TIME_IS_OVER
@@ -273,6 +275,5 @@ class Ec2(BatchSystem):
 def _lacking(offer: Offer, error: Ec2Error) -> str:
     """What there is no capacity for, and where, as users know it."""
     zone = _ZONE.search(error.words)
-    what = f"{offer.instance_type}{' (spot)' if offer.market == 'spot' else ''}"
-    place = f" in {zone[0]}" if zone else str(offer).removeprefix(what)
-    return f"{what}{place}" if error.code == _FULL else f"{what}{place} ({error.code})"
+    place = f" in {zone[0]}" if zone else str(offer).removeprefix(offer.what)
+    return f"{offer.what}{place}{'' if error.code == _FULL else f' ({error.code})'}"

@@ -43,9 +43,18 @@ class Offer(Record):
     """Where they stand; null for the default one."""
 
     def __str__(self) -> str:
-        spot = " (spot)" if self.market == "spot" else ""
         place = f" in {self.subnet}" if self.subnet else ""
-        return f"{self.instance_type}{spot}{place}"
+        return f"{self.what}{place}"
+
+    @property
+    def what(self) -> str:
+        """Type and market, as users know them."""
+        return kind_of(self.instance_type, self.market)
+
+
+def kind_of(instance_type: str, market: str) -> str:
+    """A type of instances and how they are paid, as in `g5.xlarge (spot)`."""
+    return instance_type if market == "on-demand" else f"{instance_type} ({market})"
 
 
 def offers(options: Ec2Options) -> tuple[Offer, ...]:
@@ -138,10 +147,12 @@ def _placement(options: Ec2Options, offer: Offer) -> dict[str, Any]:
     request: dict[str, Any] = {}
     if options.placement_group:
         request["Placement"] = {"GroupName": options.placement_group}
-    if options.capacity_reservation:
+    if options.capacity_reservation and offer.market == options.reserved_market:
         target = {"CapacityReservationId": options.capacity_reservation}
         request["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
-    if offer.market == "spot":
+    if offer.market == "capacity-block":
+        request["InstanceMarketOptions"] = {"MarketType": offer.market}
+    elif offer.market == "spot":
         spot: dict[str, Any] = {"SpotInstanceType": "one-time"}
         spot["InstanceInterruptionBehavior"] = "terminate"
         if options.max_price is not None:

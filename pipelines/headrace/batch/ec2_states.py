@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from headrace.batch.ec2_api import Json, tags_of
-from headrace.batch.ec2_requests import ENDS_AT, INSTEAD_OF
+from headrace.batch.ec2_requests import ENDS_AT, INSTEAD_OF, kind_of
 from headrace.batch.jobs import JobState, JobStatus
 
 NO_CAPACITY = "Server.InsufficientInstanceCapacity"
@@ -44,6 +44,9 @@ _WORST_FIRST = (
 )
 """Which end of a node tells how the job ended: the others follow it."""
 
+_TAKEN = "taken away: "
+"""How the words of a node begin that EC2 has told to be interrupted."""
+
 Words = Callable[[Json], str | None]
 """What a node told of its own end: an exit code, or why; None when it told nothing."""
 
@@ -64,11 +67,13 @@ def status_of(name: str, instances: Sequence[Json], last_words: Words) -> JobSta
     Args:
         name: The job.
         instances: Its nodes.
-        last_words: Asked for nodes that have shut themselves down.
+        last_words: Asked for nodes that live, or have shut themselves down.
     """
     nodes = sorted(instances, key=lambda each: each.get("AmiLaunchIndex", 0))
     ends = {each["InstanceId"]: end_of(each, last_words) for each in nodes if has_ended(each)}
-    state, reason = _living(nodes, ends)
+    words = {each["InstanceId"]: last_words(each) or "" for each in nodes if not has_ended(each)}
+    taken = {node: told for node, told in words.items() if told.startswith(_TAKEN)}
+    state, reason = _living(nodes, ends, taken)
     if len(ends) == len(nodes):
         first = min(ends, key=lambda node: _WORST_FIRST.index(ends[node][0]))
         state, why = ends[first]
@@ -80,6 +85,7 @@ def status_of(name: str, instances: Sequence[Json], last_words: Words) -> JobSta
         reason=reason,
         nodes=tuple(each["InstanceId"] for each in nodes),
         failed_nodes=tuple(failed),
+        is_taken=bool(taken),
     )
 
 
@@ -92,6 +98,8 @@ def end_of(instance: Json, last_words: Words) -> tuple[JobState, str]:
     told = last_words(instance)
     if told is None:
         return JobState.UNKNOWN, reason
+    if told.startswith(_TAKEN):
+        return JobState.PREEMPTED, told
     if told == "0":
         return JobState.COMPLETED, ""
     if told == TIME_IS_OVER:
@@ -108,16 +116,19 @@ def ends_at(instance: Json) -> float | None:
     return float(calendar.timegm(told))
 
 
-def _living(nodes: Sequence[Json], ends: dict[str, tuple[JobState, str]]) -> tuple[JobState, str]:
+def _living(
+    nodes: Sequence[Json], ends: dict[str, tuple[JobState, str]], taken: dict[str, str]
+) -> tuple[JobState, str]:
     states = {each["State"]["Name"] for each in nodes}
     state = JobState.PENDING if "pending" in states else JobState.RUNNING
     first = nodes[0]
     zone = first.get("Placement", {}).get("AvailabilityZone", "")
-    spot = " (spot)" if first.get("InstanceLifecycle") == "spot" else ""
-    parts = [f"{first.get('InstanceType', '')}{spot} in {zone}"]
+    market = first.get("InstanceLifecycle", "on-demand")
+    parts = [f"{kind_of(first.get('InstanceType', ''), market)} in {zone}"]
     instead = tags_of(first).get(INSTEAD_OF)
     parts += [f"no capacity for {instead}"] if instead else []
     odd = [each for each in nodes if each["State"]["Name"] in ("stopping", "stopped")]
     parts += [f"{each['InstanceId']} is {each['State']['Name']}" for each in odd]
+    parts += [f"{node} is {told}" for node, told in taken.items()]
     parts += [f"{node} has ended: {why or end.value}" for node, (end, why) in ends.items()]
     return state, "; ".join(parts)

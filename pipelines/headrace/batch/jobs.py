@@ -45,6 +45,8 @@ class JobSpec(Batch):
     """File that changes as long as somebody needs the job, for machines that end by themselves."""
     notice: str = ""
     """File into which they write why they are about to be taken away."""
+    at_risk: str = ""
+    """File into which they write why they may be taken away soon."""
     silence_s: float = 0.0
     """They end when it has not changed for this time, seconds."""
 
@@ -110,6 +112,8 @@ class JobStatus(Record):
     """Whether the books told this, so that they have no more to say."""
     never_starts: bool = False
     """Whether it waits for something that waiting does not bring."""
+    is_taken: bool = False
+    """Whether its machines are about to be taken away."""
     nodes_are_out: bool = False
     """Whether it waits since the nodes that it may get are down or drained."""
     seen_at: float = Field(default_factory=time.time)

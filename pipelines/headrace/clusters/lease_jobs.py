@@ -83,6 +83,7 @@ def job_spec(
         environment={**mark(folder), "PYTHONPATH": path},
         heartbeat=str(folder.heartbeat),
         notice=str(folder.notice),
+        at_risk=str(folder.at_risk),
         silence_s=role.start_timeout + spec.lost_after_s,
     )
 
@@ -115,6 +116,7 @@ def node_job(gang: JobSpec, folder: LeaseFolder, request: NodeRequest) -> JobSpe
             "name": f"{gang.name}-{request.serial}",
             "command": (program, "-m", "headrace.clusters.worker", *place),
             "notice": "",  # its work goes to other nodes
+            "at_risk": "",
             "nodes": 1,
             "time_limit_s": request.time_limit_s,
             "exclude": (*gang.exclude, *request.exclude),

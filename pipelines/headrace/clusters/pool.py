@@ -165,12 +165,13 @@ class PoolJob(Job):  # type: ignore[misc]
 
     def node(self, now_s: float) -> PoolNode:
         """What decisions need to know."""
+        is_over = self.joined_s is not None and now_s - self.joined_s > self.retire_s
         return PoolNode(
             number=self.request.number,
             stage=self.stage,
             since_s=self.since_s,
             is_leaving=self.leaving_s is not None,
-            is_old=self.joined_s is not None and now_s - self.joined_s > self.retire_s,
+            is_old=is_over or (self.stage.is_here and self.job_status.is_taken),
             is_bound=self.is_bound,
         )
 

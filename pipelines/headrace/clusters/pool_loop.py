@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.batch.jobs import view_of, waits_for
+from headrace.batch.jobs import JobState, view_of, waits_for
 from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.failure_tracker import FailureTracker
@@ -113,7 +113,7 @@ class PoolLoop:
     async def _end(self, job: PoolJob, worker: Any) -> None:
         why = self._why(job)
         logger.info("%s: %s", job.name, why)
-        if job.leaving_s is None:
+        if job.leaving_s is None or job.job_status.state is JobState.PREEMPTED:
             self._tracker.record_failure(job, why, last_words(self._folder, job.request.serial))
         if worker is not None:  # its node has gone without a word; its name is needed again
             await self._pool.scheduler.remove_worker(

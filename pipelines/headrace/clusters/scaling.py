@@ -48,7 +48,7 @@ class PoolNode:
     is_leaving: bool = False
     """Whether it was sent away."""
     is_old: bool = False
-    """Whether its time is over."""
+    """Whether its time is over, or its machine about to be taken away."""
     is_bound: bool = False
     """Whether it does work that only this node can do."""
 

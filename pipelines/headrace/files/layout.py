@@ -82,6 +82,8 @@ class LeaseFolder(Folder):
     """Rewritten by the host every few seconds."""
     notice = Named("notice")
     """Written on a node of a gang whose machines are about to be taken away; its text says why."""
+    at_risk = Named("at-risk")
+    """Written on a node of a gang whose machines may be taken away soon; its text says why."""
     steps = Named("steps")
     """The mailbox: numbered step folders."""
     close = Named("close")

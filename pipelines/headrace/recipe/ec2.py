@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from headrace.recipe.base import Bytes, no_credentials
 from headrace.record import Record
 
-Market = Literal["on-demand", "spot"]
+Market = Literal["on-demand", "spot", "capacity-block"]
 
 
 class Ec2(Record):
@@ -25,7 +25,11 @@ class Ec2(Record):
     instance_types: Annotated[tuple[str, ...], Field(min_length=1)]
     """Types of instances, the most wanted first, such as `g5.2xlarge`; one job has one type."""
     markets: Annotated[tuple[Market, ...], Field(min_length=1)] = ("on-demand",)
-    """How they are paid, tried in this order for each type: `spot`, `on-demand`, or both."""
+    """How they are paid, tried in this order for each type: `spot`, `on-demand`, or both; or
+    `capacity-block`, for instances of the capacity block that is `capacity_reservation`."""
+    rebalance: Literal["save", "leave"] = "save"
+    """What EC2's recommendation to leave a spot instance does: `save` lets training save a
+    checkpoint and stay; `leave` does what an interruption notice does."""
     max_price: Annotated[float, Field(gt=0)] | None = None
     """Most US dollars an hour for a spot instance; null for the price on demand."""
     subnets: tuple[str, ...] = ()
@@ -52,7 +56,7 @@ class Ec2(Record):
     efa: bool = False
     """Whether the nodes get an Elastic Fabric Adapter as their network interface."""
     capacity_reservation: str | None = None
-    """Capacity reservation that is used, which may be a capacity block; null for none."""
+    """Capacity reservation that is used, on demand or as the capacity block that it is."""
     tags: dict[str, str] = {}
     """Further tags of instances and volumes, such as `{project: vision}`."""
     profile: str | None = None
@@ -60,11 +64,22 @@ class Ec2(Record):
     endpoint_url: str | None = None
     """Server other than AWS; null for `AWS_ENDPOINT_URL` or AWS."""
 
+    @property
+    def reserved_market(self) -> Market:
+        """The market that the capacity reservation is for; the others do without it."""
+        return "capacity-block" if "capacity-block" in self.markets else "on-demand"
+
     @model_validator(mode="after")
     def _check(self) -> Ec2:
         no_credentials("endpoint_url", self.endpoint_url)
         if self.max_price is not None and "spot" not in self.markets:
             raise ValueError("`max_price` is for `markets: [spot]`; leave it out")
+        if self.capacity_reservation is None and "capacity-block" in self.markets:
+            raise ValueError("`markets: [capacity-block]` needs the id of the block: write it as "
+                             "`capacity_reservation`")  # fmt: skip
+        if self.capacity_reservation is not None and self.reserved_market not in self.markets:
+            raise ValueError("spot instances cannot use a `capacity_reservation`; leave it out, or "
+                             "add `on-demand` or `capacity-block` to `markets`")  # fmt: skip
         if self.disk is None and (self.disk_iops or self.disk_throughput):
             raise ValueError("`disk_iops` and `disk_throughput` go with `disk`; write its size")
         own = sorted(key for key in self.tags if key == "Name" or key.startswith("headrace:"))

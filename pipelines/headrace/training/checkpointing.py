@@ -16,10 +16,10 @@ from torch import Tensor
 
 from headrace.data.checkpoint_content import check_can_be_loaded
 from headrace.errors import PickledCheckpointError, StorageFullError
-from headrace.files.atomic import write_record
+from headrace.files.atomic import read_text, write_record
 from headrace.files.machine import free_bytes, is_full
 from headrace.training import checkpoints
-from headrace.training.records import Paused
+from headrace.training.records import NodeLaunch, Paused
 
 _LOOK_EVERY_S = 2.0
 
@@ -149,17 +149,18 @@ class TrainingPausedError(Exception):
 class StopInTime(Callback):  # type: ignore[misc]
     """Ends the launch with a last checkpoint before `stop_at`, seconds since the epoch.
 
-    It ends at once when the file `notice` is there: the nodes are about to be taken away.
+    It ends at once when the file `notice` is there: the nodes are about to be taken away. When
+    `at_risk` is there, or says something new, they may be soon: a checkpoint is saved meanwhile.
 
     The ranks' clocks may differ, and ranks must not part: rank 0 decides, and tells the others
     every two seconds or so, at a step that all of them know.
     """
 
-    def __init__(
-        self, stop_at: float | None, notice: Path, saving: StepCheckpoints, file: Path
-    ) -> None:
-        self._stop_at = math.inf if stop_at is None else stop_at
-        self._notice = notice
+    def __init__(self, launch: NodeLaunch, saving: StepCheckpoints, file: Path) -> None:
+        self._stop_at = math.inf if launch.stop_at is None else launch.stop_at
+        self._notice = Path(launch.notice)
+        self._at_risk = Path(launch.at_risk)
+        self._known_risk = ""
         self._saving = saving
         self._file = file
         self._seen_step = self._look_at_step = 0
@@ -182,9 +183,17 @@ class StopInTime(Callback):  # type: ignore[misc]
         needed_s = self._times.longest_s + 2 * self._saving.longest_s + _LOOK_EVERY_S
         is_over = time.time() + needed_s > self._stop_at or self._notice.is_file()
         ahead = self._times.steps_in(_LOOK_EVERY_S)
-        is_over, self._look_at_step = trainer.strategy.broadcast((is_over, step + ahead), 0)
+        found = (is_over, self._has_new_risk(), step + ahead)
+        is_over, is_at_risk, self._look_at_step = trainer.strategy.broadcast(found, 0)
         if is_over:
             self._pause(trainer)
+        elif is_at_risk:
+            self._saving.save(trainer)
+
+    def _has_new_risk(self) -> bool:
+        told = (read_text(self._at_risk) if self._at_risk.is_file() else None) or ""
+        known, self._known_risk = self._known_risk, told
+        return told not in ("", known)
 
     def _pause(self, trainer: Trainer) -> None:
         self._saving.save(trainer)

@@ -237,6 +237,7 @@ class Gang:
                 resume=resume,
                 stop_at=None if ends_at is None else ends_at - _STOPPING_S,
                 notice=str(self._context.lease_folder.notice),
+                at_risk=str(self._context.lease_folder.at_risk),
                 skipped=self._skipped,
                 group=group,
             )

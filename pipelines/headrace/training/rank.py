@@ -148,7 +148,7 @@ class _RankTraining:
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, rank)
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
-        in_time = StopInTime(launch.stop_at, Path(launch.notice), saving, self._folder.paused)
+        in_time = StopInTime(launch, saving, self._folder.paused)
         last = (guard, StopAtStep(recipe.max_steps), in_time, progress, saving)
         return build_trainer(
             recipe,

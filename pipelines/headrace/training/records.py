@@ -102,6 +102,8 @@ class NodeLaunch(Record):
     """Ranks stop with a checkpoint before this time, seconds since the epoch; null for never."""
     notice: str = ""
     """File that is there when the nodes are about to be taken away; empty for none."""
+    at_risk: str = ""
+    """File that is there when they may be taken away soon, and says why; empty for none."""
     group: PeerGroup | None = None
     """Nodes that pass shards on to each other while they train; null: each reads alone."""
 

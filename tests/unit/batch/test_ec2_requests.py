@@ -86,6 +86,19 @@ def test_all_nodes_or_none_and_none_that_stays():
             },
         ),
         (
+            {"capacity_reservation": "cr-1", "markets": ["capacity-block", "spot"]},
+            {
+                "InstanceMarketOptions": {"MarketType": "capacity-block"},
+                "CapacityReservationSpecification": {
+                    "CapacityReservationTarget": {"CapacityReservationId": "cr-1"}
+                },
+            },
+        ),
+        (
+            {"capacity_reservation": "cr-1", "markets": ["spot", "on-demand"]},
+            {"CapacityReservationSpecification": None},  # of the first offer, which is spot
+        ),
+        (
             {"markets": ["spot"], "max_price": 0.5},
             {
                 "InstanceMarketOptions": {
@@ -167,4 +180,21 @@ def test_what_ends_an_instance_comes_first(user: str | None):
     assert lines.index("trap end EXIT") < lines.index("mount -t nfs4 fs-1:/ /shared")
     assert "timeout --kill-after=30 3601.0 bash -c" in lines[-1]
     assert ("runuser -u me -- env HOME=~me timeout" in lines[-1]) is (user is not None)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "asks"),
+    [
+        ({}, (False, False)),
+        ({"markets": ["spot"]}, (True, True)),
+        ({"markets": ["spot"], "rebalance": "leave"}, (True, False)),
+    ],
+)
+def test_instances_look_at_what_ec2_tells_those_that_are_spot(
+    changes: dict[str, Any], asks: tuple[bool, bool]
+):
+    script = Ec2(_options(**changes)).render(_JOB.model_copy(update={"at_risk": "/shared/at-risk"}))
+    seen = [part in script for part in ("recommendations/rebalance", "/shared/at-risk")]
+    assert tuple(seen) == asks
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)

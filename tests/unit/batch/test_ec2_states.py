@@ -46,6 +46,18 @@ def test_how_an_instance_ended(code: str, told: str | None, state: JobState, mea
         assert seen.failed_nodes == (("i-0",) if state is JobState.NODE_FAILED else ())
 
 
+def test_a_node_that_ec2_takes_away_is_preempted_however_it_ends():
+    """pains 23: it leaves by itself, before it is ended."""
+    told = "taken away: spot notice for i-0: {}"
+    living = status_of("job", [_instance("running")], lambda _: told)
+    assert (living.state, living.is_taken) == (JobState.RUNNING, True)
+    assert living.reason.endswith(f"i-0 is {told}")
+    ended = _instance("terminated", "Client.InstanceInitiatedShutdown")
+    seen = status_of("job", [ended], lambda _: told)
+    assert (seen.state, seen.reason, seen.is_taken) == (JobState.PREEMPTED, told, False)
+    assert not status_of("job", [_instance("running")], lambda _: "0").is_taken
+
+
 def test_what_a_node_told_in_words_is_the_reason():
     ended = _instance("terminated", "Client.InstanceInitiatedShutdown")
     assert status_of("job", [ended], lambda _: "3").reason == "exit code 3"

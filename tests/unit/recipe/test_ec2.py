@@ -23,7 +23,9 @@ def test_the_least_that_a_role_says():
     ("changes", "told"),
     [
         ({"instance_types": []}, "at least 1 item"),
-        ({"markets": ["cheap"]}, "'on-demand' or 'spot'"),
+        ({"markets": ["cheap"]}, "'on-demand', 'spot' or 'capacity-block'"),
+        ({"markets": ["capacity-block"]}, "needs the id of the block"),
+        ({"markets": ["spot"], "capacity_reservation": "cr-1"}, "spot instances cannot use a"),
         ({"max_price": 1}, "`max_price` is for `markets: .spot.`"),
         ({"disk_iops": 4000}, "go with `disk`"),
         ({"tags": {"Name": "mine"}}, "tag 'Name' is headrace's own"),
