@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from headrace.batch import ec2_api
 from headrace.batch.ec2 import Ec2
+from headrace.batch.ec2_api import Ec2Api, Ec2Error
 from headrace.batch.findings import Grade
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord, final_status
@@ -181,12 +183,62 @@ def test_a_gang_has_ended_when_all_of_it_has(ec2_sim: Ec2Sim, job: Jobs):
     seen = system.poll([name])[name]
     assert seen.state is JobState.RUNNING
     assert f"{second.id} has ended: Server.SpotInstanceTermination" in seen.reason
-    first.stop()
-    assert f"{first.id} is stopped" in system.poll([name])[name].reason
     system.cancel([name])
     ended = _end(system, name)
     assert ended.state is JobState.PREEMPTED
     assert ended.nodes == (first.id, second.id)
+
+
+def test_a_gang_is_ended_whose_member_was_stopped(ec2_sim: Ec2Sim, job: Jobs):
+    """pains 22: a stopped instance never ends by itself, and its volumes cost money."""
+    system = Ec2(ec2_sim.options())
+    name = system.submit(job(nodes=2, command=("sleep", "60")))
+    _, stopped = ec2_sim.alive()
+    stopped.stop()
+    seen = system.poll([name])[name]
+    assert seen.state is JobState.CANCELLED
+    assert f"{stopped.id}: it is stopped" in seen.reason
+    assert ec2_sim.alive() == []
+
+
+def test_an_instance_that_hangs_is_ended_and_its_node_has_failed(ec2_sim: Ec2Sim, job: Jobs):
+    """EC2 tells it, and is asked once a minute, however many instances there are."""
+    system = Ec2(ec2_sim.options())
+    names = [system.submit(job(command=("sleep", "60"))) for _ in range(3)]
+    assert {each.state for each in system.poll(names).values()} == {JobState.RUNNING}
+    hung, shaken, _ = ec2_sim.alive()
+    now = datetime.now(timezone.utc)
+    ec2_sim.impaired = {hung.id: now - timedelta(minutes=6), shaken.id: now - timedelta(minutes=4)}
+    system.poll(names)
+    assert ec2_sim.num_looks == 1
+    system = Ec2(ec2_sim.options())  # as a minute later
+    for _ in range(2):  # also when it is known to have been terminated
+        seen = system.poll(names)
+        assert [seen[name].state for name in names] == [
+            JobState.NODE_FAILED, JobState.RUNNING, JobState.RUNNING]  # fmt: skip
+    failed = seen[names[0]]
+    assert failed.failed_nodes == (hung.id,)
+    assert failed.reason.startswith("EC2's system status check has failed since ")
+    assert hung not in ec2_sim.alive()
+    system.cancel(names)
+
+
+def test_without_the_right_to_ask_whether_instances_hang_work_goes_on(
+    ec2_sim: Ec2Sim, job: Jobs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    system = Ec2(ec2_sim.options())
+    name = system.submit(job(command=("sleep", "60")))
+    call = Ec2Api.call
+
+    def refuse(api: Ec2Api, operation: str, **request: Any) -> Any:
+        if operation == "describe_instance_status":
+            raise Ec2Error("UnauthorizedOperation", "You are not authorized")
+        return call(api, operation, **request)
+
+    monkeypatch.setattr(Ec2Api, "call", refuse)
+    assert system.poll([name])[name].state is JobState.RUNNING
+    assert "Whether instances hang is not known: EC2 says UnauthorizedOperation" in caplog.text
+    system.cancel([name])
 
 
 def test_credentials_that_do_not_hold_are_no_end_of_anything(ec2_sim: Ec2Sim, job: Jobs):

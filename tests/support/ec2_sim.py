@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -65,6 +66,10 @@ class Ec2Sim:
     """Spot notices by instance."""
     risks: dict[str, str] = field(default_factory=dict)
     """Recommendations to leave an instance, by instance."""
+    impaired: dict[str, datetime] = field(default_factory=dict)
+    """Instances whose check of the system fails, and since when."""
+    num_looks: int = 0
+    """How often the checks of instances were asked for."""
     _booted: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _since_s: dict[str, float] = field(default_factory=dict)
     _tokens: dict[str, Any] = field(default_factory=dict)
@@ -225,11 +230,24 @@ class Ec2Sim:
         text = Base64EncodedString.from_raw_string(self.log(instance_id))
         return ActionResult({"InstanceId": instance_id, "Output": text})
 
+    def _statuses(self, response: Any) -> Any:
+        from moto.core.responses import ActionResult
+
+        self.num_looks += 1
+        found = []
+        for instance_id in response._get_param("InstanceIds", []):
+            since = self.impaired.get(instance_id)
+            check = {"Name": "reachability", "Status": "failed" if since else "passed"}
+            system = {"Details": [{**check, "ImpairedSince": since} if since else check]}
+            found.append({"InstanceId": instance_id, "SystemStatus": system})
+        return ActionResult({"InstanceStatuses": found})
+
     def patches(self) -> Iterator[Any]:
         """What is changed in moto while this serves."""
         from moto.ec2.models import EC2Backend
         from moto.ec2.models import instances as of_instances
         from moto.ec2.responses.general import General
+        from moto.ec2.responses.instances import InstanceResponse
 
         original, simulated = EC2Backend.run_instances, self
 
@@ -239,8 +257,14 @@ class Ec2Sim:
         def get_console_output(response: Any) -> Any:
             return simulated._console(response)
 
+        def describe_instance_status(response: Any) -> Any:
+            return simulated._statuses(response)
+
         yield mock.patch.object(EC2Backend, "run_instances", run_instances)
         yield mock.patch.object(General, "get_console_output", get_console_output)
+        yield mock.patch.object(
+            InstanceResponse, "describe_instance_status", describe_instance_status
+        )
         yield mock.patch.object(of_instances.settings, "ENABLE_AMI_VALIDATION", True)
         yield mock.patch.object(of_instances.settings, "EC2_ENABLE_INSTANCE_TYPE_VALIDATION", True)
 

@@ -12,7 +12,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing_extensions import override
 from headrace.batch import ec2_check
 from headrace.batch.commands import LocalCommands
 from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json, SilentError, tags_of
+from headrace.batch.ec2_health import HealthWatch
 from headrace.batch.ec2_requests import (
     LOG,
     MOST_USER_DATA_BYTES,
@@ -92,6 +93,7 @@ class Ec2(BatchSystem):
         super().__init__(LocalCommands({}), queue)
         self._options = options
         self._api = Ec2Api(options)
+        self._health = HealthWatch(self._api)
         self._offers = offers(options)
         self._rests_until_s: dict[Offer, float] = {}
         self._unclear: dict[str, tuple[Offer, Json]] = {}
@@ -144,10 +146,15 @@ class Ec2(BatchSystem):
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         found = self._api.instances(job_ids)
-        for each in (instance for nodes in found.values() for instance in nodes):
+        instances = [each for nodes in found.values() for each in nodes]
+        for each in instances:
             if reason_code(each) == NO_CAPACITY:
                 self._rest(each)
-        return {name: status_of(name, nodes, self._last_words) for name, nodes in found.items()}
+        hung = self._health.hung(instances)
+        told = {name: status_of(name, nodes, self._last_words, hung)
+                for name, nodes in found.items()}  # fmt: skip
+        self._terminate(each for name in told if told[name].state.is_final for each in found[name])
+        return told
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
@@ -156,8 +163,10 @@ class Ec2(BatchSystem):
     @override
     def cancel(self, job_ids: Sequence[str]) -> None:
         found = self._api.instances(job_ids)
-        left = [each["InstanceId"] for nodes in found.values() for each in nodes
-                if not has_ended(each)]  # fmt: skip
+        self._terminate(each for nodes in found.values() for each in nodes)
+
+    def _terminate(self, instances: Iterable[Json]) -> None:
+        left = [each["InstanceId"] for each in instances if not has_ended(each)]
         if left:
             self._api.call("terminate_instances", InstanceIds=left)
 

@@ -12,7 +12,13 @@ from headrace.errors import HeadraceError
 from headrace.recipe.ec2 import Ec2 as Ec2Options
 
 _NEEDED = (
-    *("DescribeInstances", "GetConsoleOutput", "RunInstances", "CreateTags"),
+    *(
+        "DescribeInstances",
+        "DescribeInstanceStatus",
+        "GetConsoleOutput",
+        "RunInstances",
+        "CreateTags",
+    ),
     *("TerminateInstances", "DescribeImages", "DescribeInstanceTypes"),
     *("DescribeInstanceTypeOfferings", "DescribeSubnets"),
 )
@@ -95,6 +101,7 @@ def _rights(api: Ec2Api) -> Iterator[Finding]:
     """By DryRun; whether instances may start, tags included, the starts themselves tell."""
     dry: dict[str, dict[str, object]] = {
         "describe_instances": {},
+        "describe_instance_status": {},
         "terminate_instances": {"InstanceIds": [_NOBODY]},
         "get_console_output": {"InstanceId": _NOBODY},
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import calendar
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace.batch.ec2_api import Json, tags_of
 from headrace.batch.ec2_requests import ENDS_AT, INSTEAD_OF, kind_of
@@ -24,6 +24,11 @@ TIME_IS_OVER = "124"
 
 _ENDED = {"shutting-down", "terminated"}
 """States of instances that have ended or are just ending: nothing brings them back."""
+
+_STOPPED = {"stopping", "stopped"}
+"""States of instances that do nothing, and cost their volumes until somebody ends them."""
+
+_NONE: Mapping[str, str] = {}
 
 _ENDS = {
     "Server.SpotInstanceTermination": JobState.PREEMPTED,
@@ -61,20 +66,25 @@ def reason_code(instance: Json) -> str:
     return str(instance.get("StateReason", {}).get("Code", ""))
 
 
-def status_of(name: str, instances: Sequence[Json], last_words: Words) -> JobStatus:
-    """How a job stands; it has ended when all of its nodes have.
+def status_of(
+    name: str, instances: Sequence[Json], last_words: Words, hung: Mapping[str, str] = _NONE
+) -> JobStatus:
+    """How a job stands; it has ended when all of its nodes have, or one will never work again.
 
     Args:
         name: The job.
         instances: Its nodes.
         last_words: Asked for nodes that live, or have shut themselves down.
+        hung: Nodes that hang, and why they are thought to.
     """
     nodes = sorted(instances, key=lambda each: each.get("AmiLaunchIndex", 0))
+    useless = {each["InstanceId"]: end for each in nodes if (end := _useless(each, hung))}
     ends = {each["InstanceId"]: end_of(each, last_words) for each in nodes if has_ended(each)}
+    ends |= useless
     words = {each["InstanceId"]: last_words(each) or "" for each in nodes if not has_ended(each)}
     taken = {node: told for node, told in words.items() if told.startswith(_TAKEN)}
     state, reason = _living(nodes, ends, taken)
-    if len(ends) == len(nodes):
+    if useless or len(ends) == len(nodes):
         first = min(ends, key=lambda node: _WORST_FIRST.index(ends[node][0]))
         state, why = ends[first]
         reason = f"{first}: {why}" if why and len(nodes) > 1 else why
@@ -107,6 +117,15 @@ def end_of(instance: Json, last_words: Words) -> tuple[JobState, str]:
     return JobState.FAILED, f"exit code {told}" if told.isdecimal() else told
 
 
+def _useless(instance: Json, hung: Mapping[str, str]) -> tuple[JobState, str] | None:
+    """How a node counts that costs money, or did, and does no work; None for any other."""
+    state, code = instance["State"]["Name"], reason_code(instance)
+    if state in _STOPPED:  # by hand, or by EC2: its own shutdown terminates it
+        return _ENDS.get(code, JobState.CANCELLED), f"it is {state}: {code}"
+    why = hung.get(instance["InstanceId"])
+    return (JobState.NODE_FAILED, why) if why else None
+
+
 def ends_at(instance: Json) -> float | None:
     """When an instance ends at the latest, seconds since the epoch; None if it has no such tag."""
     try:
@@ -127,8 +146,6 @@ def _living(
     parts = [f"{kind_of(first.get('InstanceType', ''), market)} in {zone}"]
     instead = tags_of(first).get(INSTEAD_OF)
     parts += [f"no capacity for {instead}"] if instead else []
-    odd = [each for each in nodes if each["State"]["Name"] in ("stopping", "stopped")]
-    parts += [f"{each['InstanceId']} is {each['State']['Name']}" for each in odd]
     parts += [f"{node} is {told}" for node, told in taken.items()]
     parts += [f"{node} has ended: {why or end.value}" for node, (end, why) in ends.items()]
     return state, "; ".join(parts)

@@ -70,7 +70,8 @@ def test_what_a_node_told_in_words_is_the_reason():
         (("pending", "pending"), JobState.PENDING),
         (("running", "pending"), JobState.PENDING),
         (("running", "running"), JobState.RUNNING),
-        (("running", "stopped"), JobState.RUNNING),
+        (("running", "stopped"), JobState.CANCELLED),
+        (("stopping", "pending"), JobState.CANCELLED),
         (("running", "terminated"), JobState.RUNNING),
     ],
 )
