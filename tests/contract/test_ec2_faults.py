@@ -293,6 +293,16 @@ def test_a_node_that_is_too_small_is_found(ec2_sim: Ec2Sim, job: Jobs):
     ]
 
 
+def test_what_would_be_paid_for_and_not_used_is_found(ec2_sim: Ec2Sim, job: Jobs):
+    """pains 22: GPUs that no rank has, and volumes that outlive their instances."""
+    found = list(Ec2(ec2_sim.options(instance_types=["g4dn.12xlarge"])).check(job()))
+    told = {each.subject: each.seen for each in found if each.grade is Grade.WARN}
+    assert "4 GPUs, 192 GiB: `batch.gpus_per_node` is 0; the others" in told["g4dn.12xlarge"]
+    assert "its volumes /dev/xvda outlive their instances" in told["image"]  # so is moto's
+    ended = Ec2(ec2_sim.options(disk="8GiB")).check(job())  # headrace says that it does not
+    assert [each.grade for each in ended if each.subject == "image"] == [Grade.OK]
+
+
 def test_the_newest_image_of_a_pattern_is_taken(ec2_sim: Ec2Sim, job: Jobs):
     pattern = {"image": IMAGE_NAME.replace("20171103", "*"), "image_owner": "amazon"}
     assert f'"ImageId": "{IMAGE}"' in Ec2(ec2_sim.options(**pattern)).preview(job())

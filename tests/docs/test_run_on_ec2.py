@@ -40,7 +40,8 @@ def test_the_policy_of_the_page_is_the_one_that_the_check_tells():
 def test_ec2_takes_the_roles_of_the_page(name: str, ec2_sim: Ec2Sim, tmp_path: Path):
     role = _site().roles[name]
     assert role.ec2 is not None
-    here = {"image": IMAGE, "endpoint_url": ec2_sim.server.endpoint_url}
+    # moto's image keeps its volume unless told otherwise
+    here = {"image": IMAGE, "endpoint_url": ec2_sim.server.endpoint_url, "disk": 2**33}
     options = role.ec2.model_copy(update={**here, "subnets": (), "security_groups": ()})
     job = JobSpec(
         **dict(role.batch),

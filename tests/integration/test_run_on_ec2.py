@@ -26,8 +26,9 @@ from headrace.training.checkpoints import step_of
 from support import fleet_functions
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
-from support.leases import START_TIMEOUT_S, opened, wait_for_state
+from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
 from support.paced_run import PacedRun, Waiting, until
+from support.s3_servers import KEY, SECRET
 from support.training import CODE
 from support.waiting import wait_until
 
@@ -126,6 +127,7 @@ def test_same_weights_as_here_though_members_of_the_gang_had_notice_and_were_ter
     assert whole.state is StepState.SUCCEEDED
     assert paced.weights() == here.weights()
     assert ec2_sim.alive() == []
+    _assert_requests_are_closed(ec2_sim)
 
 
 def _resumed_at(paced: PacedRun, attempt: AttemptRecord) -> int:
@@ -164,15 +166,31 @@ def test_a_lost_instance_of_a_pool_is_replaced_and_none_outlives_the_host(
             f"EC2 job {name_of(kept)} ended: preempted: taken away: spot notice for {kept.id}: "
             '{"action": "terminate"}',
         ]
-        record = read_record(folder.host, HostRecord)
-        assert record is not None
-        guards = _guards(folder)
-        assert guards
-        for process in [*guards, psutil.Process(record.process.pid)]:
-            process.kill()  # as when the machine itself is gone
+        _kill_host_and_guards(folder)
         wait_until(lambda: not ec2_sim.alive(), _GONE_WITHIN_S, "all instances to end")
         assert ec2_sim.volumes() == []
     wait_for_state(folder, LeaseState.LOST, 90)
+
+
+def test_instances_that_never_ran_anything_are_reaped(
+    home: Path, ec2_sim: Ec2Sim, no_leftover_processes: None
+):
+    """pains 22: a wrong image, and host and guards were killed; nothing on the node ends it."""
+    ec2_sim.boots = False
+    folder = opened(home / "aws", Role(**_role(ec2_sim, kind="pool")))
+    submit_probe(folder)
+    wait_until(ec2_sim.alive, START_TIMEOUT_S, "an instance")
+    _assert_requests_are_closed(ec2_sim, *(file.read_text() for file in folder.tls.iterdir()))
+    (instance,) = ec2_sim.alive()
+    (seen,) = json.loads(headrace("cloud", "list", "--json").stdout)["found"]
+    assert (seen["id"], seen["lease"], seen["stray"]) == (instance.id, "alive", "")
+    _kill_host_and_guards(folder)
+    reaped = headrace("lease", "reap")
+    assert (
+        f"instance {instance.id} (m5.large in us-east-1a) of lease demo-1: ended" in reaped.stdout
+    )
+    assert (ec2_sim.alive(), ec2_sim.volumes()) == ([], [])
+    client.end(folder)
 
 
 def test_the_plan_shows_the_requests_and_what_instances_run(home: Path, ec2_sim: Ec2Sim):
@@ -187,10 +205,29 @@ def test_the_plan_shows_the_requests_and_what_instances_run(home: Path, ec2_sim:
     looked = json.loads(headrace("site", "check", "--site", "aws", "--json").stdout)
     _, cpu, gpu = [{each["subject"]: each["seen"] for each in part["findings"]} for part in looked]
     assert json.loads(cpu["IAM policy"])["Statement"][1]["Action"] == [
-        "ec2:TerminateInstances", "ec2:GetConsoleOutput"]  # fmt: skip
+        "ec2:TerminateInstances", "ec2:DeleteVolume", "ec2:GetConsoleOutput"]  # fmt: skip
     assert cpu["c5.large"] == "2 CPUs, 0 GPUs, 4 GiB"
     assert gpu["start"] == "m5.large (spot)"
     assert ec2_sim.alive() == []
+
+
+def _assert_requests_are_closed(sim: Ec2Sim, *secrets: str) -> None:
+    """No secret goes into user data, and no token-less request reaches the metadata service."""
+    assert sim.requests
+    for request in sim.requests:
+        text = request["user_data"]
+        assert not [each for each in ("PRIVATE KEY", KEY, SECRET, *secrets) if each in text]
+        assert request["metadata_options"]["HttpTokens"] == "required"
+
+
+def _kill_host_and_guards(folder: LeaseFolder) -> None:
+    """As when the machine itself is gone."""
+    record = read_record(folder.host, HostRecord)
+    assert record is not None
+    guards = _guards(folder)
+    assert guards
+    for process in [*guards, psutil.Process(record.process.pid)]:
+        process.kill()
 
 
 def _guards(folder: LeaseFolder) -> list[psutil.Process]:

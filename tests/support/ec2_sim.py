@@ -6,6 +6,7 @@ nothing twice, instances shut themselves down, the console is what the user data
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
@@ -31,6 +32,12 @@ from support.waiting import wait_until
 REGION = "us-east-1"
 IMAGE = "ami-760aaa0f"  # one that moto knows
 IMAGE_NAME = "amzn-ami-hvm-2017.09.1.20171103-x86_64-gp2"
+QUOTAS = (
+    "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+    "Running On-Demand G and VT instances",
+    "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
+    "All G and VT Spot Instance Requests",
+)
 _ACCOUNT = "123456789012"
 _INSTANCE = "SIMULATED_INSTANCE"
 _LOOK_S = 0.1
@@ -52,6 +59,8 @@ class Ec2Sim:
     """Where the instances have their disks."""
     boot_s: float = 0.2
     """How long an instance takes to come to its user data."""
+    boots: bool = True
+    """Whether instances come to their user data at all: those of a wrong image do not."""
     minute_s: float = 60.0
     """How long a minute of `shutdown` lasts."""
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -62,6 +71,10 @@ class Ec2Sim:
     """So many requests that start nothing come to no clear answer."""
     errors_after: int = 0
     """So many requests that start instances come to no clear answer."""
+    quotas: dict[str, float] = field(default_factory=lambda: dict.fromkeys(QUOTAS, 64.0))
+    """Quotas by name, in vCPUs."""
+    refuse_quotas: Exception | None = None
+    """Raised when quotas are asked for."""
     notices: dict[str, str] = field(default_factory=dict)
     """Spot notices by instance."""
     risks: dict[str, str] = field(default_factory=dict)
@@ -154,7 +167,7 @@ class Ec2Sim:
             self._kill(instance.id)
             return
         age_s = time.monotonic() - self._since_s.setdefault(instance.id, time.monotonic())
-        if instance.id not in self._booted and age_s >= self.boot_s:
+        if self.boots and instance.id not in self._booted and age_s >= self.boot_s:
             self._boot(instance)
         told = self.folder / instance.id / "shutdown"
         for when in told.read_text().split() if told.exists() else ():
@@ -207,7 +220,8 @@ class Ec2Sim:
         self.imds = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Imds, self))
 
     def _run_instances(self, original: Callable[..., Any], *given: Any, **options: Any) -> Any:
-        self.requests.append(options)
+        _, _, _, user_data, *_ = given
+        self.requests.append({**options, "user_data": user_data.decode()})
         if self.errors_before:
             self.errors_before -= 1
             raise client_error("InternalError", "An internal error has occurred")
@@ -242,12 +256,19 @@ class Ec2Sim:
             found.append({"InstanceId": instance_id, "SystemStatus": system})
         return ActionResult({"InstanceStatuses": found})
 
+    def _quotas(self) -> str:
+        if self.refuse_quotas is not None:
+            raise self.refuse_quotas
+        listed = [{"QuotaName": name, "Value": value} for name, value in self.quotas.items()]
+        return json.dumps({"Quotas": listed})
+
     def patches(self) -> Iterator[Any]:
         """What is changed in moto while this serves."""
         from moto.ec2.models import EC2Backend
         from moto.ec2.models import instances as of_instances
         from moto.ec2.responses.general import General
         from moto.ec2.responses.instances import InstanceResponse
+        from moto.servicequotas.responses import ServiceQuotasResponse
 
         original, simulated = EC2Backend.run_instances, self
 
@@ -260,7 +281,13 @@ class Ec2Sim:
         def describe_instance_status(response: Any) -> Any:
             return simulated._statuses(response)
 
+        def list_service_quotas(response: Any) -> str:
+            return simulated._quotas()
+
         yield mock.patch.object(EC2Backend, "run_instances", run_instances)
+        yield mock.patch.object(
+            ServiceQuotasResponse, "list_service_quotas", list_service_quotas, create=True
+        )
         yield mock.patch.object(General, "get_console_output", get_console_output)
         yield mock.patch.object(
             InstanceResponse, "describe_instance_status", describe_instance_status

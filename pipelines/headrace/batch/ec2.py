@@ -6,11 +6,9 @@ is over, and when the lease's host gives no sign any more; `terminate` is what i
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import re
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +19,7 @@ from typing_extensions import override
 
 from headrace.batch import ec2_check
 from headrace.batch.commands import LocalCommands
-from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json, SilentError, tags_of
+from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json, SilentError, tags_of, whoami
 from headrace.batch.ec2_health import HealthWatch
 from headrace.batch.ec2_requests import (
     LOG,
@@ -193,8 +191,7 @@ class Ec2(BatchSystem):
         self, spec: JobSpec, offer: Offer, user_data: str, refused: Sequence[str]
     ) -> dict[str, Any]:
         request = run_instances(spec, self._options, offer, self._image_id(), user_data)
-        owner = f"{getpass.getuser()}@{socket.gethostname()}"
-        return with_tags(request, tags(spec, self._options, refused, owner, time.time()))
+        return with_tags(request, tags(spec, self._options, refused, whoami(), time.time()))
 
     def _user_data(self, spec: JobSpec) -> str:
         text = self.render(spec)

@@ -5,7 +5,9 @@ Sources: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.
 
 from __future__ import annotations
 
+import getpass
 import itertools
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,6 +16,7 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    EndpointConnectionError,
     HTTPClientError,
     ParamValidationError,
 )
@@ -65,11 +68,12 @@ class Ec2Api:
     def __init__(self, options: Ec2Options) -> None:
         self._place = (options.region, options.profile, options.endpoint_url)
 
-    def call(self, operation: str, **request: Any) -> Json:
+    def call(self, operation: str, *, service: str = "ec2", **request: Any) -> Json:
         """Ask EC2 once; throttled and failed requests are repeated a few times.
 
         Args:
             operation: Its name in botocore, such as `run_instances`.
+            service: Which service is asked, where it is another one.
             request: Its parameters, which botocore's model checks.
 
         Raises:
@@ -78,7 +82,7 @@ class Ec2Api:
             BatchError: There are no credentials that hold.
         """
         try:
-            answer: Json = getattr(_client(*self._place), operation)(**request)
+            answer: Json = getattr(_client(service, *self._place), operation)(**request)
         except ClientError as error:
             told = error.response["Error"]
             code, words = str(told.get("Code")), str(told.get("Message"))
@@ -86,7 +90,7 @@ class Ec2Api:
                 _client.cache_clear()  # the next request reads them anew
                 raise BatchError(f"EC2 does not take the credentials: {words}", _RENEW) from error
             raise Ec2Error(code, words) from error
-        except HTTPClientError as error:
+        except (HTTPClientError, EndpointConnectionError) as error:
             raise SilentError(f"EC2 does not answer {operation}: {error}", _SILENT) from error
         except ParamValidationError as error:
             raise Ec2Error("ParamValidation", str(error)) from error
@@ -121,8 +125,13 @@ def tags_of(instance: Json) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
 
 
-@lru_cache(maxsize=8)
-def _client(region: str, profile: str | None, endpoint_url: str | None) -> Any:
+def whoami() -> str:
+    """Who asks EC2 from here, as the tag of the owner tells it: user and machine."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@lru_cache(maxsize=16)
+def _client(service: str, region: str, profile: str | None, endpoint_url: str | None) -> Any:
     """A client; clients are thread-safe, and each costs a third of a second to make."""
     session = Session(profile=profile)
     config = Config(
@@ -130,4 +139,4 @@ def _client(region: str, profile: str | None, endpoint_url: str | None) -> Any:
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
     )
-    return session.create_client("ec2", region, endpoint_url=endpoint_url, config=config)
+    return session.create_client(service, region, endpoint_url=endpoint_url, config=config)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from headrace.batch import ec2_quotas
 from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.jobs import JobSpec
@@ -20,9 +22,10 @@ _NEEDED = (
         "CreateTags",
     ),
     *("TerminateInstances", "DescribeImages", "DescribeInstanceTypes"),
-    *("DescribeInstanceTypeOfferings", "DescribeSubnets"),
+    *("DescribeInstanceTypeOfferings", "DescribeSubnets", "DescribeVolumes", "DeleteVolume"),
 )
-_OWN_ONLY = ("TerminateInstances", "GetConsoleOutput")
+_OWN_ONLY = ("TerminateInstances", "DeleteVolume", "GetConsoleOutput")
+_QUOTAS = "servicequotas:ListServiceQuotas"
 _NOBODY = "i-00000000000000000"
 _DENIED = "UnauthorizedOperation"
 _GIVE = "Give the user or role of the credentials the policy below."
@@ -32,7 +35,7 @@ def policy(options: Ec2Options) -> dict[str, object]:
     """The least rights that headrace needs, as an IAM policy."""
     everything = [f"ec2:{each}" for each in _NEEDED if each not in _OWN_ONLY]
     statements: list[dict[str, object]] = [
-        {"Effect": "Allow", "Action": everything, "Resource": "*"},
+        {"Effect": "Allow", "Action": [*everything, _QUOTAS], "Resource": "*"},
         {
             "Effect": "Allow",
             "Action": [f"ec2:{each}" for each in _OWN_ONLY],
@@ -75,7 +78,16 @@ def judge_image(image: Json, options: Ec2Options) -> Finding:
     if options.disk is not None and root != options.root_device:
         told = f"its root device is {root}, not {options.root_device}"
         return fail("image", f"{seen}: {told}", f"Write `root_device: {root}` under `ec2`.")
+    kept = [each["DeviceName"] for each in image.get("BlockDeviceMappings", ()) if _stays(each)]
+    kept = [each for each in kept if options.disk is None or each != root]
+    if kept:
+        told = f"its volumes {', '.join(kept)} outlive their instances, and cost"
+        return warn("image", f"{seen}: {told}", "`headrace cloud destroy` ends them, too.")
     return ok("image", seen)
+
+
+def _stays(mapping: Json) -> bool:
+    return not mapping.get("Ebs", {}).get("DeleteOnTermination", True)
 
 
 def judge_type(kind: Json, spec: JobSpec, architecture: str) -> Finding:
@@ -94,12 +106,15 @@ def judge_type(kind: Json, spec: JobSpec, architecture: str) -> Finding:
     if architecture and known and architecture not in known:
         why = f"it runs {', '.join(known)}, and the image is for {architecture}"
         return fail(name, why, "Name an image for this type, or a type for this image.")
+    if gpus > spec.gpus_per_node:
+        why = f"{seen}: `batch.gpus_per_node` is {spec.gpus_per_node}; the others are paid for"
+        return warn(name, why, "Write all of them, and as many ranks; or name a smaller type.")
     return ok(name, seen)
 
 
 def _rights(api: Ec2Api) -> Iterator[Finding]:
     """By DryRun; whether instances may start, tags included, the starts themselves tell."""
-    dry: dict[str, dict[str, object]] = {
+    dry: dict[str, dict[str, Any]] = {
         "describe_instances": {},
         "describe_instance_status": {},
         "terminate_instances": {"InstanceIds": [_NOBODY]},
@@ -150,6 +165,7 @@ def _image(api: Ec2Api, image_id: str) -> Json:
 
 
 def _types(api: Ec2Api, options: Ec2Options, spec: JobSpec, architecture: str) -> Iterator[Finding]:
+    vcpus = {}
     for name in options.instance_types:
         try:
             (found,) = api.pages("describe_instance_types", "InstanceTypes", InstanceTypes=[name])
@@ -157,3 +173,5 @@ def _types(api: Ec2Api, options: Ec2Options, spec: JobSpec, architecture: str) -
             yield fail(name, error.words, "Correct `ec2.instance_types` of the role.")
             continue
         yield judge_type(found, spec, architecture)
+        vcpus[name] = spec.nodes * int(found["VCpuInfo"]["DefaultVCpus"])
+    yield from ec2_quotas.findings(api, vcpus, options.markets)

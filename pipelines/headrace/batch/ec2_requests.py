@@ -19,6 +19,9 @@ from headrace.record import Record
 ENDS_AT = "headrace:ends-at"
 """Tag of instances: when they end at the latest, in UTC."""
 
+OWNER = "headrace:owner"
+"""Tag: who asked for them, user and machine."""
+
 LOG = "headrace:log"
 """Tag: log of the job, which all nodes see; how each node ended is told beside it."""
 
@@ -125,7 +128,7 @@ def tags(
         now: When, seconds since the epoch.
     """
     ends_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + 60 * last_minute(spec)))
-    told = {"Name": spec.name, "headrace:owner": owner, ENDS_AT: ends_at}
+    told = {"Name": spec.name, OWNER: owner, ENDS_AT: ends_at}
     if len(spec.log) <= _TAG_LENGTH:
         told[LOG] = spec.log
     if refused:

@@ -104,7 +104,8 @@ def reap(site: SiteOption = "laptop") -> None:
     """End leases that are lost or whose owner has gone, and processes they left.
 
     Runs whose owner was a process that has gone are closed in the ledger; those of Airflow are left
-    to its own reaper.
+    to its own reaper. Instances of EC2 whose lease has ended, or that should have ended long ago,
+    are ended in all regions of all sites, as `headrace cloud list` shows them.
 
     Example: headrace lease reap
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
 from headrace.runs import leases
+from headrace.runs.ec2_places import known_places
 from headrace.runs.provenance import owner_is_gone
 from headrace.runs.runs import Run, finish_run, open_run, recorded, run_of_folder
 from headrace.runs.settling import settle, settle_ended
@@ -38,7 +40,7 @@ def reap(
     owner_is_done: Callable[[RunRecord], bool],
     step_is_abandoned: Callable[[RunRecord, str], bool],
 ) -> tuple[str, ...]:
-    """End steps, leases and runs that nobody answers for any more; a line for each.
+    """End steps, leases, runs and instances that nobody answers for any more; a line for each.
 
     `owner_is_done` is asked for runs whose owner is no process of this machine that has ended,
     `step_is_abandoned` for running steps of runs whose owner lives.
@@ -57,7 +59,13 @@ def reap(
             done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
         else:
             done += _cancel_steps(run, partial(step_is_abandoned, record))
-    return (*done, *settle_ended())
+    return (*done, *settle_ended(), *_end_strays())
+
+
+def _end_strays() -> Iterator[str]:
+    places = known_places()
+    if places.roles:  # the client of EC2 takes long to load
+        yield from importlib.import_module("headrace.runs.strays").reap(places)
 
 
 def _write_off(record: RunRecord, error: HeadraceError) -> None:

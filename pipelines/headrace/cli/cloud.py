@@ -1,0 +1,182 @@
+"""`headrace cloud`: what runs in EC2 by headrace, and its end."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.console import JsonOption, duration, keep_whole, open_console
+from headrace.errors import UnknownNameError, UserError, nearest
+from headrace.runs.ec2_places import Places, known_places
+
+if TYPE_CHECKING:
+    from headrace.runs.strays import Found, Look
+
+app = typer.Typer(help="Instances of EC2 that headrace has started.", no_args_is_help=True)
+
+_EXIT_LEFT = 1
+_LEASE_STYLES = {"alive": "green", "ended": "red", "unknown": "yellow"}
+
+PlaceOption = Annotated[
+    str | None, typer.Option("--site", help="Only the regions of this site; else of all sites.")
+]
+
+
+@app.command("list")
+def list_found(site: PlaceOption = None, as_json: JsonOption = False) -> None:
+    """List instances that carry headrace's tags, whoever started them, and what was left of others.
+
+    A *stray* is what nobody answers for: its lease has ended a minute ago or more, or it is half
+    an hour past the end that its tag tells. `headrace lease reap` and the reaper's DAG end those.
+    The exit code is 1 when a region did not answer.
+
+    Examples:
+        headrace cloud list
+
+        headrace cloud list --site aws --json
+    """
+    looked = _look(known_places(site))
+    if as_json:
+        found = [each.model_dump(mode="json") for each in looked.found]
+        typer.echo(json.dumps({"found": found, "unreached": looked.unreached}, indent=1))
+    elif looked.found:
+        open_console().print(_table(looked.found))
+    elif not looked.unreached:
+        typer.echo("Nothing of headrace's runs in EC2.")
+    _tell_unreached(looked)
+
+
+@app.command()
+def destroy(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Ids of instances, volumes or leases."),
+    ] = None,
+    site: PlaceOption = None,
+    all_strays: Annotated[
+        bool, typer.Option("--all-strays", help="Strays in the regions of all sites.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what is of a living lease, or of another user.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """End instances, with their volumes, and delete what was left of others.
+
+    Without ids, only strays, as `headrace cloud list` marks them. What is named and belongs to a
+    living lease or to another user stays without --force: a living lease is better ended by
+    `headrace lease close`. The exit code is 1 when something of it stays.
+
+    Examples:
+        headrace cloud destroy --all-strays
+
+        headrace cloud destroy --site aws --yes
+
+        headrace cloud destroy i-0123456789abcdef0 digits-20260102-030405-0a1b2c3d-gpu-1
+    """
+    if bool(names) == bool(site or all_strays):
+        raise UserError(
+            "Say what is to be ended: ids, or all strays",
+            "`headrace cloud list` shows the ids; `--site S` or `--all-strays` means all strays.",
+        )
+    places = known_places(site)
+    looked = _look(places)
+    chosen = _named(looked, names) if names else [each for each in looked.found if each.stray]
+    ended = [each for each in chosen if force or not _why_kept(each)]
+    for each in chosen:
+        if each not in ended:
+            typer.echo(f"kept {each.id}: {_why_kept(each)}")
+    if not ended:
+        typer.echo("Nothing is to be ended.")
+    is_done = not ended or _end(places, ended, asks=not yes)
+    _tell_unreached(looked)
+    if not is_done or len(ended) < len(chosen):
+        raise typer.Exit(_EXIT_LEFT)
+
+
+def _strays() -> Any:
+    """The client of EC2 takes long to load; only these commands need it."""
+    return importlib.import_module("headrace.runs.strays")
+
+
+def _look(places: Places) -> Look:
+    with open_console(stderr=True).status(f"Looking in {', '.join(places.roles)} …"):
+        looked: Look = _strays().look(places)
+    return looked
+
+
+def _tell_unreached(looked: Look) -> None:
+    for told in looked.unreached:
+        typer.echo(f"not looked at: {told}", err=True)
+    if looked.unreached:
+        raise typer.Exit(_EXIT_LEFT)
+
+
+def _named(looked: Look, names: Sequence[str]) -> list[Found]:
+    chosen: list[Found] = []
+    for name in names:
+        found = [each for each in looked.found if name in (each.id, each.lease_id)]
+        if not found:
+            _tell_missing(looked, name)
+        chosen += [each for each in found if each not in chosen]
+    return chosen
+
+
+def _tell_missing(looked: Look, name: str) -> None:
+    known = {part for each in looked.found for part in (each.id, each.lease_id)} - {""}
+    raise UnknownNameError(
+        f"Nothing of headrace's in EC2 has the id '{name}'",
+        "\n  ".join([nearest(name, known), *(f"not looked at: {x}" for x in looked.unreached)]),
+    )
+
+
+def _why_kept(each: Found) -> str:
+    if each.stray:
+        return ""
+    if each.lease == "alive":
+        return f"its lease lives; `headrace lease close {each.lease_id}`, or add --force"
+    if each.lease == "unknown" and not each.is_own:
+        return f"{each.owner or 'somebody else'} has started it; add --force"
+    return ""
+
+
+def _end(places: Places, ended: Sequence[Found], *, asks: bool) -> bool:
+    console = open_console()
+    if asks:
+        console.print(_table(ended))
+        if not typer.confirm(f"End {'this' if len(ended) == 1 else f'these {len(ended)}'}?"):
+            typer.echo("Nothing was ended.")
+            return False
+    with open_console(stderr=True).status(f"Ending {len(ended)} …"):
+        is_done: bool = _strays().end(places, ended, console.print)
+    return is_done
+
+
+def _table(found: Sequence[Found]) -> Table:
+    table = Table("id", "type", "where", "state", "lease", box=None, pad_edge=False)
+    for title in ("lease is", "owner", "age", "ends in", "stray"):
+        table.add_column(title)
+    keep_whole(table.columns[0], [each.id for each in found])
+    now = time.time()
+    for each in found:
+        left_s = None if each.ends_at is None else each.ends_at - now
+        table.add_row(
+            each.id,
+            f"{each.type} (spot)" if each.market == "spot" else each.type,
+            each.zone,
+            each.state,
+            each.lease_id,
+            Text(each.lease, style=_LEASE_STYLES[each.lease]),
+            each.owner,
+            duration(None if each.since is None else now - each.since),
+            duration(left_s) if left_s is None or left_s >= 0 else "over",
+            Text(each.stray, style="red"),
+        )
+    return table
