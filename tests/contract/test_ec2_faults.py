@@ -303,6 +303,13 @@ def test_what_would_be_paid_for_and_not_used_is_found(ec2_sim: Ec2Sim, job: Jobs
     assert [each.grade for each in ended if each.subject == "image"] == [Grade.OK]
 
 
+def test_types_without_an_instance_store_are_told_where_one_is_wanted(ec2_sim: Ec2Sim, job: Jobs):
+    options = ec2_sim.options(instance_types=["m5.large", "m5d.large"], instance_store="/mnt/nvme")
+    found = list(Ec2(options).check(job()))
+    told = "it has no instance store: /mnt/nvme is on its root volume"
+    assert [each.subject for each in found if each.seen == told] == ["m5.large"]
+
+
 def test_the_newest_image_of_a_pattern_is_taken(ec2_sim: Ec2Sim, job: Jobs):
     pattern = {"image": IMAGE_NAME.replace("20171103", "*"), "image_owner": "amazon"}
     assert f'"ImageId": "{IMAGE}"' in Ec2(ec2_sim.options(**pattern)).preview(job())

@@ -173,5 +173,8 @@ def _types(api: Ec2Api, options: Ec2Options, spec: JobSpec, architecture: str) -
             yield fail(name, error.words, "Correct `ec2.instance_types` of the role.")
             continue
         yield judge_type(found, spec, architecture)
+        if options.instance_store and not found.get("InstanceStorageSupported"):
+            told = f"it has no instance store: {options.instance_store} is on its root volume"
+            yield warn(name, told, "Name a type that has one, as `g5`, `m5d`, or leave it so.")
         vcpus[name] = spec.nodes * int(found["VCpuInfo"]["DefaultVCpus"])
     yield from ec2_quotas.findings(api, vcpus, options.markets)

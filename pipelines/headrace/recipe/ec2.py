@@ -51,6 +51,9 @@ class Ec2(Record):
     """Bytes a second of the root volume (gp3); null for 125 MiB."""
     root_device: str = "/dev/xvda"
     """Name of the image's root device; of Ubuntu's images it is `/dev/sda1`."""
+    instance_store: Annotated[str, Field(pattern=r"^(/[\w.-]+)+$")] | None = None
+    """Folder where the instance store (NVMe) of a node is mounted, for a tier: formatted, striped
+    over its devices; null to leave it alone. It is gone with the instance."""
     placement_group: str | None = None
     """Placement group that keeps the nodes of a gang close to each other; null for none."""
     efa: bool = False
