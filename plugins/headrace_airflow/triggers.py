@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from headrace.clusters import client
+from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.runs.overview import LeaseLook, look, look_lease
 from headrace.states import LeaseState
@@ -238,5 +239,5 @@ class RoomTrigger(_Watcher):
         return sum(
             look_lease(folder, self.waiting.lost_after_s).state.is_active
             for folder in folders
-            if folder.spec.exists() and not folder.closed.exists()
+            if is_there(folder.spec) and not is_there(folder.closed)
         )

@@ -14,7 +14,7 @@ import pytest
 
 @dataclass
 class LateFiles:
-    """Keeps what was once seen of the files of a folder until the folder is listed anew.
+    """Keeps what was once seen of the files of a folder until the folder is opened anew.
 
     As NFS does with the attributes of a folder: a name that was not there stays so, and a file that
     was replaced keeps its content.
@@ -23,6 +23,8 @@ class LateFiles:
     folder: Path
     seen: dict[Path, bytes | None] = field(default_factory=dict)
     is_off: bool = False
+    num_looks: int = 0
+    """How often the folder was opened."""
 
     def content(self, path: Path) -> bytes | None:
         """What this machine sees of a file; None for nothing."""
@@ -49,7 +51,7 @@ class LateFiles:
 def late_files(folder: Path) -> Iterator[LateFiles]:
     """See the files of a folder late, from now on, in this process."""
     late = LateFiles(folder)
-    read_bytes, exists, scandir = Path.read_bytes, Path.exists, os.scandir
+    read_bytes, exists, open_file = Path.read_bytes, Path.exists, os.open
 
     def read(path: Path) -> bytes:
         if not late.hides(path):
@@ -62,13 +64,14 @@ def late_files(folder: Path) -> Iterator[LateFiles]:
     def is_there(path: Path, **options: Any) -> bool:
         return late.content(path) is not None if late.hides(path) else exists(path, **options)
 
-    def listed(path: Any = ".") -> Any:
+    def opened(path: Any, *how: Any, **options: Any) -> int:
         if Path(path) == folder:
             late.seen.clear()
-        return scandir(path)
+            late.num_looks += 1
+        return open_file(path, *how, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "read_bytes", read)
         patch.setattr(Path, "exists", is_there)
-        patch.setattr(os, "scandir", listed)
+        patch.setattr(os, "open", opened)
         yield late

@@ -24,7 +24,14 @@ from headrace.clusters.records import (
     Waiting,
 )
 from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
-from headrace.files.atomic import UNFINISHED, leave_word, read_record, write_if_room, write_record
+from headrace.files.atomic import (
+    UNFINISHED,
+    is_there,
+    leave_word,
+    read_record,
+    write_if_room,
+    write_record,
+)
 from headrace.files.layout import LeaseFolder
 from headrace.files.private import make_private
 from headrace.states import LeaseState
@@ -48,7 +55,7 @@ def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
     """
     make_private(folder.path)
     with FileLock(folder.start_lock, mode=0o600):
-        if folder.host.exists() or folder.closed.exists() or folder.job.exists():
+        if is_there(folder.host) or is_there(folder.closed) or is_there(folder.job):
             return
         if read_record(folder.spec, LeaseSpec) != spec:
             write_record(folder.spec, spec)
@@ -98,13 +105,13 @@ def find_job(folder: LeaseFolder) -> str:
 
 def request_close(folder: LeaseFolder, reason: str) -> None:
     """Ask the host to end the lease; the first reason given stays."""
-    if not folder.close.exists() and not folder.closed.exists():
+    if not is_there(folder.close) and not is_there(folder.closed):
         leave_word(folder.close, reason)
 
 
 def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
     """Wait a moment for a lease that may be about to end; gives whether it is."""
-    return _wait(lambda: folder.close.exists() or folder.closed.exists(), timeout_s)
+    return _wait(lambda: is_there(folder.close) or is_there(folder.closed), timeout_s)
 
 
 def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by request") -> None:
@@ -119,12 +126,12 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     before = state(folder, asked.lost_after_s)
     why = why_ended(folder) or reason
     request_close(folder, why)
-    if before is not LeaseState.LOST and folder.host.exists():
-        _wait(lambda: folder.closed.exists() and not host_alive(folder), grace_s)
+    if before is not LeaseState.LOST and is_there(folder.host):
+        _wait(lambda: is_there(folder.closed) and not host_alive(folder), grace_s)
     backend(asked.role.backend).kill_leftovers(folder)
     shutil.rmtree(folder.tls, ignore_errors=True)  # others may be ending the lease as well
     _remove_unfinished(folder)
-    if not folder.closed.exists():
+    if not is_there(folder.closed):
         final = LeaseState.CLOSED if before.is_active else before
         write_if_room(folder.closed, Ending(state=final, reason=why))
 
@@ -164,7 +171,7 @@ def why_ended(folder: LeaseFolder) -> str:
     if decide(seen, asked.lost_after_s).is_active:
         return ""
     if seen.job is not None and seen.job.is_ended:
-        return f"{seen.job.why}; see {folder.log}" if folder.log.exists() else seen.job.why
+        return f"{seen.job.why}; see {folder.log}" if is_there(folder.log) else seen.job.why
     host = read_record(folder.host, HostRecord)
     if host is None:
         return f"The host process never reported; see {folder.log}"
@@ -191,12 +198,12 @@ def is_refused(folder: LeaseFolder) -> bool:
 
 def waiting_for(folder: LeaseFolder, *, for_more: bool = False) -> str:
     """What a lease without any node waits for in a queue, or one that has work `for_more` nodes."""
-    pool = None if folder.closed.exists() else read_record(folder.pool, PoolRecord)
+    pool = None if is_there(folder.closed) else read_record(folder.pool, PoolRecord)
     if pool is not None:
         return pool.waits_for if for_more or not pool.has_nodes else ""
-    if folder.info.exists() or folder.host.exists():
+    if is_there(folder.info) or is_there(folder.host):
         return ""
-    if not folder.job.exists() and not folder.waiting.exists():
+    if not is_there(folder.job) and not is_there(folder.waiting):
         return ""
     job = lease_status(folder).job
     return "" if job is None or job.is_ended else job.why

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from headrace.files.atomic import write_json
+from headrace.files.atomic import is_there, write_json
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.machine import is_full
 from headrace.processes import end_processes
@@ -58,7 +58,7 @@ class Drivers:
         self._running = [driver for driver in self._running if not _collect(driver)]
         for driver in self._running:
             self._enforce_cancel(driver)
-        while (folder := self._lease.step(self._next)).path.exists():
+        while is_there((folder := self._lease.step(self._next)).path):
             self._claim(folder)
             self._next += 1
 
@@ -79,9 +79,9 @@ class Drivers:
         end_processes(trees, grace_s=0.5)
 
     def _claim(self, folder: StepFolder) -> None:
-        if folder.exit.exists() or folder.result.exists():
+        if is_there(folder.exit) or is_there(folder.result):
             return
-        if folder.status.exists():  # an earlier host started it and was killed, with the driver
+        if is_there(folder.status):  # an earlier host started it and was killed, with the driver
             _write_exit(folder, -signal.SIGKILL)
             return
         folder.logs.mkdir(exist_ok=True)
@@ -98,7 +98,7 @@ class Drivers:
         self._running.append(_Driver(folder, process))
 
     def _enforce_cancel(self, driver: _Driver) -> None:
-        if not driver.folder.cancel.exists():
+        if not is_there(driver.folder.cancel):
             return
         driver.cancelled_at = driver.cancelled_at or time.monotonic()
         if time.monotonic() - driver.cancelled_at < self._cancel_grace_s:

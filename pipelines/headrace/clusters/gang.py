@@ -15,7 +15,7 @@ from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.clusters.scheduler import LeaseScheduler, address, make_keys, prepare
 from headrace.clusters.worker import GangNode, name_of, open_node
 from headrace.errors import LeaseError
-from headrace.files.atomic import write_json, write_record
+from headrace.files.atomic import is_there, write_json, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 
@@ -141,7 +141,7 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
         write_json(folder.scheduler_file, scheduler.identity())  # members wait for it
         await cluster.wait_for_nodes()
     except BaseException:
-        if folder.spec.exists():
+        if is_there(folder.spec):
             request_close(folder, GAVE_UP)  # members look at this
         await cluster.close()
         raise

@@ -25,7 +25,7 @@ from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.local import Guard
 from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.errors import HeadraceError
-from headrace.files.atomic import read_record, read_text, write_if_room, write_record
+from headrace.files.atomic import is_there, read_record, read_text, write_if_room, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.processes import ProcessIdentity, tell_children
 from headrace.states import LeaseState
@@ -111,7 +111,7 @@ class Host:
             raise
 
     def _tell_closing(self, reason: str) -> None:
-        if self._folder.spec.exists():  # whoever looks must not take it for alive
+        if is_there(self._folder.spec):  # whoever looks must not take it for alive
             client.request_close(self._folder, reason)
 
     def _note_idle(self) -> None:
@@ -133,7 +133,7 @@ class Host:
             # after `GAVE_UP` comes the error of `open_cluster`
             asked=None if asked == client.GAVE_UP else asked,
             lost_owner=f"process {owner.pid} on {owner.host}" if owner and gone else None,
-            is_removed=not self._folder.spec.exists(),
+            is_removed=not is_there(self._folder.spec),
             signal_name=self._signal_name,
         )
 
@@ -147,7 +147,7 @@ async def keep_heartbeat(folder: LeaseFolder, spec: LeaseSpec) -> None:
         OSError: None could be written for so long that the lease counts as lost.
     """
     written_s = time.monotonic()
-    while folder.spec.exists():
+    while is_there(folder.spec):
         try:
             await asyncio.to_thread(write_heartbeat, folder)
             written_s = time.monotonic()
@@ -186,9 +186,9 @@ def serve(folder: LeaseFolder) -> None:
     except Timeout:
         logger.info("Another host serves this lease")
         return
-    if folder.closed.exists():
+    if is_there(folder.closed):
         return
-    if folder.host.exists() and JOB_STARTED in os.environ:
+    if is_there(folder.host) and JOB_STARTED in os.environ:
         logger.error(_AGAIN)
         client.request_close(folder, _AGAIN)
         write_record(folder.closed, Ending(state=LeaseState.LOST, reason=_AGAIN))
@@ -198,7 +198,7 @@ def serve(folder: LeaseFolder) -> None:
     write_heartbeat(folder)  # first, so that nobody sees a host that has never given one
     write_record(folder.host, HostRecord(process=ProcessIdentity.of(), ends_at=until))
     ending = _serve_to_the_end(folder)
-    if folder.spec.exists():
+    if is_there(folder.spec):
         write_if_room(folder.closed, ending)
 
 

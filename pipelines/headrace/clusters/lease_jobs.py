@@ -19,7 +19,7 @@ from headrace.clusters import preflight
 from headrace.clusters.local import mark
 from headrace.clusters.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.errors import BatchError
-from headrace.files.atomic import read_record, write_if_room, write_record
+from headrace.files.atomic import is_there, read_record, write_if_room, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.record import Record
@@ -147,7 +147,7 @@ def write_pool(folder: LeaseFolder, record: PoolRecord, avoided: tuple[AvoidedNo
 
     `avoided` are those told before. A lease's folder that was removed is not made again.
     """
-    if not folder.spec.exists():
+    if not is_there(folder.spec):
         return
     if avoided and not record.avoids:
         folder.bad_nodes.unlink(missing_ok=True)
@@ -173,7 +173,7 @@ class Symptom(Record):
 
 def symptom_of(folder: LeaseFolder) -> Symptom | None:
     """What kept the nodes of a lease from coming; None when they came, or nothing told why."""
-    if folder.info.exists():
+    if is_there(folder.info):
         return None
     found = [
         f"{check.name}: {_plain(check.problem)}"
@@ -181,7 +181,7 @@ def symptom_of(folder: LeaseFolder) -> Symptom | None:
         for check in report.checks
         if check.problem and check.name in _OF_ANY_NODE
     ]
-    if not found and not folder.host.exists():
+    if not found and not is_there(folder.host):
         found = telling_lines(end_of(folder.log, _LOG_BYTES))
     return most_common(found)
 

@@ -11,7 +11,7 @@ from headrace.batch.jobs import JobView
 from headrace.clusters.backends import backend
 from headrace.clusters.records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.errors import StepError
-from headrace.files.atomic import look_afresh, read_record, read_text, write_text
+from headrace.files.atomic import is_there, look_afresh, read_record, read_text, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
 from headrace.states import FailureClass, LeaseState
@@ -65,15 +65,15 @@ def lease_status(folder: LeaseFolder) -> LeaseStatus:
     """What is seen of a lease now."""
     # before `closed`, which the host writes as its last act
     is_alive = host_alive(folder)
-    has_host = folder.host.exists()
+    has_host = is_there(folder.host)
     silent_s = silence_s(folder, host_is_here=is_alive is True)
     is_well = has_host and is_alive is not False and silent_s < _WELL_S
     return LeaseStatus(
-        job=None if is_well or folder.closed.exists() else _job(folder),
+        job=None if is_well or is_there(folder.closed) else _job(folder),
         ending=read_record(folder.closed, Ending),
         host_alive=is_alive,
         silent_s=silent_s,
-        is_ready=folder.info.exists(),
+        is_ready=is_there(folder.info),
         has_host=has_host,
     )
 
@@ -124,7 +124,7 @@ def silence_s(folder: LeaseFolder, *, host_is_here: bool) -> float:
     host = read_record(folder.host, HostRecord)
     if host is not None:
         return time.time() - host.started_at
-    return time.time() - (folder.spec.stat().st_mtime if folder.spec.exists() else 0.0)
+    return time.time() - (folder.spec.stat().st_mtime if is_there(folder.spec) else 0.0)
 
 
 def _heartbeat(folder: LeaseFolder) -> tuple[float, float] | None:
@@ -176,7 +176,7 @@ def _gives_a_sign(folder: LeaseFolder, lost_after_s: float, known_beat: str | No
 
 def _is_being_started(folder: LeaseFolder) -> bool:
     """Whether a process of this or another machine is about to submit its job, or to start it."""
-    if folder.host.exists() or folder.job.exists() or not folder.start_lock.exists():
+    if is_there(folder.host) or is_there(folder.job) or not is_there(folder.start_lock):
         return False
     handle = locked_at_once(folder.start_lock)
     if handle is None:

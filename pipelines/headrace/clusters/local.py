@@ -22,7 +22,7 @@ from headrace.clusters.backends import LeaseBackend, OpenCluster
 from headrace.clusters.backends import backend as backend_of
 from headrace.clusters.records import LeaseSpec
 from headrace.errors import LeaseError
-from headrace.files.atomic import read_record
+from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.processes import end_processes
 
@@ -139,7 +139,7 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec) -> None:
         code = f"exit code {ended.returncode}"
         raise LeaseError(f"The host of lease {folder.lease_id} did not start ({code})", see)
     deadline = time.monotonic() + _HOST_TIMEOUT_S
-    while not (folder.host.exists() or folder.closed.exists()):
+    while not (is_there(folder.host) or is_there(folder.closed)):
         if time.monotonic() > deadline:
             what = f"did not report within {_HOST_TIMEOUT_S:g} s"
             raise LeaseError(f"The host of lease {folder.lease_id} {what}", see)

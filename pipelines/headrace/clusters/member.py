@@ -15,7 +15,7 @@ from pathlib import Path
 from headrace.batch.systems import system_of
 from headrace.clusters import client, host, preflight
 from headrace.clusters.records import BadNodes, LeaseSpec
-from headrace.files.atomic import write_record
+from headrace.files.atomic import is_there, write_record
 from headrace.files.layout import LeaseFolder
 
 _POLL_S = 0.2
@@ -42,13 +42,13 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
 
 
 def _blame_this_node(folder: LeaseFolder, why: str) -> None:
-    if not folder.close.exists():
+    if not is_there(folder.close):
         name = preflight.node_name()
         write_record(folder.bad_nodes, BadNodes(nodes=(name,), why=f"{name}: {why}"))
 
 
 async def _sent_away(folder: LeaseFolder) -> None:
-    while not folder.close.exists() and not folder.closed.exists():
+    while not is_there(folder.close) and not is_there(folder.closed):
         await asyncio.sleep(_POLL_S)
 
 

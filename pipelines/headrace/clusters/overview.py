@@ -13,7 +13,7 @@ from headrace.clusters.lease_status import lease_status, sure_states
 from headrace.clusters.local import marked
 from headrace.clusters.records import AvoidedNode, LeaseInfo, LeaseSpec, PoolJobView, PoolRecord
 from headrace.errors import StepError, UnknownNameError, nearest
-from headrace.files.atomic import read_record
+from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.record import Record
 from headrace.states import EndedJob, LeaseState
@@ -107,7 +107,7 @@ def view(folder: LeaseFolder) -> LeaseView:
     bad = client.bad_nodes(folder)
     now = time.time()
     steps = steps_of(folder)
-    num_running = sum(1 for step in steps if not (step.exit.exists() or step.result.exists()))
+    num_running = sum(1 for step in steps if not (is_there(step.exit) or is_there(step.result)))
     state = client.state(folder, spec.lost_after_s)
     is_idle = state is LeaseState.READY and num_running == 0
     return LeaseView(
@@ -149,13 +149,13 @@ def _readable(
 def steps_of(folder: LeaseFolder) -> tuple[StepFolder, ...]:
     """Steps in the lease's mailbox, in order of their numbers."""
     found: list[StepFolder] = []
-    while (step := folder.step(len(found) + 1)).path.exists():
+    while is_there((step := folder.step(len(found) + 1)).path):
         found.append(step)
     return tuple(found)
 
 
 def _busy_until(steps: tuple[StepFolder, ...], info: LeaseInfo | None) -> float:
-    ends = [step.exit.stat().st_mtime for step in steps if step.exit.exists()]
+    ends = [step.exit.stat().st_mtime for step in steps if is_there(step.exit)]
     return max(ends, default=info.ready_at if info else time.time())
 
 
@@ -180,7 +180,7 @@ def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
     processes = marked(known)
     num_processes = {each: len(processes[str(each.path.resolve())]) for each in known}
     # all but the newest ones of a site have ended, and left nothing
-    may_be_left = [each for each in known if num_processes[each] or not each.closed.exists()]
+    may_be_left = [each for each in known if num_processes[each] or not is_there(each.closed)]
     specs = dict(_readable(may_be_left, _checked_spec))
     states = sure_states({folder: spec.lost_after_s for folder, spec in specs.items()})
     whys = {each: _why_left(each, specs[each], states[each], num_processes[each]) for each in specs}

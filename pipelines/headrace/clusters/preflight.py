@@ -17,7 +17,7 @@ from headrace.clusters.containers import environment, in_container
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files import tiers
-from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.atomic import is_there, read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
 from headrace.record import Record
@@ -213,7 +213,7 @@ def _all_good(folder: LeaseFolder, spec: LeaseSpec, index: int) -> bool:
     for pause_s in pauses_s():
         if len(list(folder.preflight.glob("*.ready"))) >= spec.role.nodes:
             break
-        if folder.close.exists() or folder.closed.exists():
+        if is_there(folder.close) or is_there(folder.closed):
             return False
         time.sleep(pause_s)
     return True

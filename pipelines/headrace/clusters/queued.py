@@ -37,7 +37,7 @@ from headrace.clusters.lease_jobs import (
 from headrace.clusters.local import end_marked, mark, start_host
 from headrace.clusters.records import LeaseSpec, PoolRecord
 from headrace.errors import BatchError, JobRefusedError
-from headrace.files.atomic import read_record
+from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 
 logger = logging.getLogger(__name__)
@@ -119,12 +119,12 @@ class _BatchBackend(LeaseBackend):
         if spec is None:
             return end_marked(folder)
         system = system_of(spec.role)
-        num_ended = end_node_jobs(system, folder, _LEAVING_S if folder.close.exists() else 0.0)
+        num_ended = end_node_jobs(system, folder, _LEAVING_S if is_there(folder.close) else 0.0)
         is_marked = mark(folder).items() <= os.environ.items()
         if system.job_variable in os.environ and is_marked and not _has_host_here(spec):
             return num_ended  # the host's own job ends with it
         # one whose host has said goodbye gets a moment to end by itself
-        num_ended += end_job(system, folder, _LEAVING_S if folder.closed.exists() else 0.0)
+        num_ended += end_job(system, folder, _LEAVING_S if is_there(folder.closed) else 0.0)
         return num_ended + end_marked(folder)
 
 
@@ -132,7 +132,7 @@ def overdue(seen: JobStatus, folder: LeaseFolder, spec: LeaseSpec, system: str) 
     """A job that runs, and whose host should have reported long ago."""
     timeout_s = spec.role.start_timeout + spec.lost_after_s
     since = seen.running_since
-    if folder.host.exists() or since is None or seen.seen_at - since < timeout_s:
+    if is_there(folder.host) or since is None or seen.seen_at - since < timeout_s:
         return None
     return overdue_view(seen, system, timeout_s)
 
@@ -140,7 +140,7 @@ def overdue(seen: JobStatus, folder: LeaseFolder, spec: LeaseSpec, system: str) 
 def _ended(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> JobView | None:
     """How the job ended, from queue, accounting and log; None when they tell nothing of an end."""
     seen = _with_accounting(system, look(system, record))
-    if put_back(seen, has_started=folder.host.exists()):
+    if put_back(seen, has_started=is_there(folder.host)):
         return put_back_view(seen, system.name)
     if not seen.state.is_final:
         ended = final_status(system, record, _ENDING_S, or_never=True)

@@ -24,6 +24,7 @@ from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scheduler import address, prepare, security, worker_options
 from headrace.errors import LeaseError
+from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
 from headrace.processes import die_with_parent
 
@@ -64,7 +65,7 @@ class _NodeWorker:
         """Replace a nanny that gave its worker up, until the lease closes."""
         while self._nanny is not None:
             await self.finished()
-            if self._folder.close.exists() or not self._folder.spec.exists():
+            if is_there(self._folder.close) or not is_there(self._folder.spec):
                 return
             logger.warning("The worker of this node did not come back; starting another")
             await self._start()
@@ -107,7 +108,7 @@ class ContainedNode:
         while self._process is not None:
             started_s = time.monotonic()
             code = await self._process.wait()
-            if self._folder.close.exists() or not self._folder.spec.exists():
+            if is_there(self._folder.close) or not is_there(self._folder.spec):
                 return
             if time.monotonic() - started_s < _AT_ONCE_S:
                 raise LeaseError(
@@ -165,8 +166,8 @@ async def scheduler_of(folder: LeaseFolder) -> str | None:
 
     How long that may take is the host's decision alone; a gang's job ends with the host.
     """
-    while folder.closed.exists() or not folder.scheduler_file.exists():
-        if folder.closed.exists():
+    while is_there(folder.closed) or not is_there(folder.scheduler_file):
+        if is_there(folder.closed):
             return None
         await asyncio.sleep(_POLL_S)
     return str(json.loads(folder.scheduler_file.read_text())["address"])
@@ -213,7 +214,7 @@ def main(arguments: list[str]) -> int:
     """Entry point of the job of a pool's node, and of what runs in the container of a gang's."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder, number = LeaseFolder(Path(arguments[0]).absolute()), int(arguments[1])
-    if folder.close.exists() or folder.closed.exists() or not folder.spec.exists():
+    if is_there(folder.close) or is_there(folder.closed) or not is_there(folder.spec):
         logger.info("The lease has ended before this node was there")
         return 0
     spec = client.spec(folder)

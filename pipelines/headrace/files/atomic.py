@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -89,18 +91,36 @@ def read_bytes(path: Path) -> bytes | None:
         try:
             return path.read_bytes()
         except FileNotFoundError:
-            return None
+            if not is_there(path):
+                return None
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
     return path.read_bytes()
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file or folder is there, also one that another machine has just made.
+
+    A name that was not there is not there for a client of NFS for up to a minute, until it opens
+    the folder above, which this does once a second however often it is called
+    (nfs(5), "Directory entry caching").
+    """
+    if path.exists():
+        return True
+    _look_in_this_second(path.parent, int(time.monotonic()))
+    return path.exists()
+
+
 def look_afresh(folder: Path) -> None:
-    """List a folder, so that a shared file system forgets what it kept of it; it may be gone."""
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for _ in entries:
-            pass
+    """Open a folder, so that a client of NFS asks what has changed in it; it may be gone."""
+    with suppress(OSError):  # whoever reads in it is told
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+
+
+@lru_cache(maxsize=256)
+def _look_in_this_second(folder: Path, _second: int) -> None:
+    look_afresh(folder)
 
 
 def read_text(path: Path) -> str | None:

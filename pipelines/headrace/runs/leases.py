@@ -13,7 +13,7 @@ from headrace.clusters.lease_jobs import symptom_of
 from headrace.clusters.lease_status import sure_state
 from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.errors import BatchError, CapacityError, JobRefusedError
-from headrace.files.atomic import read_record
+from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
@@ -151,9 +151,9 @@ def _cancel_steps(folder: LeaseFolder, reason: str) -> None:
 
 def _is_usable(run: Run, record: LeaseRecord) -> bool:
     folder = run.lease_folder(record.lease_id)
-    if folder.close.exists():
+    if is_there(folder.close):
         return False
-    if not folder.spec.exists():
+    if not is_there(folder.spec):
         return True  # the caller before us ended between the ledger and the start
     return sure_state(folder, run.site.limits.lost_after).is_active
 

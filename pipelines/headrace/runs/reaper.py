@@ -14,7 +14,7 @@ from headrace.clusters import client
 from headrace.clusters.overview import folders
 from headrace.clusters.records import LeaseSpec
 from headrace.errors import HeadraceError, StepError
-from headrace.files.atomic import read_record
+from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
@@ -129,7 +129,7 @@ def adopt(site: SiteFolder) -> tuple[str, ...]:
 
 def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Iterator[str]:
     known = {record.lease_id for record in open_ledger().leases(run_id=run_id)}
-    new = [folder for folder in found if not folder.closed.exists()]
+    new = [folder for folder in found if not is_there(folder.closed)]
     new = [folder for folder in new if folder.lease_id not in known]
     if not new:
         return
@@ -170,7 +170,7 @@ def _enter_lease(folder: LeaseFolder) -> None:
 def _found(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
     """How a lease stands; one that was lost and not closed is open: something may be left."""
     info = client.info(folder)
-    if not folder.closed.exists():
+    if not is_there(folder.closed):
         if info is None:
             return {"state": LeaseState.STARTING}
         return {
@@ -205,7 +205,7 @@ def _enter_attempt(lease: LeaseFolder, step: StepFolder) -> None:
         )
     )
     result = mailbox.outcome(step)
-    if result is None and lease.closed.exists():
+    if result is None and is_there(lease.closed):
         result = mailbox.lost(step, client.why_ended(lease))
     if result is not None:
         record_outcome(spec.run_id, spec.name, spec.attempt, result)

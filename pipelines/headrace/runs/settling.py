@@ -12,7 +12,7 @@ from headrace.clusters import client
 from headrace.clusters.lease_status import sure_states
 from headrace.clusters.records import PoolRecord
 from headrace.errors import BatchError, HeadraceError, StepError
-from headrace.files.atomic import read_record
+from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, RunRecord
@@ -105,7 +105,7 @@ def _why_over(run: Run, folder: LeaseFolder, state: LeaseState) -> str:
         return "ended by itself"
     if open_ledger().run(run.run_id).state.is_final:
         return f"run {run.run_id} has ended"
-    return _GONE if not folder.host.exists() and owner_is_gone(run.request.owner) else ""
+    return _GONE if not is_there(folder.host) and owner_is_gone(run.request.owner) else ""
 
 
 def _is_of_this_machine(record: LeaseRecord) -> bool:

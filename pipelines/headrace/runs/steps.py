@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.clusters import client
 from headrace.clusters.lease_status import sure_state
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepNotEndedError
-from headrace.files.atomic import look_afresh
+from headrace.files.atomic import is_there, look_afresh
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
@@ -133,10 +133,10 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
 def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:
     """The outcome of a step that left none: its lease has ended, or only its driver."""
     lease, folder = ticket.lease, ticket.folder
-    if lease.job.exists() and mailbox.was_killed(folder):
+    if is_there(lease.job) and mailbox.was_killed(folder):
         client.await_end(lease, 2 * run.site.limits.heartbeat)  # the job's end may be on its way
     is_alive = sure_state(lease, run.site.limits.lost_after).is_active
-    if is_alive and result is not None and not lease.close.exists():
+    if is_alive and result is not None and not is_there(lease.close):
         return result
     if is_alive and result is None:
         raise StepNotEndedError(f"Step {ticket.step} of run {run.run_id} has not ended yet")

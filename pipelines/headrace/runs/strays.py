@@ -18,6 +18,7 @@ from headrace.clusters import client
 from headrace.clusters.lease_jobs import job_name
 from headrace.clusters.lease_status import sure_state
 from headrace.errors import BatchError, HeadraceError, UnknownNameError
+from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
@@ -163,11 +164,11 @@ def _standing(places: Places, job: str) -> _Standing:
 def _seen(folder: LeaseFolder) -> _Standing | None:
     """What the lease's own files tell; None when there are none."""
     try:
-        if not folder.spec.exists():
+        if not is_there(folder.spec):
             return None
         if sure_state(folder, client.spec(folder).lost_after_s).is_active:
             return "alive", None
-        return "ended", folder.closed.stat().st_mtime if folder.closed.exists() else None
+        return "ended", folder.closed.stat().st_mtime if is_there(folder.closed) else None
     except (HeadraceError, OSError):  # another user's, damaged, or its queue does not answer
         return "unknown", None
 

@@ -24,7 +24,7 @@ from headrace.errors import (
     StepError,
     StepTimedOutError,
 )
-from headrace.files.atomic import read_record, read_text, write_record
+from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.machine import is_full
 from headrace.files.manifest import Manifest
@@ -129,7 +129,7 @@ class StepContext:
             LeaseEndsError: The lease is about to end.
             StepTimedOutError: The step ran past its time limit.
         """
-        if self.folder.cancel.exists():
+        if is_there(self.folder.cancel):
             raise StepCancelledError(f"Cancelled: {self.folder.cancel.read_text()}")
         if time.monotonic() > self._stop_s:
             raise LeaseEndsError(

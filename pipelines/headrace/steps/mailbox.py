@@ -12,7 +12,7 @@ from filelock import FileLock
 from pydantic import Field, JsonValue
 
 from headrace.errors import LeaseLostError
-from headrace.files.atomic import leave_word, publish_folder, read_record, write_record
+from headrace.files.atomic import is_there, leave_word, publish_folder, read_record, write_record
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
@@ -126,7 +126,7 @@ def submit(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
     Raises:
         LeaseLostError: The lease has ended; nobody would take the step.
     """
-    if lease.closed.exists() or not lease.path.exists():
+    if is_there(lease.closed) or not is_there(lease.path):
         raise LeaseLostError(f"Lease {lease.lease_id} has ended; step {spec.key} was not submitted")
     lease.steps.mkdir(exist_ok=True)
     with FileLock(lease.steps / ".lock", timeout=_LOCK_TIMEOUT_S):
@@ -151,7 +151,7 @@ def _publish(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
 def submitted(lease: LeaseFolder) -> Iterator[StepFolder]:
     """All steps of the lease in order of their numbers."""
     number = 1
-    while lease.step(number).path.exists():
+    while is_there(lease.step(number).path):
         yield lease.step(number)
         number += 1
 
@@ -167,7 +167,7 @@ def find(lease: LeaseFolder, key: str) -> StepFolder | None:
 
 def request_cancel(folder: StepFolder, reason: str) -> None:
     """Ask a step to stop; harmless when it has ended."""
-    if not folder.cancel.exists():
+    if not is_there(folder.cancel):
         leave_word(folder.cancel, reason)
 
 
@@ -189,7 +189,7 @@ def lost(folder: StepFolder, why: str, at: float | None = None) -> StepResult:
     """Result of a step that leaves none any more: cancelled if that was asked for, or lost."""
     at = time.time() if at is None else at
     state, failure_class = StepState.LOST, FailureClass.LOST
-    if folder.cancel.exists():
+    if is_there(folder.cancel):
         state, failure_class = StepState.CANCELLED, FailureClass.CANCELLED
         why = folder.cancel.read_text(errors="replace")
     seen = read_record(folder.status, StepStatus)

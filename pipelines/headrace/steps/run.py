@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
-from headrace.files.atomic import read_record, write_if_room, write_record
+from headrace.files.atomic import is_there, read_record, write_if_room, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import full_words, is_full
 from headrace.processes import begin_child
@@ -64,7 +64,7 @@ def run_step(folder: StepFolder) -> StepResult:
     try:
         context = open_context(folder)
     except HeadraceError as error:
-        if not folder.spec.exists():
+        if not is_there(folder.spec):
             raise  # no step at all
         return _unreadable(folder, error)
     context.event("started", kind=context.spec.kind, attempt=context.spec.attempt)

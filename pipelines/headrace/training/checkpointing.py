@@ -181,7 +181,7 @@ class StopInTime(Callback):  # type: ignore[misc]
         if step < self._look_at_step or trainer.is_last_batch or trainer.should_stop:
             return
         needed_s = self._times.longest_s + 2 * self._saving.longest_s + _LOOK_EVERY_S
-        is_over = time.time() + needed_s > self._stop_at or self._notice.is_file()
+        is_over = time.time() + needed_s > self._stop_at or _word(self._notice) is not None
         ahead = self._times.steps_in(_LOOK_EVERY_S)
         found = (is_over, self._has_new_risk(), step + ahead)
         is_over, is_at_risk, self._look_at_step = trainer.strategy.broadcast(found, 0)
@@ -191,7 +191,7 @@ class StopInTime(Callback):  # type: ignore[misc]
             self._saving.save(trainer)
 
     def _has_new_risk(self) -> bool:
-        told = (read_text(self._at_risk) if self._at_risk.is_file() else None) or ""
+        told = _word(self._at_risk) or ""
         known, self._known_risk = self._known_risk, told
         return told not in ("", known)
 
@@ -200,6 +200,11 @@ class StopInTime(Callback):  # type: ignore[misc]
         if trainer.is_global_zero:
             write_record(self._file, Paused(step=trainer.global_step))
         raise TrainingPausedError(f"Stopped after step {trainer.global_step}: time is over")
+
+
+def _word(file: Path) -> str | None:
+    """What a file says that other machines may write; None when it is not there, or has no name."""
+    return read_text(file) if file.name else None
 
 
 class _StepTimes:

@@ -21,7 +21,7 @@ from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
 
 from headrace.errors import StepCancelledError
-from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.atomic import is_there, read_record, write_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Manifest
 from headrace.record import Record
@@ -208,7 +208,7 @@ class DataWatch:
     def _is_due(self, outcome: NodeOutcome) -> bool:
         if outcome.failures:
             return any(failure.kind in _MAY_BE_DAMAGE for failure in outcome.failures)
-        return not outcome.stopped and not self._launch.folder.paused.exists()
+        return not outcome.stopped and not is_there(self._launch.folder.paused)
 
     def _end(self) -> None:
         self._ending.set()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import SiteError, StepCancelledError, StepError
-from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.atomic import is_there, read_record, write_record, write_text
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import begin_child
 from headrace.recipe.site import Role
@@ -44,7 +44,7 @@ def run_together(node: NodeReady, role: Role, keep_on: Callable[[], bool]) -> No
     launch = node.launch
     watch = _LauncherWatch(launch, keep_on)
     if launch.node_index > 0:
-        while not launch.folder.launched.exists() and watch.keep_on():
+        while not is_there(launch.folder.launched) and watch.keep_on():
             time.sleep(_LOOK_S)
         return _outcome(launch)
     try:
@@ -120,7 +120,7 @@ def _all_ready(launch: NodeLaunch, watch: _LauncherWatch) -> list[NodeReady]:
 
 
 def _all_placed(launch: NodeLaunch) -> bool:
-    return all(launch.folder.placed(rank).exists() for rank in range(launch.world_size))
+    return all(is_there(launch.folder.placed(rank)) for rank in range(launch.world_size))
 
 
 def _outcome(launch: NodeLaunch, of_silent: RankFailure | None = None) -> NodeOutcome:
@@ -130,7 +130,7 @@ def _outcome(launch: NodeLaunch, of_silent: RankFailure | None = None) -> NodeOu
     failures = [failure for outcome in known for failure in outcome.failures]
     was_over = any(outcome.stopped for outcome in known) or is_over(launch)
     if of_silent is not None and not was_over:
-        silent = [r for r in range(launch.world_size) if not launch.folder.outcome(r).exists()]
+        silent = [r for r in range(launch.world_size) if not is_there(launch.folder.outcome(r))]
         failures += [of_silent.model_copy(update={"rank": rank}) for rank in silent[:1]]
     return NodeOutcome(
         node=launch.node_name,

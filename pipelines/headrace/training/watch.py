@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.clusters.cancellable_call import wanted
-from headrace.files.atomic import read_record, write_text
+from headrace.files.atomic import is_there, read_record, write_text
 from headrace.files.layout import StepFolder
 from headrace.steps.children import Child, ChildEnd, ChildGroup, Process, start_program
 from headrace.training.failures import script_failure
@@ -173,13 +173,13 @@ def tell_failure(launch: NodeLaunch, outcome: NodeOutcome) -> None:
 
 def is_over(launch: NodeLaunch) -> bool:
     """Whether the ranks of a launch are to end: one has failed, or nobody waits for them."""
-    return launch.folder.stop.exists() or is_unwanted(launch)
+    return is_there(launch.folder.stop) or is_unwanted(launch)
 
 
 def is_unwanted(launch: NodeLaunch) -> bool:
     """Whether nobody waits for a launch any more: its step was cancelled, or has ended."""
     step = StepFolder(Path(launch.step_folder))
-    return any(mark.exists() for mark in (step.cancel, step.exit, step.result)) or not wanted()
+    return any(is_there(mark) for mark in (step.cancel, step.exit, step.result)) or not wanted()
 
 
 def _kind(end: ChildEnd) -> FailureKind:

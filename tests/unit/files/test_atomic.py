@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.files.atomic import (
+    is_there,
     leave_word,
     publish_folder,
     read_record,
@@ -21,8 +23,10 @@ from headrace.files.atomic import (
 )
 from headrace.objects.store import LocalStore
 from headrace.steps.mailbox import DriverExit
+from support.late_files import late_files
 from support.small_disk import fill, small_disk
 from support.staged_datasets import make_dataset
+from support.waiting import wait_until
 
 
 def test_replace_and_no_leftovers(tmp_path):
@@ -45,6 +49,33 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
         write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("look", [is_there, read_text])
+def test_a_file_that_another_machine_makes_is_seen_within_a_second(tmp_path, look):
+    """A client of NFS keeps for up to a minute what was not there."""
+    asked, answer = tmp_path / "close", tmp_path / "cancel"
+    with late_files(tmp_path) as late:
+        assert not look(asked)
+        assert not is_there(answer)
+        with late.written_elsewhere():
+            write_text(asked, "the host")
+            write_text(answer, "a user")
+        wait_until(lambda: look(asked) and is_there(answer), 10, "what was written elsewhere")
+
+
+def test_a_file_that_is_asked_for_all_the_time_costs_one_look_a_second(tmp_path, monkeypatch):
+    """Each look is a request to the file server, and on EFS and S3 Files it is paid."""
+    now_s = 12345.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    with late_files(tmp_path) as late:
+        for _ in range(20):
+            assert not is_there(tmp_path / "close")
+            assert read_text(tmp_path / "cancel") is None
+        assert late.num_looks == 1
+        now_s += 1
+        assert not is_there(tmp_path / "close")
+        assert late.num_looks == 2
 
 
 @pytest.fixture
