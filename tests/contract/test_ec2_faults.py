@@ -108,6 +108,15 @@ def test_what_ec2_tells_a_spot_instance_is_passed_on_to_the_lease(
     assert ended.reason.startswith(f"taken away: {why}")
 
 
+def test_an_instance_ends_when_its_time_is_over_whatever_hangs(ec2_sim: Ec2Sim, job: Jobs):
+    """pains 22: the timer is set before anything else."""
+    ec2_sim.minute_s = 0.5
+    system = Ec2(ec2_sim.options())
+    name = system.submit(job(time_limit_s=60.0, prologue=("trap '' TERM; sleep 600",)))
+    assert _end(system, name).state is JobState.FAILED
+    assert ec2_sim.alive() == []
+
+
 def test_without_capacity_the_next_offer_is_taken_and_the_first_comes_back(
     ec2_sim: Ec2Sim, job: Jobs
 ):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,9 +17,18 @@ from headrace.batch.findings import Grade
 from headrace.batch.jobs import JobSpec
 from headrace.recipe.load import parse
 from headrace.recipe.site import Site
+from support.command_line import headrace
 from support.ec2_sim import IMAGE, Ec2Sim
 
-_PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "run-on-ec2.md").read_text()
+_HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+_PAGE = (_HOW_TO / "run-on-ec2.md").read_text()
+_JOB: dict[str, Any] = {
+    "command": ("true",),
+    "cpus_per_node": 1,
+    "time_limit_s": 600.0,
+    "folder": "/x",
+    "log": "/x/log",
+}
 
 
 def _block(language: str) -> str:
@@ -36,23 +47,38 @@ def test_the_policy_of_the_page_is_the_one_that_the_check_tells():
     assert json.loads(_block("json")) == policy(options)
 
 
+def test_the_commands_about_strays_do_what_the_pages_say(
+    headrace_home: Path, ec2_sim: Ec2Sim, monkeypatch: pytest.MonkeyPatch
+):
+    """Their leases are not known here, and one should have ended long ago."""
+    ec2_sim.boots = False
+    Ec2(ec2_sim.options()).submit(JobSpec(name="headrace-run-gpu-1-0123abcd", nodes=2, **_JOB))
+    late, named = ec2_sim.alive()
+    late.add_tags({"headrace:ends-at": "2020-01-01T00:00:00Z"})
+    site = yaml.safe_load(_block("yaml"))
+    site["roles"]["cpu"]["ec2"] = site["roles"]["gpu"]["ec2"] = ec2_sim.values()
+    (headrace_home / "sites").mkdir()
+    (headrace_home / "sites" / "aws.yaml").write_text(yaml.safe_dump(site))
+    pages = _PAGE + (_HOW_TO / "ec2-from-nothing.md").read_text()
+    left = []
+    for command in re.findall(r"^\$ headrace (cloud .*?)(?:  +#.*)?$", pages, re.M):
+        monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+        ended = headrace(*command.replace("i-0123456789abcdef0", named.id).split())
+        assert ended.exit_code == 0, (command, ended.output)
+        left.append([each.id for each in ec2_sim.alive()])
+    assert left == [[late.id, named.id], [named.id], [], [], []]
+
+
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_ec2_takes_the_roles_of_the_page(name: str, ec2_sim: Ec2Sim, tmp_path: Path):
+def test_ec2_takes_the_roles_of_the_page(name: str, ec2_sim: Ec2Sim):
     role = _site().roles[name]
     assert role.ec2 is not None
     # moto's image keeps its volume unless told otherwise
     here = {"image": IMAGE, "endpoint_url": ec2_sim.server.endpoint_url, "disk": 2**33}
     options = role.ec2.model_copy(update={**here, "subnets": (), "security_groups": ()})
-    job = JobSpec(
-        **dict(role.batch),
-        name="headrace-page",
-        command=("true",),
-        nodes=role.nodes,
-        cpus_per_node=role.cpus_per_node,
-        time_limit_s=role.lifetime_s,
-        folder=str(tmp_path),
-        log=str(tmp_path / "log"),
-    )
+    asked = {"nodes": role.nodes, "cpus_per_node": role.cpus_per_node}
+    asked["time_limit_s"] = role.lifetime_s
+    job = JobSpec(**{**dict(role.batch), **_JOB, **asked}, name="headrace-page")
     found = list(Ec2(options).check(job))
     assert [each for each in found if each.grade is not Grade.OK] == []
     assert [each.subject for each in found].count("start") == 4

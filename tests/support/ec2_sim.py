@@ -116,6 +116,14 @@ class Ec2Sim:
         """Volumes that cost money."""
         return list(_backend().volumes.values())
 
+    def left(self) -> dict[str, list[str]]:
+        """What would stay in an account besides instances, by kind.
+
+        Moto keeps the network interfaces of instances, which EC2 ends with them.
+        """
+        kinds = ("volumes", "launch_templates", "spot_instance_requests", "key_pairs")
+        return {kind: list(found) for kind in kinds if (found := getattr(_backend(), kind))}
+
     def alive(self, name: str = "") -> list[Any]:
         """Instances that cost money, of all jobs whose names begin so."""
         return [
@@ -333,7 +341,7 @@ class _Imds(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def ec2_sim(moto_server: S3Server, s3_credentials: None, tmp_path: Path) -> Iterator[Ec2Sim]:
-    """EC2; the test leaves no instance and no volume in it."""
+    """EC2; the test leaves no instance in it, nor anything else."""
     sim = Ec2Sim(moto_server, tmp_path / "ec2-sim")
     with ExitStack() as stack:
         for patch in sim.patches():
@@ -347,6 +355,7 @@ def ec2_sim(moto_server: S3Server, s3_credentials: None, tmp_path: Path) -> Iter
         try:
             yield sim
             wait_until(lambda: not sim.alive(), 60.0, "all instances to end")
+            wait_until(lambda: not sim.left(), 60.0, f"the rest to go: {sim.left()}")
         finally:
             sim.stop()
             sim.imds.shutdown()

@@ -17,7 +17,7 @@ from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.runs.ec2_places import Places, known_places
 
 if TYPE_CHECKING:
-    from headrace.runs.strays import Found, Look
+    from headrace.runs.strays import Found
 
 app = typer.Typer(help="Instances of EC2 that headrace has started.", no_args_is_help=True)
 
@@ -42,15 +42,16 @@ def list_found(site: PlaceOption = None, as_json: JsonOption = False) -> None:
 
         headrace cloud list --site aws --json
     """
-    looked = _look(known_places(site))
+    found, unreached = _look(known_places(site))
     if as_json:
-        found = [each.model_dump(mode="json") for each in looked.found]
-        typer.echo(json.dumps({"found": found, "unreached": looked.unreached}, indent=1))
-    elif looked.found:
-        open_console().print(_table(looked.found))
-    elif not looked.unreached:
+        content = [each.model_dump(mode="json") for each in found]
+        typer.echo(json.dumps({"found": content, "unreached": unreached}, indent=1))
+    elif found:
+        open_console().print(_table(found))
+    elif not unreached:
         typer.echo("Nothing of headrace's runs in EC2.")
-    _tell_unreached(looked)
+    if unreached:
+        raise typer.Exit(_EXIT_LEFT)
 
 
 @app.command()
@@ -81,14 +82,14 @@ def destroy(
 
         headrace cloud destroy i-0123456789abcdef0 digits-20260102-030405-0a1b2c3d-gpu-1
     """
-    if bool(names) == bool(site or all_strays):
+    if all_strays if names else not (site or all_strays):
         raise UserError(
             "Say what is to be ended: ids, or all strays",
             "`headrace cloud list` shows the ids; `--site S` or `--all-strays` means all strays.",
         )
     places = known_places(site)
-    looked = _look(places)
-    chosen = _named(looked, names) if names else [each for each in looked.found if each.stray]
+    found, unreached = _look(places)
+    chosen = _named(found, names) if names else [each for each in found if each.stray]
     ended = [each for each in chosen if force or not _why_kept(each)]
     for each in chosen:
         if each not in ended:
@@ -96,8 +97,7 @@ def destroy(
     if not ended:
         typer.echo("Nothing is to be ended.")
     is_done = not ended or _end(places, ended, asks=not yes)
-    _tell_unreached(looked)
-    if not is_done or len(ended) < len(chosen):
+    if unreached or not is_done or len(ended) < len(chosen):
         raise typer.Exit(_EXIT_LEFT)
 
 
@@ -106,35 +106,20 @@ def _strays() -> Any:
     return importlib.import_module("headrace.runs.strays")
 
 
-def _look(places: Places) -> Look:
+def _look(places: Places) -> tuple[list[Found], list[str]]:
     with open_console(stderr=True).status(f"Looking in {', '.join(places.roles)} …"):
-        looked: Look = _strays().look(places)
-    return looked
-
-
-def _tell_unreached(looked: Look) -> None:
-    for told in looked.unreached:
+        found, unreached = _strays().look(places)
+    for told in unreached:
         typer.echo(f"not looked at: {told}", err=True)
-    if looked.unreached:
-        raise typer.Exit(_EXIT_LEFT)
+    return found, unreached
 
 
-def _named(looked: Look, names: Sequence[str]) -> list[Found]:
-    chosen: list[Found] = []
+def _named(found: Sequence[Found], names: Sequence[str]) -> list[Found]:
+    known = {part for each in found for part in (each.id, each.lease_id)} - {""}
     for name in names:
-        found = [each for each in looked.found if name in (each.id, each.lease_id)]
-        if not found:
-            _tell_missing(looked, name)
-        chosen += [each for each in found if each not in chosen]
-    return chosen
-
-
-def _tell_missing(looked: Look, name: str) -> None:
-    known = {part for each in looked.found for part in (each.id, each.lease_id)} - {""}
-    raise UnknownNameError(
-        f"Nothing of headrace's in EC2 has the id '{name}'",
-        "\n  ".join([nearest(name, known), *(f"not looked at: {x}" for x in looked.unreached)]),
-    )
+        if name not in known:
+            raise UnknownNameError(f"headrace has no '{name}' in EC2", nearest(name, known))
+    return [each for each in found if {each.id, each.lease_id} & set(names)]
 
 
 def _why_kept(each: Found) -> str:

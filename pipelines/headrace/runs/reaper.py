@@ -59,13 +59,10 @@ def reap(
             done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
         else:
             done += _cancel_steps(run, partial(step_is_abandoned, record))
-    return (*done, *settle_ended(), *_end_strays())
-
-
-def _end_strays() -> Iterator[str]:
-    places = known_places()
-    if places.roles:  # the client of EC2 takes long to load
-        yield from importlib.import_module("headrace.runs.strays").reap(places)
+    done += settle_ended()
+    if (places := known_places()).roles:  # the client of EC2 takes long to load
+        done += importlib.import_module("headrace.runs.strays").reap(places)
+    return tuple(done)
 
 
 def _write_off(record: RunRecord, error: HeadraceError) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
@@ -55,17 +55,12 @@ class Found(Resource):
     """Whether this user has started it, from this machine."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """What was found, and where nothing could be seen."""
+def look(places: Places) -> tuple[list[Found], list[str]]:
+    """Look in all places at once; one that does not answer hides no other.
 
-    found: tuple[Found, ...]
-    unreached: tuple[str, ...]
-    """A line for each place that gave no answer."""
-
-
-def look(places: Places) -> Look:
-    """Look in all places at once; one that does not answer hides no other."""
+    Returns:
+        What was found, and a line for each place that gave no answer.
+    """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         seen = list(pool.map(_look_at, places.roles.values()))
     standing = cache(partial(_standing, places))
@@ -75,7 +70,7 @@ def look(places: Places) -> Look:
         unreached += [f"{place}: {told}" for told in failures]
         for each in resources:
             found.setdefault(each.id, _judged(each, place, standing))
-    return Look(found=tuple(found.values()), unreached=tuple(unreached))
+    return list(found.values()), unreached
 
 
 def end(places: Places, chosen: Sequence[Found], tell: Callable[[str], None]) -> bool:
@@ -93,14 +88,12 @@ def end(places: Places, chosen: Sequence[Found], tell: Callable[[str], None]) ->
     return is_done
 
 
-def reap(places: Places) -> Iterator[str]:
+def reap(places: Places) -> list[str]:
     """End all strays; a line for each, and for each place that could not be looked at."""
-    looked = look(places)
-    yield from (f"strays were not looked for in {told}" for told in looked.unreached)
-    strays = [each for each in looked.found if each.stray]
-    lines: list[str] = []
-    end(places, strays, lines.append)
-    yield from lines
+    found, unreached = look(places)
+    lines = [f"strays were not looked for in {told}" for told in unreached]
+    end(places, [each for each in found if each.stray], lines.append)
+    return lines
 
 
 def why_stray(lease: Standing, ended_s: float | None, late_s: float | None) -> str:
@@ -152,9 +145,11 @@ def _ago(moment: float | None, now: float) -> float | None:
 def _standing(places: Places, job: str) -> _Standing:
     """How a lease stands and when it ended; its job's name proves that it is of a folder here."""
     lease_id = job.removeprefix("headrace-").rpartition("-")[0]
-    record = _record(lease_id)
     folders = [root.lease(lease_id) for root in places.roots]
-    folders += [LeaseFolder(Path(record.folder))] if record is not None else []
+    record = None
+    with suppress(UnknownNameError):
+        record = open_ledger().lease(lease_id)
+        folders.append(LeaseFolder(Path(record.folder)))
     for folder in folders:
         if job_name(folder) == job:
             return _seen(folder) or _on_record(record, folder)
@@ -177,13 +172,6 @@ def _on_record(record: LeaseRecord | None, folder: LeaseFolder) -> _Standing:
     if record is None or record.folder != str(folder.path):
         return "unknown", None
     return ("alive", None) if record.state.is_active else ("ended", record.ended_at)
-
-
-def _record(lease_id: str) -> LeaseRecord | None:
-    try:
-        return open_ledger().lease(lease_id)
-    except UnknownNameError:
-        return None
 
 
 def _name(each: Found) -> str:
