@@ -135,6 +135,10 @@ def test_a_region_that_does_not_answer_is_told_and_hides_no_other(
 def test_what_is_seen_of_an_instance(home: Path, ec2_sim: Ec2Sim, start: Start):
     _closed(home, ec2_sim, "over-gpu-1", since_s=_CLOSED_S)
     instance = start("over-gpu-1")
+    profile = "[profile twin]\naws_access_key_id = k\naws_secret_access_key = s\n"
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text(profile)
+    _write_site(home, "twin", _role(ec2_sim, profile="twin"))  # of the same account
+    assert "us-east-1 as twin at" in headrace("cloud", "list", "--site", "twin", "--json").stdout
     (seen,) = _listed()["found"]
     assert 0 <= time.time() - seen.pop("since") < 600
     assert 0 < seen.pop("ends_at") - time.time() <= 660
@@ -149,7 +153,10 @@ def test_what_is_seen_of_an_instance(home: Path, ec2_sim: Ec2Sim, start: Start):
     for word in (instance.id, "m5.large", "over-gpu-1", "ended", "its lease has ended"):
         assert word in table
     ec2_sim.terminate(instance)
-    assert headrace("cloud", "list").stdout == "Nothing of headrace's runs in EC2.\n"
+    assert "Nothing of headrace's in us-east-1 at http" in headrace("cloud", "list").stdout
+    for name in ("aws", "twin"):
+        (home / "sites" / f"{name}.yaml").unlink()
+    assert "no site has a role there" in headrace("cloud", "list").stdout
 
 
 def test_only_what_is_meant_is_destroyed(

@@ -42,14 +42,16 @@ def list_found(site: PlaceOption = None, as_json: JsonOption = False) -> None:
 
         headrace cloud list --site aws --json
     """
-    found, unreached = _look(known_places(site))
+    places = known_places(site)
+    found, unreached = _look(places)
     if as_json:
         content = [each.model_dump(mode="json") for each in found]
         typer.echo(json.dumps({"found": content, "unreached": unreached}, indent=1))
     elif found:
         open_console().print(_table(found))
     elif not unreached:
-        typer.echo("Nothing of headrace's runs in EC2.")
+        where = ", ".join(places.roles) or "EC2 that is known here: no site has a role there"
+        typer.echo(f"Nothing of headrace's in {where}.")
     if unreached:
         raise typer.Exit(_EXIT_LEFT)
 

@@ -109,7 +109,8 @@ def reap(site: SiteOption = "laptop") -> None:
 
     Example: headrace lease reap
     """
-    closed = reap_ledger(lambda _run: False, lambda _run, _step: False)
+    with open_console(stderr=True).status("Looking …"):
+        closed = reap_ledger(lambda _run: False, lambda _run, _step: False)
     for line in closed:
         typer.echo(line)
     ended = reap_site(_site_folder(site))
