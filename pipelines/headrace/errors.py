@@ -180,6 +180,10 @@ class BatchError(LeaseError):
     """The batch system cannot be asked, or does not answer."""
 
 
+class SilentError(BatchError):
+    """The batch system gives no answer just now; it may have done what it was asked."""
+
+
 class LoginError(BatchError):
     """The login node of a batch system cannot be reached."""
 

@@ -7,6 +7,7 @@ waiting task is heard by the trigger; what no trigger hears, the teardown tasks 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
@@ -18,7 +19,13 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from headrace.errors import CapacityError, JobRefusedError, QueueFullError, StepNotEndedError
+from headrace.errors import (
+    CapacityError,
+    JobRefusedError,
+    QueueFullError,
+    SilentError,
+    StepNotEndedError,
+)
 from headrace.runs import leases
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.leases import why_not_the_nodes
@@ -74,17 +81,17 @@ class _StepTask(RunOperator):
         )
         return asdict(task)
 
-    def _wait_for_room(self, context: Context, run: Run, error: CapacityError) -> NoReturn:
+    def _wait_for_room(
+        self, context: Context, run: Run, error: CapacityError | SilentError
+    ) -> NoReturn:
         self.log.info("%s The task waits for room and then asks again.", error.what)
         context["ti"].xcom_push(MACHINES_KEY, error.what)
-        waiting = self._waiting(context, run)
-        if isinstance(error, QueueFullError):  # places come free when the queue is looked at
+        waiting, most = self._waiting(context, run), run.site.limits.max_leases
+        if isinstance(error, (QueueFullError, SilentError)):  # the lease has its place in the site
             polls = [role.batch.poll for role in run.site.roles.values()]
-            waiting["poll_s"] = max(waiting["poll_s"], min(polls))
+            waiting["poll_s"], most = max(waiting["poll_s"], min(polls)), sys.maxsize
         trigger = RoomTrigger(
-            task=waiting,
-            leases_folder=str(run.site_folder.leases),
-            max_leases=run.site.limits.max_leases,
+            task=waiting, leases_folder=str(run.site_folder.leases), max_leases=most
         )
         raise TaskDeferred(trigger=trigger, method_name="ask_again")
 
@@ -110,7 +117,7 @@ class AcquireLeaseOperator(_StepTask):
             try:
                 with without_airflow_environment():
                     lease_id = leases.acquire(run, role)
-            except CapacityError as error:
+            except (CapacityError, SilentError) as error:
                 self._wait_for_room(context, run, error)
             except JobRefusedError as error:
                 context["ti"].xcom_push(MACHINES_KEY, error.what)
@@ -197,7 +204,7 @@ class StepOperator(_StepTask):
         try:
             with without_airflow_environment():
                 started = start_step(run, self.step)
-        except CapacityError as error:
+        except (CapacityError, SilentError) as error:
             self._wait_for_room(context, run, error)
         if isinstance(started, StepResult):
             return self._conclude(context, run, started)
@@ -229,6 +236,8 @@ class StepOperator(_StepTask):
             result = collect(run, ticket)
         except StepNotEndedError:  # its lease was taken for lost, and gives signs of life again
             return self._follow(context, run, may_resubmit=may_resubmit)
+        except SilentError as error:
+            self._wait_for_room(context, run, error)
         if was_cancelled_for_another_try(result) and may_resubmit:
             self.log.info("Attempt %s was cancelled; trying once more", ticket.attempt)
             return self._follow(context, run, may_resubmit=False)

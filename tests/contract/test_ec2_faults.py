@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +21,16 @@ from headrace.batch.ec2_api import Ec2Api, Ec2Error
 from headrace.batch.findings import Grade
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord, final_status
-from headrace.batch.submission_gate import SubmissionGate
-from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError, SubmitLimitError
+from headrace.batch.submission_gate import BURST, SubmissionGate
+from headrace.errors import (
+    AmbiguousSubmitError,
+    BatchError,
+    JobRefusedError,
+    QueueFullError,
+    SubmitLimitError,
+)
 from headrace.recipe.batch import Batch
-from support.ec2_sim import IMAGE, IMAGE_NAME, Ec2Sim, client_error
+from support.ec2_sim import IMAGE, IMAGE_NAME, Ec2Sim, client_error, name_of
 from support.waiting import wait_until
 
 _LONG_S = 60.0
@@ -160,6 +171,48 @@ def test_throttling_is_waited_for(ec2_sim: Ec2Sim, job: Jobs):
     with pytest.raises(SubmitLimitError, match="asked too often: Request limit exceeded"):
         Ec2(ec2_sim.options()).submit(job())
     assert len(ec2_sim.requests) == 4  # botocore has tried again, with pauses
+
+
+def test_a_storm_of_throttling_at_two_hundred_nodes(
+    ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """pains 16, 17: two of three calls are refused for long; each job is started once.
+
+    EC2 hears no more than the site's pace, and botocore's repetition, allow.
+    """
+    monkeypatch.setattr(ec2_api, "_ATTEMPTS", 2)
+    ec2_api._client.cache_clear()
+    ec2_sim.boot_s = math.inf
+    calls, told, per_minute = itertools.count(), set(), 2400
+
+    def refuse(instance_type: str, is_spot: bool) -> None:
+        if (number := next(calls)) < 150 and number % 3:
+            raise client_error("RequestLimitExceeded", "Request limit exceeded.")
+
+    ec2_sim.refuse = refuse
+    rules = Batch(poll=0.3, submits_per_minute=per_minute)
+    gate = SubmissionGate(Ec2(ec2_sim.options()), tmp_path, rules)
+
+    def submitted(spec: JobSpec) -> bool:
+        try:
+            return bool(gate.submit(spec, tmp_path / spec.name / "job.json"))
+        except QueueFullError as error:
+            told.add(error.what)
+            return False
+
+    specs = [job() for _ in range(200)]
+    begun_s = time.monotonic()
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [
+            threads.submit(wait_until, partial(submitted, spec), 240.0, "a turn") for spec in specs
+        ]
+    passed_s = time.monotonic() - begun_s
+    assert all(each.result() for each in waiting)
+    assert sorted(map(name_of, ec2_sim.alive())) == sorted(spec.name for spec in specs)
+    assert len(ec2_sim.requests) > 200
+    assert len(ec2_sim.requests) <= 2 * (BURST + passed_s * per_minute / 60)
+    assert "waiting: EC2 is asked too often: Request limit exceeded." in told
+    gate.system.cancel([spec.name for spec in specs])
 
 
 def test_after_an_unclear_answer_the_very_same_is_asked_again(

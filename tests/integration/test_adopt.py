@@ -1,10 +1,12 @@
-"""`headrace lease adopt` on a real Slurm, after the ledger was lost."""
+"""`headrace lease adopt` on a real Slurm, and on simulated EC2, after the ledger was lost."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headrace.batch.queue_state import intent_of
 from headrace.clusters import client
@@ -19,6 +21,7 @@ from headrace.runs.steps import Ticket, collect, start_step
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from support.command_line import headrace
+from support.ec2_sim import Ec2Sim, name_of
 from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
@@ -93,6 +96,41 @@ def test_a_job_that_was_submitted_and_not_recorded_is_found_by_its_name(
     assert slurm.queue() == []
 
 
+def test_instances_are_found_again_and_none_is_started_twice(
+    home: Path, ec2_sim: Ec2Sim, monkeypatch: pytest.MonkeyPatch, no_leftover_processes: None
+):
+    """pains 6, 22: once while it boots, and once while its step runs."""
+    file = home / "sites" / "quick.yaml"
+    site = yaml.safe_load(file.read_text())
+    for role in site["roles"].values():
+        batch = {"interface": "lo", "poll": 0.2}
+        role |= {"backend": "ec2", "batch": batch, "ec2": ec2_sim.values(), "host": "control"}
+    file.write_text(yaml.safe_dump(site))
+    ec2_sim.boot_s = math.inf
+    run = _run()
+    started = start_step(run, "pack")
+    assert isinstance(started, Ticket)
+    (job,) = {name_of(each) for each in ec2_sim.alive()}
+    for stage in ("starting", "ready"):
+        _lose_the_ledger(home, monkeypatch, f"{stage}.db")
+        told = _headrace("lease", "adopt", "--site", "quick")
+        assert f"lease {started.lease_id}: {stage}, EC2 job {job}, run {run.run_id}" in told
+        ec2_sim.boot_s = 0.0
+        folder = run.lease_folder(started.lease_id)
+        wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+    again = _run()
+    assert again.run_id == run.run_id
+    step = StepFolder(Path(started.step_folder))
+    wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
+    attached = start_step(again, "pack")
+    result = collect(again, attached) if isinstance(attached, Ticket) else attached
+    assert result.state is StepState.SUCCEEDED
+    assert len(ec2_sim.requests) == len(ec2_sim.instances) == 1
+    leases.release(again, "cpu", "enough")
+    assert ec2_sim.alive() == []
+    assert open_ledger().active_leases() == ()
+
+
 def _run() -> Run:
     return create_run(
         RunRequest(
@@ -105,10 +143,10 @@ def _run() -> Run:
     )
 
 
-def _lose_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _lose_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch, new: str = "new.db") -> None:
     for file in home.glob("ledger.db*"):
         file.unlink()
-    monkeypatch.setenv("HEADRACE_LEDGER", f"sqlite:///{home}/new.db")
+    monkeypatch.setenv("HEADRACE_LEDGER", f"sqlite:///{home}/{new}")
 
 
 def _headrace(*arguments: str) -> str:

@@ -11,23 +11,26 @@ import psutil
 import pytest
 import yaml
 
+from headrace.batch import ec2_api
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.overview import view
-from headrace.clusters.records import HostRecord
+from headrace.clusters.records import HostRecord, Waiting
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
+from headrace.runs import execute
+from headrace.runs.retrying import MAX_FAILURES
 from headrace.states import LeaseState, StepState
 from headrace.training import checkpoints
 from headrace.training.checkpoints import step_of
-from support import fleet_functions
+from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
 from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
-from support.paced_run import PacedRun, Waiting, until
+from support.paced_run import PacedRun, until
 from support.s3_servers import KEY, SECRET
 from support.training import CODE
 from support.waiting import wait_until
@@ -77,10 +80,20 @@ def site(tmp_path: Path, headrace_home: Path, ec2_sim: Ec2Sim) -> Iterator[Path]
         client.end(LeaseFolder(folder.parent), grace_s=20)
 
 
-def test_same_weights_as_here_though_members_of_the_gang_had_notice_and_were_terminated(
-    home: Path, ec2_sim: Ec2Sim, no_leftover_processes: None
+def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were_taken_away(
+    home: Path,
+    ec2_sim: Ec2Sim,
+    no_leftover_processes: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ):
-    """pains 22, 23, 34: new gangs go on from the last checkpoint, and nothing is left."""
+    """pains 22, 23, 34: new gangs go on from the last checkpoint, and nothing is left.
+
+    While EC2 is silent, packing ends, its lease is closed and a gang is asked for.
+    """
+    monkeypatch.setattr(ec2_api, "_ATTEMPTS", 1)
+    monkeypatch.setattr(execute, "_SILENT_PAUSE_S", 0.5)
+    ec2_api._client.cache_clear()
     here = PacedRun(home, "here")
     here.go(iter(()))
     ec2_sim.fill("c5.large")
@@ -96,11 +109,20 @@ def test_same_weights_as_here_though_members_of_the_gang_had_notice_and_were_ter
     def saved() -> float:
         return checkpoints.progress_in(paced.run.folder.checkpoints)
 
-    def disturb() -> Waiting:
+    def disturb() -> paced_run.Waiting:
         paced.tell("pause", _PAUSE_S)
         pool = paced.run.lease_folder(f"{paced.run.run_id}-cpu-1")
         yield from until(lambda: pool.spec.exists() and view(pool).jobs)
         assert "m5.large in us-east-1a; no capacity for c5.large" in view(pool).jobs[0].why
+        ec2_sim.is_silent = True
+        waiting = paced.run.lease_folder(f"{paced.run.run_id}-gpu-1").waiting
+        asked: set[float] = set()
+        while len(asked) <= MAX_FAILURES:
+            record = read_record(waiting, Waiting)
+            asked |= set() if record is None else {record.at}
+            yield
+        assert "EC2 says 503: " in client.waiting_for(LeaseFolder(waiting.parent))
+        ec2_sim.is_silent = False
         yield from paced.held_at(TAKEN_AT)
         ec2_sim.notices[second_of(1).id] = '{"action": "terminate", "time": "soon"}'
         yield from until(paced.lease().notice.exists)
@@ -128,6 +150,12 @@ def test_same_weights_as_here_though_members_of_the_gang_had_notice_and_were_ter
     assert paced.weights() == here.weights()
     assert ec2_sim.alive() == []
     _assert_requests_are_closed(ec2_sim)
+    assert len({each["client_token"] for each in ec2_sim.requests}) == len(ec2_sim.requests)
+    assert len([each for each in ec2_sim.instances if name_of(each).startswith(gang)]) == 3 * 2
+    leases = paced.records.ledger.leases(run_id=paced.run.run_id)
+    assert not [each.lease_id for each in leases if each.state.is_active]
+    told = [each for each in caplog.messages if "asked for again later" in each]
+    assert 1 <= len(told) < MAX_FAILURES
 
 
 def _resumed_at(paced: PacedRun, attempt: AttemptRecord) -> int:

@@ -2,8 +2,9 @@
 
 The service has a home of its own: `$HEADRACE_HOME` of the tests is not touched by it. Site `chaos`
 is `laptop` with room for more leases, staging below the home, and quicker looks at running work;
-site `narrow` is the same with room for three leases. Recipe `held` is `digits` with a training that
-waits on request. `headrace_train` is scheduled on the dataset that recipe `arrivals` packs.
+site `narrow` is the same with room for three leases, site `aws` with instances of EC2. Recipe
+`held` is `digits` with a training that waits on request. `headrace_train` is scheduled on the
+dataset that recipe `arrivals` packs.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from support.last_will import last_will
 from support.leftovers import describe, started_by
+from support.s3_servers import aws_settings
 from support.scheduling import shares_airflow
 from support.waiting import wait_until
 
@@ -40,6 +42,8 @@ SITE = "chaos"
 NARROW_SITE = "narrow"
 NARROW_LEASES = 3
 """Leases that site `narrow` gives at once."""
+EC2_SITE = "aws"
+"""Site whose EC2 is nowhere, until a test writes it anew: forms know the sites of the start."""
 ARRIVALS = "arrivals"
 """Recipe of the runs that start by themselves, and the dataset whose packing starts them."""
 ENDED = ("success", "failed")
@@ -176,6 +180,8 @@ class AirflowService:
             patch.setenv("HEADRACE_TRAIN_SCHEDULE", ARRIVALS)
             patch.setenv("HEADRACE_DEFAULT_RECIPE", ARRIVALS)
             patch.setenv("HEADRACE_DEFAULT_SITE", SITE)
+            for name, value in aws_settings(self.home).items():
+                patch.setenv(name, value)
             yield
 
     def trigger(
@@ -313,9 +319,32 @@ def make_home(home: Path) -> Path:
     for name, max_leases in ((SITE, 8), (NARROW_SITE, NARROW_LEASES)):
         site = _SITE_FILE.format(name=name, home=home, code=_CODE, max_leases=max_leases)
         (home / "sites" / f"{name}.yaml").write_text(site)
+    write_ec2_site(
+        home, {"region": "us-east-1", "image": "ami-1", "endpoint_url": "http://[::1]:1"}
+    )
     for recipe in _recipes(home):
         (home / "recipes" / f"{recipe['name']}.yaml").write_text(yaml.safe_dump(recipe))
     return home
+
+
+def write_ec2_site(home: Path, ec2: Mapping[str, object]) -> None:
+    """Write site `aws`: a pool and a gang of one node each, and room for one lease at a time.
+
+    Args:
+        home: Home of the service.
+        ec2: How instances are got.
+    """
+    site = yaml.safe_load((home / "sites" / f"{SITE}.yaml").read_text())
+    site |= {"name": EC2_SITE, "limits": site["limits"] | {"max_leases": 1}}
+    for role, types in (("cpu", ["m5.large"]), ("gpu", ["g5.xlarge", "g4dn.xlarge"])):
+        site["roles"][role] |= {
+            "backend": "ec2",
+            "nodes": 1,
+            "ranks_per_node": 1,
+            "batch": {"interface": "lo", "poll": 0.5},
+            "ec2": {**ec2, "instance_types": types},
+        }
+    (home / "sites" / f"{EC2_SITE}.yaml").write_text(yaml.safe_dump(site))
 
 
 def _recipes(home: Path) -> tuple[dict[str, Any], ...]:

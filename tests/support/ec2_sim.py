@@ -75,6 +75,8 @@ class Ec2Sim:
     """Quotas by name, in vCPUs."""
     refuse_quotas: Exception | None = None
     """Raised when quotas are asked for."""
+    is_silent: bool = False
+    """Whether EC2 answers nothing but that it is not available."""
     notices: dict[str, str] = field(default_factory=dict)
     """Spot notices by instance."""
     risks: dict[str, str] = field(default_factory=dict)
@@ -274,11 +276,17 @@ class Ec2Sim:
         """What is changed in moto while this serves."""
         from moto.ec2.models import EC2Backend
         from moto.ec2.models import instances as of_instances
+        from moto.ec2.responses import EC2Response
         from moto.ec2.responses.general import General
         from moto.ec2.responses.instances import InstanceResponse
         from moto.servicequotas.responses import ServiceQuotasResponse
 
-        original, simulated = EC2Backend.run_instances, self
+        original, answer, simulated = EC2Backend.run_instances, EC2Response.call_action, self
+
+        def call_action(response: Any) -> Any:
+            if simulated.is_silent:
+                return 503, {}, "<html>Service Unavailable</html>"
+            return answer(response)
 
         def run_instances(backend: Any, *given: Any, **options: Any) -> Any:
             return simulated._run_instances(original, backend, *given, **options)
@@ -292,6 +300,7 @@ class Ec2Sim:
         def list_service_quotas(response: Any) -> str:
             return simulated._quotas()
 
+        yield mock.patch.object(EC2Response, "call_action", call_action)
         yield mock.patch.object(EC2Backend, "run_instances", run_instances)
         yield mock.patch.object(
             ServiceQuotasResponse, "list_service_quotas", list_service_quotas, create=True

@@ -81,12 +81,20 @@ def s3_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The test servers' keys in the environment, and nothing else of AWS."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-aws-config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-aws-credentials"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name, value in aws_settings(tmp_path).items():
+        monkeypatch.setenv(name, value)
+
+
+def aws_settings(folder: Path) -> dict[str, str]:
+    """Environment of processes that use the test servers; the folder has no settings of AWS."""
+    return {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(folder / "no-aws-config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(folder / "no-aws-credentials"),
+        "NO_PROXY": "127.0.0.1",
+    }
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from headrace.batch import ec2_check
 from headrace.batch.commands import LocalCommands
-from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json, SilentError, tags_of, whoami
+from headrace.batch.ec2_api import TOO_OFTEN, Ec2Api, Ec2Error, Json, tags_of, whoami
 from headrace.batch.ec2_health import HealthWatch
 from headrace.batch.ec2_requests import (
     LOG,
@@ -42,7 +42,13 @@ from headrace.batch.ec2_states import (
 from headrace.batch.findings import Finding, fail, ok
 from headrace.batch.jobs import JobSpec, JobStatus
 from headrace.batch.system import BatchSystem, render
-from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError, SubmitLimitError
+from headrace.errors import (
+    AmbiguousSubmitError,
+    BatchError,
+    JobRefusedError,
+    SilentError,
+    SubmitLimitError,
+)
 from headrace.recipe.ec2 import Ec2 as Ec2Options
 
 logger = logging.getLogger(__name__)
@@ -54,14 +60,7 @@ _NO_ROOM = {
     *("InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"),
 }
 """Refusals of one offer that another one, or the same one later, may not meet."""
-_LATER = {
-    *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
-    *("BandwidthLimitExceeded", "ConcurrentCreateInstances", "PendingVerification"),
-}
-_UNCLEAR = {
-    *("InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "RequestTimeout"),
-    *("IdempotentParameterMismatch", "500", "502", "503", "504"),
-}
+_STARTED_OTHERWISE = "IdempotentParameterMismatch"
 _ALLOWED = "DryRunOperation"
 _FULL = "InsufficientInstanceCapacity"
 _ZONE = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d+[a-z]\b")
@@ -212,15 +211,16 @@ class Ec2(BatchSystem):
         except Ec2Error as error:
             if error.code in _NO_ROOM:
                 return _lacking(offer, error)
-            if error.code in _LATER:
+            if error.code in TOO_OFTEN:
                 raise SubmitLimitError(f"waiting: EC2 is asked too often: {error.words}") from error
-            if error.code in _UNCLEAR:
+            if isinstance(error, SilentError) or error.code == _STARTED_OTHERWISE:
                 raise AmbiguousSubmitError(f"No clear answer for {name}: {error.what}") from error
             raise JobRefusedError(
                 f"EC2 refuses the job {name}: {error.code}: {error.words}", _HINT
             ) from error
         except SilentError as error:
-            raise AmbiguousSubmitError(f"No clear answer for {name}: {error.what}") from error
+            told = f"No clear answer for {name}: {error.what}"
+            raise AmbiguousSubmitError(told, error.hint) from error
         return ""
 
     def _dry_run(self, spec: JobSpec, offer: Offer) -> str:
@@ -229,7 +229,7 @@ class Ec2(BatchSystem):
         try:
             self._api.call("run_instances", **request, DryRun=True)
         except Ec2Error as error:
-            passes = error.code in {_ALLOWED, *_NO_ROOM, *_LATER, *_UNCLEAR}
+            passes = error.code in {_ALLOWED, *_NO_ROOM} or isinstance(error, SilentError)
             return "" if passes else f"{error.code}: {error.words}"
         return ""
 

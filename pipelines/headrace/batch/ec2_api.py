@@ -16,18 +16,28 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    EndpointConnectionError,
+    ConnectionError,
     HTTPClientError,
     ParamValidationError,
 )
 from botocore.session import Session
 
-from headrace.errors import BatchError
+from headrace.errors import BatchError, SilentError
 from headrace.recipe.ec2 import Ec2 as Ec2Options
 
 Json = Mapping[str, Any]
 """A part of a request or an answer."""
 
+TOO_OFTEN = {
+    *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
+    *("BandwidthLimitExceeded", "ConcurrentCreateInstances", "PendingVerification"),
+}
+"""Refusals of a request that comes too soon."""
+
+_PASSING = {
+    *("InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "RequestTimeout"),
+    *TOO_OFTEN,
+}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
 _EXPIRED |= {"AuthFailure"}
 _RENEW = "Renew the credentials (`aws sts get-caller-identity` tells whose they are); work goes on."
@@ -35,6 +45,7 @@ _SILENT = "Is EC2 reached from here? See https://health.aws.amazon.com, proxies 
 _NAMES_AT_ONCE = 200  # values of one filter
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10, 60
 _ATTEMPTS = 4
+_DOWN = 500
 
 
 class Ec2Error(BatchError):
@@ -54,8 +65,8 @@ class Ec2Error(BatchError):
         return type(self), (self.code, self.words)
 
 
-class SilentError(BatchError):
-    """EC2 gave no answer to a request; it may have done what was asked."""
+class PassingError(Ec2Error, SilentError):
+    """EC2 answers later; unless it was asked too often, it may have done what was asked."""
 
 
 class Ec2Api:
@@ -78,8 +89,8 @@ class Ec2Api:
 
         Raises:
             Ec2Error: EC2 refuses it.
-            SilentError: It gave no answer.
-            BatchError: There are no credentials that hold.
+            SilentError: It gave no answer, or does not take the credentials any more.
+            BatchError: There are no credentials.
         """
         try:
             answer: Json = getattr(_client(service, *self._place), operation)(**request)
@@ -88,9 +99,11 @@ class Ec2Api:
             code, words = str(told.get("Code")), str(told.get("Message"))
             if code in _EXPIRED:
                 _client.cache_clear()  # the next request reads them anew
-                raise BatchError(f"EC2 does not take the credentials: {words}", _RENEW) from error
-            raise Ec2Error(code, words) from error
-        except (HTTPClientError, EndpointConnectionError) as error:
+                raise SilentError(f"EC2 does not take the credentials: {words}", _RENEW) from error
+            is_down = error.response["ResponseMetadata"]["HTTPStatusCode"] >= _DOWN
+            kind = PassingError if is_down or code in _PASSING else Ec2Error
+            raise kind(code, words) from error
+        except (HTTPClientError, ConnectionError) as error:
             raise SilentError(f"EC2 does not answer {operation}: {error}", _SILENT) from error
         except ParamValidationError as error:
             raise Ec2Error("ParamValidation", str(error)) from error

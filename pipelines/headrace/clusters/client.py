@@ -23,7 +23,7 @@ from headrace.clusters.records import (
     PoolRecord,
     Waiting,
 )
-from headrace.errors import CapacityError, JobRefusedError, UnknownNameError
+from headrace.errors import CapacityError, JobRefusedError, SilentError, UnknownNameError
 from headrace.files.atomic import (
     UNFINISHED,
     is_there,
@@ -52,6 +52,7 @@ def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
         LeaseError: The host did not start.
         JobRefusedError: The batch system refuses the job.
         CapacityError: Too many jobs are there already; ask again, the lease waits meanwhile.
+        SilentError: The batch system gives no answer; likewise.
     """
     make_private(folder.path)
     with FileLock(folder.start_lock, mode=0o600):
@@ -65,7 +66,7 @@ def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
             ending = Ending(state=LeaseState.FAILED, reason=str(error))
             write_record(folder.closed, ending)
             raise
-        except CapacityError as error:
+        except (CapacityError, SilentError) as error:
             write_record(folder.waiting, Waiting(reason=error.what))
             raise
         folder.waiting.unlink(missing_ok=True)

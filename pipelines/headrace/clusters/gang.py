@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
+from headrace.batch.queue_state import read_state, state_file
 from headrace.batch.systems import system_of
 from headrace.clusters import preflight
 from headrace.clusters.client import GAVE_UP, request_close
@@ -48,10 +49,10 @@ class GangCluster:
             await asyncio.wait_for(self._join(), role.start_timeout)
         except TIMED_OUT as error:
             here = {str(each.name) for each in self._scheduler.workers.values()}
-            self._blame_missing(role, here)
+            missing = self._blame_missing(role, here)
             raise LeaseError(
                 f"{len(here)} of {role.nodes} nodes were there "
-                f"after {role.start_timeout:g} s{self._late(here)}",
+                f"after {role.start_timeout:g} s{missing}{self._late(here)}",
                 "Raise the role's start_timeout, or ask for fewer nodes.",
             ) from error
 
@@ -92,13 +93,26 @@ class GangCluster:
         late = [each.node for each in found if name_of(each.index) not in here]
         return f"; {', '.join(late)} reported and did not join" if late else ""
 
-    def _blame_missing(self, role: Role, here: set[str]) -> None:
-        """Name the nodes whose workers have not come, for the next lease to do without them."""
-        nodes = system_of(role).job_nodes(os.environ)
+    def _blame_missing(self, role: Role, here: set[str]) -> str:
+        """Name the nodes whose workers have not come, for the next lease to do without them.
+
+        Returns:
+            The same in words for the user; empty where the nodes are not known.
+        """
+        system = system_of(role)
+        nodes = system.job_nodes(os.environ) or self._nodes_told(system.queue)
         missing = tuple(name for i, name in enumerate(nodes) if name_of(i) not in here)
-        if missing:
-            why = f"no worker came from {', '.join(missing)} in {role.start_timeout:g} s"
-            write_record(self._folder.bad_nodes, BadNodes(nodes=missing, why=why))
+        if not missing:
+            return ""
+        why = f"no worker came from {', '.join(missing)}"
+        timeout = f"{why} in {role.start_timeout:g} s"
+        write_record(self._folder.bad_nodes, BadNodes(nodes=missing, why=timeout))
+        return f"; {why}"
+
+    def _nodes_told(self, queue: str) -> tuple[str, ...]:
+        """Nodes of the job as the control side was told of them, the first task's first."""
+        known = read_state(state_file(self._folder.path.parent, queue)).jobs
+        return known[self.job_ids[0]].nodes if self.job_ids[0] in known else ()
 
     def check(self) -> None:
         """Raise when nodes do not come back; queues end the whole job, elsewhere this does."""

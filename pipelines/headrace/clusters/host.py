@@ -24,7 +24,7 @@ from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.local import Guard
 from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SilentError
 from headrace.files.atomic import is_there, read_record, read_text, write_if_room, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.processes import ProcessIdentity, tell_children
@@ -219,8 +219,15 @@ def _serve_to_the_end(folder: LeaseFolder) -> Ending:
         ending = Ending(state=LeaseState.FAILED, reason=what)
     guard.dismiss()
     if machines is not None:
-        machines.kill_leftovers(folder)
+        _kill_leftovers(machines, folder)
     return ending
+
+
+def _kill_leftovers(machines: LeaseBackend, folder: LeaseFolder) -> None:
+    try:
+        machines.kill_leftovers(folder)
+    except SilentError as error:  # its nodes are told to end by their scheduler's end
+        logger.warning("%s; whoever ends the lease looks for its nodes again", error.what)
 
 
 def main(arguments: list[str]) -> int:

@@ -11,7 +11,13 @@ from pathlib import Path
 from headrace.clusters.backends import backend
 from headrace.clusters.lifetime import leaving_s
 from headrace.clusters.records import LeaseSpec, Walltime
-from headrace.errors import CapacityError, LeaseError, StepNotEndedError, StorageFullError
+from headrace.errors import (
+    CapacityError,
+    LeaseError,
+    SilentError,
+    StepNotEndedError,
+    StorageFullError,
+)
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import full_words, is_full
 from headrace.ledger.ledger import open_ledger
@@ -39,6 +45,7 @@ _RUN_ID = "RUN"
 _POLL_S = 0.25
 _RETRY_PAUSE_S = 3.0
 _ASK_AGAIN_S = 1.0
+_SILENT_PAUSE_S = 10.0
 
 
 def execute(run: Run, tick: Tick) -> StepResult | None:
@@ -90,6 +97,12 @@ def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
     while True:
         try:
             result = _attempt(run, step, tick)
+        except SilentError as error:  # nothing is given up for that
+            if error.what != told:
+                logger.warning("Step %s is asked for again later: %s", step.name, error)
+            told = error.what
+            _pause(_SILENT_PAUSE_S, tick)
+            continue
         except LeaseError as error:  # did not start, or ended before the step was in its mailbox
             num_unopened += 1
             if num_unopened == MAX_FAILURES:

@@ -20,7 +20,7 @@ from headrace.ledger.records import LeaseRecord
 from headrace.runs.flow import steps_of
 from headrace.runs.provenance import owner_process
 from headrace.runs.runs import Run
-from headrace.runs.settling import lost_nodes_of, settle, settle_ended, why_no_room
+from headrace.runs.settling import lost_nodes_of, settle, settle_ended, try_to_settle, why_no_room
 from headrace.runs.walltime import shown
 from headrace.runs.walltime_history import for_run
 from headrace.states import EndedJob, LeaseState
@@ -130,7 +130,7 @@ def release(run: Run, role_name: str, reason: str) -> None:
     folder = run.lease_folder(record.lease_id)
     if sure_state(folder, run.site.limits.lost_after).is_active:
         _cancel_steps(folder, f"{RELEASED}: {reason}")
-    settle(run, record, reason)
+    try_to_settle(run, record, reason)
 
 
 def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:

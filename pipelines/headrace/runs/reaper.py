@@ -22,7 +22,7 @@ from headrace.runs import leases
 from headrace.runs.ec2_places import known_places
 from headrace.runs.provenance import owner_is_gone
 from headrace.runs.runs import Run, finish_run, open_run, recorded, run_of_folder
-from headrace.runs.settling import settle, settle_ended
+from headrace.runs.settling import settle_ended, try_to_settle
 from headrace.runs.steps import record_lost, record_outcome
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
@@ -76,7 +76,7 @@ def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
     _cancel_steps(run, lambda _step: True, reason)
     for record in open_ledger().leases(run_id=run.run_id):
         if record.state.is_active:
-            settle(run, record, reason)
+            try_to_settle(run, record, reason)
     _settle_attempts(run)
     finish_run(run, state)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.clusters import client
 from headrace.clusters.lease_status import sure_states
 from headrace.clusters.records import PoolRecord
-from headrace.errors import BatchError, HeadraceError, StepError
+from headrace.errors import BatchError, HeadraceError, SilentError, StepError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
@@ -46,6 +46,16 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     )
 
 
+def try_to_settle(run: Run, record: LeaseRecord, reason: str) -> bool:
+    """As `settle`; while the batch system gives no answer, the lease stays on record as open."""
+    try:
+        settle(run, record, reason)
+    except SilentError as error:
+        logger.warning("Lease %s is looked at again later: %s", record.lease_id, error.what)
+        return False
+    return True
+
+
 def settle_ended(site_name: str | None = None) -> list[str]:
     """Settle the leases, of a site or of all, that count as open and are not, or are nobody's.
 
@@ -71,8 +81,7 @@ def settle_ended(site_name: str | None = None) -> list[str]:
     for record, run in known:
         folder = run.lease_folder(record.lease_id)
         why = _why_over(run, folder, states.get(folder, LeaseState.STARTING))
-        if why:
-            settle(run, record, why)
+        if why and try_to_settle(run, record, why):
             done.append(f"lease {record.lease_id}: closed ({client.why_ended(folder)})")
     return done
 
