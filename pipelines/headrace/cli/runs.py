@@ -110,6 +110,8 @@ def plan(
     for each in found:
         typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")
         typer.echo(f"  {each.time}")
+        if each.loss:
+            typer.echo(f"  {each.loss}")
         if dry_run and each.script:
             typer.echo(f"\n{each.script}")
 

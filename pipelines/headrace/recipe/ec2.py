@@ -30,6 +30,9 @@ class Ec2(Record):
     rebalance: Literal["save", "leave"] = "save"
     """What EC2's recommendation to leave a spot instance does: `save` lets training save a
     checkpoint and stay; `leave` does what an interruption notice does."""
+    interruptions_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """Interruptions of one spot instance an hour, for what `headrace plan` says they cost; null
+    assumes that 1 in 5 instances is interrupted within a month."""
     max_price: Annotated[float, Field(gt=0)] | None = None
     """Most US dollars an hour for a spot instance; null for the price on demand."""
     subnets: tuple[str, ...] = ()

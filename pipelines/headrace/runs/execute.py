@@ -26,12 +26,13 @@ from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs import leases
 from headrace.runs.flow import PlannedStep, fitted, steps_of
+from headrace.runs.interruptions import loss_in_words
 from headrace.runs.overview import look
 from headrace.runs.reaper import end_run
 from headrace.runs.retrying import MAX_FAILURES
 from headrace.runs.runs import Run
 from headrace.runs.steps import Ticket, collect, conclude, start_step
-from headrace.runs.walltime_history import for_plan
+from headrace.runs.walltime_history import for_plan, pace
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 
@@ -166,6 +167,8 @@ class LeasePreview(Record):
     """How long it may last, and what that means for the steps."""
     walltime: Walltime | None = None
     """How `lifetime: auto` was chosen; null where the site says the time."""
+    loss: str = ""
+    """What interruptions cost on average; empty where none are to be expected."""
     script: str
     """What is submitted; empty where there is no queue."""
 
@@ -208,9 +211,17 @@ def _preview(
         steps=steps,
         machines=f"{machines}, on {role.backend}",
         time=_time(role, steps, script, walltime),
+        loss=_loss(recipe, site, role_name, steps),
         walltime=walltime,
         script=script,
     )
+
+
+def _loss(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) -> str:
+    role = site.roles[role_name]
+    if role.ec2 is None or "spot" not in role.ec2.markets or "train" not in steps:
+        return ""
+    return loss_in_words(recipe, role, pace(recipe, site, role_name))
 
 
 def _time(role: Role, steps: tuple[str, ...], script: str, walltime: Walltime | None) -> str:

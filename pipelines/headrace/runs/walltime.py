@@ -184,8 +184,12 @@ def _scaled_s(past: Past, work: Work) -> float | None:
     total = work.total_steps or _num_steps(past, work.recipe)
     if total is None:
         return None
-    samples = max(total - work.kept_steps, 0.0) * _batch(work.recipe)
-    return past.seconds / (past.steps * _batch(past.recipe)) * samples
+    return step_s(past, work.recipe) * max(total - work.kept_steps, 0.0)
+
+
+def step_s(past: Past, recipe: Recipe) -> float:
+    """Seconds of an optimizer step of a recipe, from what its samples took in an earlier run."""
+    return past.seconds / (past.steps * _batch(past.recipe)) * _batch(recipe)
 
 
 def _num_steps(past: Past, recipe: Recipe) -> float | None:

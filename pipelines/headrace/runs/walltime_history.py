@@ -17,9 +17,10 @@ from headrace.ledger.records import AttemptRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.flow import PlannedStep, steps_of
+from headrace.runs.interruptions import Pace
 from headrace.runs.retrying import KEPT, TOTAL
 from headrace.runs.runs import Run, open_run
-from headrace.runs.walltime import MOST_S, Most, Past, Work, choose, expected, shown, slots
+from headrace.runs.walltime import MOST_S, Most, Past, Work, choose, expected, shown, slots, step_s
 from headrace.states import FailureClass, StepState
 
 _NUM_RUNS = 10
@@ -56,6 +57,18 @@ def for_run(run: Run, role_name: str) -> Walltime | None:
     work = Work(recipe=run.recipe, role=role, kept_steps=kept, total_steps=total)
     left = [step for step in planned if step.name not in done]
     return _choose(run.site, role_name, left, work, _too_short_s(run, attempts))
+
+
+def pace(recipe: Recipe, site: Site, role_name: str) -> Pace:
+    """What the newest earlier runs tell of steps of training, and of starts, on a role."""
+    ledger = open_ledger()
+    attempts = ledger.past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
+    trained = [step_s(past, recipe) for past in _pasts(attempts, role_name) if past.steps]
+    place = (site.name, role_name)
+    leases = (each for each in ledger.leases() if (each.site_name, each.role) == place)
+    starts = [each.ready_at - each.created_at for each in leases if each.ready_at is not None]
+    longest_s = max(starts[:_NUM_STARTS], default=None)
+    return Pace(step_s=next(iter(trained), None), start_s=longest_s)
 
 
 def can_grow(run: Run, lease_id: str) -> bool:

@@ -1,0 +1,99 @@
+"""What interruptions of spot instances cost a training on average; pure.
+
+Where the notice comes in time only the start is lost. Else what was done since the last checkpoint
+is done again, which is half the time between two on average: an interruption comes at any moment.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role
+from headrace.runs.walltime import shown
+
+ASSUMED_A_MONTH = 0.2
+"""Share of spot instances that are interrupted within a month where a site says nothing: where the
+last band, `>20%`, begins of https://aws.amazon.com/ec2/spot/instance-advisor/."""
+
+ASSUMED_START_S = 300.0
+"""From asking for instances to a training that goes on, where no earlier run tells."""
+
+_MONTH_H = 365.25 * 24 / 12
+_SOURCE = (
+    "assumed: 1 in 5 instances a month, where the last band of AWS's Spot Instance Advisor begins; "
+    "`ec2.interruptions_per_hour` says better"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What earlier runs on the same role tell; None where they do not."""
+
+    step_s: float | None = None
+    """Seconds of an optimizer step, with what comes between steps."""
+    start_s: float | None = None
+    """Seconds from asking for a lease until its nodes were ready."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """What interruptions of a gang cost on average."""
+
+    steps: float
+    """Optimizer steps that are done again after one."""
+    start_s: float
+    """Time from an interruption to a training that goes on."""
+    seconds: float
+    """Time that is lost by one: the start and, where their time is known, these steps."""
+    per_hour: float
+    """Interruptions of any of the nodes an hour."""
+
+    @property
+    def share(self) -> float:
+        """Share of the time that is lost."""
+        return self.per_hour * self.seconds / (3600.0 + self.per_hour * self.seconds)
+
+
+def expected_loss(recipe: Recipe, role: Role, pace: Pace) -> Loss:
+    """Expected loss of a training on spot instances whose notice does not come in time."""
+    given = None if role.ec2 is None else role.ec2.interruptions_per_hour
+    each = -math.log(1.0 - ASSUMED_A_MONTH) / _MONTH_H if given is None else given
+    steps = 0.0 if recipe.train.script is not None else _interval(recipe) / 2
+    start_s = ASSUMED_START_S if pace.start_s is None else pace.start_s
+    seconds = start_s + steps * (pace.step_s or 0.0)
+    return Loss(steps=steps, start_s=start_s, seconds=seconds, per_hour=role.nodes * each)
+
+
+def loss_in_words(recipe: Recipe, role: Role, pace: Pace) -> str:
+    """The same in one line for the user."""
+    loss = expected_loss(recipe, role, pace)
+    start = f"a start of {shown(loss.start_s)}{' (assumed)' if pace.start_s is None else ''}"
+    given = role.ec2 is not None and role.ec2.interruptions_per_hour is not None
+    source = "`ec2.interruptions_per_hour`" if given else _SOURCE
+    return (
+        f"spot: an interruption costs {start} and, when its notice does not come in time, "
+        f"{_again(recipe, loss, pace)}; {loss.per_hour:.2g} interruptions an hour of "
+        f"{role.nodes} node{'s' if role.nodes > 1 else ''} ({source}) take "
+        f"{'at least ' if pace.step_s is None else ''}{100 * loss.share:.2g} % of the time"
+    )
+
+
+def _again(recipe: Recipe, loss: Loss, pace: Pace) -> str:
+    """What is done again after one."""
+    if recipe.train.script is not None:
+        return (
+            "half of what lies between two checkpoints of the script, which headrace does not know"
+        )
+    time = f"{shown(loss.steps * pace.step_s)}: " if pace.step_s is not None else ""
+    whose = f"half of trainer.checkpoint_every_steps, {recipe.trainer.checkpoint_every_steps}"
+    if _interval(recipe) < recipe.trainer.checkpoint_every_steps:
+        whose = f"half of trainer.max_steps, {recipe.trainer.max_steps}: no checkpoint comes before"
+    return f"{time}{loss.steps:g} steps ({whose})"
+
+
+def _interval(recipe: Recipe) -> int:
+    """Optimizer steps between two checkpoints; the last one is at the end."""
+    every, most = recipe.trainer.checkpoint_every_steps, recipe.trainer.max_steps
+    return every if most < 0 else min(every, most)
