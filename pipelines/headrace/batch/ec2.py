@@ -49,6 +49,7 @@ from headrace.errors import (
     SilentError,
     SubmitLimitError,
 )
+from headrace.files.atomic import read_text
 from headrace.recipe.ec2 import Ec2 as Ec2Options
 
 logger = logging.getLogger(__name__)
@@ -265,7 +266,8 @@ class Ec2(BatchSystem):
         """What a node told beside the job's log or, when it has ended, on its console."""
         node, log = instance["InstanceId"], tags_of(instance).get(LOG, "")
         with suppress(OSError):
-            return Path(f"{log}.{node}.end").read_text().strip() or None
+            if told := read_text(Path(f"{log}.{node}.end")):
+                return told.strip() or None
         if not has_ended(instance):
             return None
         limit = ends_at(instance)
