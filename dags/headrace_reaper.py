@@ -2,8 +2,8 @@
 
 Tasks end their own work. This DAG is for the cases in which they cannot: a task that was marked
 failed while no triggerer lived, a DAG run that timed out or was deleted, a host process that
-was killed. It also records such runs as lost. Nothing has to be triggered by hand; do not pause
-it.
+was killed, an instance of EC2 whose lease has ended. It also records such runs as lost. Nothing has
+to be triggered by hand; do not pause it.
 """
 
 from datetime import datetime, timedelta, timezone
