@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,10 +28,12 @@ from headrace.errors import (
     BatchError,
     JobRefusedError,
     QueueFullError,
+    SilentError,
     SubmitLimitError,
 )
 from headrace.recipe.batch import Batch
 from support.ec2_sim import IMAGE, IMAGE_NAME, Ec2Sim, client_error, name_of
+from support.small_disk import fill, small_disk
 from support.waiting import wait_until
 
 _LONG_S = 60.0
@@ -76,6 +79,26 @@ def test_what_fails_before_the_work_is_told_in_its_log(ec2_sim: Ec2Sim, job: Job
     ended = _end(system, system.submit(job(prologue=("echo no such module; exit 7",))))
     assert (ended.state, ended.reason) == (JobState.FAILED, "exit code 7")
     assert (tmp_path / "log").read_text() == "no such module\n"
+
+
+def test_a_full_root_volume_is_told(ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path):
+    system = Ec2(ec2_sim.options())
+    with small_disk(tmp_path / "root", "64k") as root:
+        fill(root)
+        ec2_sim.environment["TMPDIR"] = str(root)
+        ended = _end(system, system.submit(job(prologue=('echo data > "$TMPDIR/data"',))))
+    assert (ended.state, ended.reason) == (JobState.FAILED, "exit code 1")
+    assert "No space left on device" in (tmp_path / "log").read_text()
+
+
+def test_a_full_shared_folder_is_suspected(ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path):
+    """pains 22: how the instance ended has no room there; it ends all the same."""
+    system = Ec2(ec2_sim.options())
+    with small_disk(tmp_path / "shared", "64k") as shared:
+        fill(shared)
+        ended = _end(system, system.submit(job(log=str(shared / "log"))))
+    assert ended.state is JobState.FAILED
+    assert ended.reason == "it had no room to tell how it ended: is the shared folder full?"
 
 
 def test_an_instance_ends_when_the_host_gives_no_sign(ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path):
@@ -310,6 +333,31 @@ def test_credentials_that_do_not_hold_are_no_end_of_anything(ec2_sim: Ec2Sim, jo
     ec2_sim.refuse = refuse
     with pytest.raises(BatchError, match=r"does not take the credentials(.|\n)*Renew"):
         Ec2(ec2_sim.options()).submit(job())
+
+
+@pytest.mark.parametrize(("ahead_s", "told"), [(420.0, "7 min ahead of"), (-360.0, "6 min behind")])
+def test_a_wrong_clock_is_told_where_it_spoils_signatures(
+    ec2_sim: Ec2Sim, job: Jobs, monkeypatch: pytest.MonkeyPatch, ahead_s: float, told: str
+):
+    def refuse(instance_type: str, is_spot: bool) -> None:
+        raise client_error("RequestExpired", "Request has expired.")
+
+    ec2_sim.refuse = refuse
+    clock = SimpleNamespace(time=lambda: time.time() + ahead_s)
+    monkeypatch.setattr(ec2_api, "time", clock)
+    with pytest.raises(BatchError, match=f"The clock of this machine is {told} EC2's"):
+        Ec2(ec2_sim.options()).submit(job())
+
+
+def test_a_server_that_is_not_there_is_no_matter_of_credentials(
+    ec2_sim: Ec2Sim, job: Jobs, free_port: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ec2_api, "_ATTEMPTS", 1)
+    system = Ec2(ec2_sim.options(endpoint_url=f"http://127.0.0.1:{free_port}"))
+    with pytest.raises(AmbiguousSubmitError, match="Could not connect to the endpoint URL"):
+        system.submit(job())
+    with pytest.raises(SilentError, match="Is EC2 reached from here"):
+        system.find("x")
 
 
 def test_without_credentials_it_is_said_what_is_missing(

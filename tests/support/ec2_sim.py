@@ -75,6 +75,8 @@ class Ec2Sim:
     """Quotas by name, in vCPUs."""
     refuse_quotas: Exception | None = None
     """Raised when quotas are asked for."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables of instances, besides their own."""
     is_silent: bool = False
     """Whether EC2 answers nothing but that it is not available."""
     notices: dict[str, str] = field(default_factory=dict)
@@ -198,6 +200,7 @@ class Ec2Sim:
                 env={
                     **kept,
                     "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                    **self.environment,
                     "HOME": str(disk),
                     "LANG": "C.UTF-8",
                     "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{port}/{instance.id}",

@@ -68,6 +68,7 @@ _ZONE = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d+[a-z]\b")
 _RESTS_S = 60.0
 """An offer without capacity comes after the others for this time."""
 _CONSOLE_LINES = 5
+_NO_ROOM_TO_TELL = "it had no room to tell how it ended: is the shared folder full?"
 _HINT = "Correct `ec2` of the role in the site; `headrace site check` tells more."
 
 
@@ -266,8 +267,9 @@ class Ec2(BatchSystem):
         """What a node told beside the job's log or, when it has ended, on its console."""
         node, log = instance["InstanceId"], tags_of(instance).get(LOG, "")
         with suppress(OSError):
-            if told := read_text(Path(f"{log}.{node}.end")):
-                return told.strip() or None
+            told = read_text(Path(f"{log}.{node}.end"))
+            if told is not None:
+                return told.strip() or (_NO_ROOM_TO_TELL if has_ended(instance) else None)
         if not has_ended(instance):
             return None
         limit = ends_at(instance)

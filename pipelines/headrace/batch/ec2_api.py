@@ -8,7 +8,9 @@ from __future__ import annotations
 import getpass
 import itertools
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 
@@ -39,13 +41,14 @@ _PASSING = {
     *TOO_OFTEN,
 }
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
-_EXPIRED |= {"AuthFailure"}
+_EXPIRED |= {"AuthFailure", "SignatureDoesNotMatch"}
 _RENEW = "Renew the credentials (`aws sts get-caller-identity` tells whose they are); work goes on."
 _SILENT = "Is EC2 reached from here? See https://health.aws.amazon.com, proxies and `region`."
 _NAMES_AT_ONCE = 200  # values of one filter
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10, 60
 _ATTEMPTS = 4
 _DOWN = 500
+_MOST_AHEAD_S = 240.0  # some services take five minutes, and EC2 a few more
 
 
 class Ec2Error(BatchError):
@@ -95,12 +98,13 @@ class Ec2Api:
         try:
             answer: Json = getattr(_client(service, *self._place), operation)(**request)
         except ClientError as error:
-            told = error.response["Error"]
+            told, answered = error.response["Error"], error.response["ResponseMetadata"]
             code, words = str(told.get("Code")), str(told.get("Message"))
             if code in _EXPIRED:
                 _client.cache_clear()  # the next request reads them anew
-                raise SilentError(f"EC2 does not take the credentials: {words}", _RENEW) from error
-            is_down = error.response["ResponseMetadata"]["HTTPStatusCode"] >= _DOWN
+                told = f"EC2 does not take the credentials: {words}"
+                raise SilentError(told, _advice(answered)) from error
+            is_down = answered["HTTPStatusCode"] >= _DOWN
             kind = PassingError if is_down or code in _PASSING else Ec2Error
             raise kind(code, words) from error
         except (HTTPClientError, ConnectionError) as error:
@@ -131,6 +135,16 @@ class Ec2Api:
             for each in itertools.chain.from_iterable(page["Instances"] for page in pages):
                 found.setdefault(tags_of(each)["Name"], []).append(each)
         return found
+
+
+def _advice(answered: Json) -> str:
+    """What helps where credentials are not taken: signatures by a wrong clock are not, either."""
+    date = answered.get("HTTPHeaders", {}).get("date")
+    ahead_s = time.time() - parsedate_to_datetime(date).timestamp() if date else 0.0
+    if abs(ahead_s) < _MOST_AHEAD_S:
+        return _RENEW
+    how = "ahead of" if ahead_s > 0 else "behind"
+    return f"The clock of this machine is {abs(ahead_s) / 60:.0f} min {how} EC2's: set it right."
 
 
 def tags_of(instance: Json) -> dict[str, str]:
