@@ -76,7 +76,7 @@ def test_strays_are_ended_and_nothing_that_somebody_answers_for(
     """pains 22: by their tags, whatever has become of folders and processes."""
     _alive(home, ec2_sim, "living-gpu-1")
     _closed(home, ec2_sim, "over-gpu-1", since_s=_CLOSED_S)
-    _closed(home, ec2_sim, "leaving-gpu-1", since_s=0.0)
+    _closed(home, ec2_sim, "leaving-gpu-1", since_s=-600.0)  # on a slow machine, too
     _lost(home, ec2_sim, "lost-cpu-1")
     open_ledger().add_run(run_row("run-1"))
     elsewhere, far = home / "another-home", Path("/another-machine")
@@ -257,7 +257,8 @@ def _write_site(home: Path, name: str, role: dict[str, Any]) -> None:
 def _lease(home: Path, sim: Ec2Sim, lease_id: str, host: ProcessIdentity) -> LeaseFolder:
     folder = SiteFolder(home / "aws").lease(lease_id)
     folder.path.mkdir(parents=True)
-    write_record(folder.spec, lease_spec(folder, Role(**_role(sim))))
+    spec = lease_spec(folder, Role(**_role(sim)))
+    write_record(folder.spec, spec.model_copy(update={"lost_after_s": 3600.0}))
     write_record(folder.host, HostRecord(process=host))
     write_heartbeat(folder)
     return folder
