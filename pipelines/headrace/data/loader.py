@@ -180,7 +180,7 @@ class _OneByOne:
         order = self._order
         if not isinstance(order, TrainOrder) or not self._reader.reading.transforms:
             return None
-        first = number * order.global_batch_size + order.rank * share
+        first = number * order.batch_span + order.rank * share
         places = range(first, first + share)
         return [position_seed(order.seed, epoch, place, 0, "sample") for place in places]
 

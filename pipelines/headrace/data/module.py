@@ -47,6 +47,8 @@ class DataSettings:
     """Files of damaged shards that are left out."""
     overlap: bool = False
     """Whether epoch 0 may start before all shards are there, see `stage.overlap`."""
+    accumulate: int = 1
+    """Batches an optimizer step."""
     num_epochs: int | None = None
     """Epochs there will be, so that nothing is fetched for one more; null: unknown."""
 
@@ -68,6 +70,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
             num_samples=self._epochs.num_samples,
             seed=settings.seed,
             global_batch_size=settings.spec.global_batch_size,
+            accumulate=settings.accumulate,
             rank=settings.rank,
             world_size=settings.world_size,
             drop_last=settings.spec.drop_last,
@@ -92,7 +95,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         dataset = self._split(VALIDATION)
         order = EachOnceOrder(
             num_samples=len(dataset),
-            global_batch_size=self.settings.spec.global_batch_size,
+            global_batch_size=self.train_loader.order.batch_span,
             rank=self.settings.rank,
             world_size=self.settings.world_size,
         )
@@ -138,7 +141,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
             seed_at(
                 self.settings.seed,
                 position["epoch"],
-                position["global_index"] // self.settings.spec.global_batch_size,
+                position["global_index"] // self.train_loader.order.batch_span,
                 self.settings.rank,
                 "augment",
             )

@@ -62,7 +62,9 @@ class TrainOrder:
     seed: int
     """Seed of the run."""
     global_batch_size: int
-    """Samples a batch over all ranks."""
+    """Samples an optimizer step over all ranks."""
+    accumulate: int = 1
+    """Batches an optimizer step."""
     rank: int = 0
     """Rank, from 0."""
     world_size: int = 1
@@ -70,13 +72,13 @@ class TrainOrder:
     shuffle: bool = True
     """Another order each epoch."""
     drop_last: bool = True
-    """Leave out the last batch when it is not full. Otherwise it is cut to a multiple of the ranks,
-    which leaves out at most `world_size - 1` samples of the epoch."""
+    """Leave out the last step when it is not full. Otherwise its last batch is cut to a multiple of
+    the ranks, which leaves out at most `world_size - 1` samples of the epoch."""
     epochs: Epochs | None = None
     """Which samples an epoch takes; null: all of the split, by `shuffle`."""
 
     def __post_init__(self) -> None:
-        check_global_batch(self.global_batch_size, self.world_size)
+        check_global_batch(self.global_batch_size, self.world_size, self.accumulate)
         if self.num_batches == 0:
             raise UserError(
                 f"The training split has {self.num_samples} samples, too few for one batch of "
@@ -87,23 +89,27 @@ class TrainOrder:
     @property
     def num_batches(self) -> int:
         """Batches an epoch, the same for every rank."""
-        full, rest = divmod(self.num_samples, self.global_batch_size)
-        return full + int(not self.drop_last and rest >= self.world_size)
+        if self.drop_last:
+            return self.num_samples // self.global_batch_size * self.accumulate
+        full, rest = divmod(self.num_samples, self.batch_span)
+        return full + int(rest >= self.world_size)
 
     @property
     def batch_span(self) -> int:
-        """Samples that one batch moves the global index by."""
-        return self.global_batch_size
+        """Samples that one batch moves the global index by: those of a batch over all ranks."""
+        return self.global_batch_size // self.accumulate
 
     @property
     def num_left_out(self) -> int:
         """Samples that an epoch leaves out, because they fill no batch that ranks can share."""
-        rest = self.num_samples % self.global_batch_size
-        return rest if self.drop_last or rest < self.world_size else rest % self.world_size
+        if self.drop_last:
+            return self.num_samples % self.global_batch_size
+        rest = self.num_samples % self.batch_span
+        return rest if rest < self.world_size else rest % self.world_size
 
     def batch(self, epoch: int, number: int) -> Indices:
         """Samples of this rank in a batch; all ranks get equally many."""
-        order, size = _cached_order(self._taken, epoch), self.global_batch_size
+        order, size = _cached_order(self._taken, epoch), self.batch_span
         whole = order[number * size : (number + 1) * size]
         share = len(whole) // self.world_size
         return whole[self.rank * share : (self.rank + 1) * share]

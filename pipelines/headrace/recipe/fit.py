@@ -66,7 +66,11 @@ def check_training(recipe: Recipe, site: Site) -> None:
     _check_labels(recipe)
     if recipe.train.script is None:
         num_nodes, ranks_per_node = gang_size(recipe, role)
-        check_global_batch(recipe.data.global_batch_size, num_nodes * ranks_per_node)
+        check_global_batch(
+            recipe.data.global_batch_size,
+            num_nodes * ranks_per_node,
+            recipe.trainer.accumulate_grad_batches,
+        )
 
 
 def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
@@ -75,20 +79,21 @@ def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
     return train.nodes or role.nodes, train.ranks_per_node or role.ranks_per_node
 
 
-def check_global_batch(global_batch_size: int, world_size: int) -> None:
-    """Make sure that a global batch can be shared equally.
+def check_global_batch(global_batch_size: int, world_size: int, accumulate: int = 1) -> None:
+    """Make sure that the batches of an optimizer step can be shared equally.
 
     Raises:
-        UserError: It cannot; names the nearest sizes that can.
+        UserError: They cannot; names the nearest sizes that can.
     """
-    rest = global_batch_size % world_size
+    rest = global_batch_size % (world_size * accumulate)
     if rest == 0:
         return
-    lower, upper = global_batch_size - rest, global_batch_size - rest + world_size
+    lower, upper = global_batch_size - rest, global_batch_size - rest + world_size * accumulate
     valid = f"{lower} or {upper}" if lower else f"{upper}"
+    batches = f" in {accumulate} batches (trainer.accumulate_grad_batches)"
     raise UserError(
         f"data.global_batch_size is {global_batch_size}, which {world_size} ranks "
-        "cannot share equally",
+        f"cannot share equally{batches if accumulate > 1 else ''}",
         f"Nearest valid: {valid}.",
     )
 

@@ -53,7 +53,7 @@ class DataSpec(Record):
     """How samples become batches."""
 
     global_batch_size: int = Field(default=128, ge=1)
-    """Samples an optimizer step, over all ranks."""
+    """Samples an optimizer step, over all ranks and accumulated batches."""
     shuffle: bool = True
     """Shuffle the training split anew each epoch, by seed."""
     shuffle_window: int | None = Field(default=None, ge=1)
@@ -116,7 +116,7 @@ class TrainerSpec(Record):
     gradient_clip_val: float | None = Field(default=None, ge=0)
     """Clip the gradient norm at this value."""
     accumulate_grad_batches: int = Field(default=1, ge=1)
-    """Batches an optimizer step."""
+    """Batches an optimizer step, which has `data.global_batch_size` samples in all."""
     val_every_epochs: int = Field(default=1, ge=1)
     """Validate after every so many epochs."""
     deterministic: bool = True

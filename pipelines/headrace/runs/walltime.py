@@ -189,7 +189,8 @@ def _scaled_s(past: Past, work: Work) -> float | None:
 
 def step_s(past: Past, recipe: Recipe) -> float:
     """Seconds of an optimizer step of a recipe, from what its samples took in an earlier run."""
-    return past.seconds / (past.steps * _batch(past.recipe)) * _batch(recipe)
+    seconds_a_sample = past.seconds / (past.steps * past.recipe.data.global_batch_size)
+    return seconds_a_sample * recipe.data.global_batch_size
 
 
 def _num_steps(past: Past, recipe: Recipe) -> float | None:
@@ -197,7 +198,7 @@ def _num_steps(past: Past, recipe: Recipe) -> float | None:
     epoch_samples = recipe.data.samples_per_epoch or _epoch_samples(past)
     limits = [float(recipe.trainer.max_steps)] if recipe.trainer.max_steps >= 0 else []
     if epoch_samples is not None:
-        limits.append(epoch_samples * recipe.trainer.max_epochs / _batch(recipe))
+        limits.append(epoch_samples * recipe.trainer.max_epochs / recipe.data.global_batch_size)
     return min(limits, default=None)
 
 
@@ -206,9 +207,4 @@ def _epoch_samples(past: Past) -> float | None:
     trainer = past.recipe.trainer
     if past.recipe.data.samples_per_epoch or trainer.max_steps >= 0 or past.total_steps is None:
         return None
-    return past.total_steps * _batch(past.recipe) / trainer.max_epochs
-
-
-def _batch(recipe: Recipe) -> int:
-    """Samples of an optimizer step."""
-    return recipe.data.global_batch_size * recipe.trainer.accumulate_grad_batches
+    return past.total_steps * past.recipe.data.global_batch_size / trainer.max_epochs

@@ -37,7 +37,7 @@ class TrainPlan:
     total_steps: int
     """Optimizer steps in all."""
     num_left_out: int
-    """Samples that each epoch leaves out, since they fill no batch."""
+    """Samples that each epoch leaves out, since they fill no step."""
     batch_bytes: int
     """Estimated memory for batches on each rank."""
 
@@ -68,19 +68,20 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         num_samples=recipe.data.samples_per_epoch or manifest.splits[TRAIN],
         seed=recipe.seed,
         global_batch_size=recipe.data.global_batch_size,
+        accumulate=recipe.trainer.accumulate_grad_batches,
         world_size=num_nodes * ranks_per_node,
         drop_last=recipe.data.drop_last,
     )
     if manifest.splits.get(VALIDATION):
         EachOnceOrder(
             num_samples=manifest.splits[VALIDATION],
-            global_batch_size=order.global_batch_size,
+            global_batch_size=order.batch_span,
             world_size=order.world_size,
         )
     steps = math.ceil(order.num_batches / recipe.trainer.accumulate_grad_batches)
     total = steps * recipe.trainer.max_epochs
     limit = recipe.trainer.max_steps
-    share = order.global_batch_size // order.world_size
+    share = order.batch_span // order.world_size
     return TrainPlan(
         num_nodes=num_nodes,
         ranks_per_node=ranks_per_node,

@@ -99,6 +99,7 @@ class _RankTraining:
                 source=self._source(),
                 skipped=self._launch.skipped,
                 overlap=self._recipe.stage.overlap,
+                accumulate=self._recipe.trainer.accumulate_grad_batches,
                 num_epochs=self._recipe.trainer.max_epochs,
             )
         )

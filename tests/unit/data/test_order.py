@@ -36,12 +36,13 @@ def test_epochs_and_seeds_differ():
 @st.composite
 def trainings(draw):
     world_size = draw(st.integers(1, 8))
-    share = draw(st.integers(1, 6))
-    batch = world_size * share
+    accumulate = draw(st.integers(1, 3))
+    batch = world_size * accumulate * draw(st.integers(1, 6))
     return {
         "num_samples": draw(st.integers(batch, batch * 7)),
         "seed": draw(st.integers(0, 1000)),
         "global_batch_size": batch,
+        "accumulate": accumulate,
         "world_size": world_size,
         "shuffle": draw(st.booleans()),
         "drop_last": draw(st.booleans()),
@@ -105,12 +106,38 @@ def test_validation_sees_each_sample_once_and_no_batch_is_empty(num_samples, bat
     assert max(sizes) <= max(batch // world_size, 1) + 1
 
 
+@given(trainings(), st.integers(0, 5))
+def test_an_optimizer_step_takes_the_same_samples_in_one_batch_and_in_several(training, epoch):
+    """`global_batch_size` is what an optimizer step takes, whatever it is cut into."""
+    accumulate = training["accumulate"]
+    whole, cut = (
+        [TrainOrder(rank=rank, **{**training, **how}) for rank in range(training["world_size"])]
+        for how in ({"accumulate": 1}, {})
+    )
+    full = training["num_samples"] // training["global_batch_size"]
+    assert cut[0].num_batches >= full * accumulate
+    assert cut[0].num_batches == full * accumulate or not training["drop_last"]
+    for step in range(full):
+        numbers = range(step * accumulate, (step + 1) * accumulate)
+        parts = [order.batch(epoch, number) for number in numbers for order in cut]
+        assert {len(part) for part in parts} == {cut[0].batch_span // len(cut)}
+        together = np.concatenate([order.batch(epoch, step) for order in whole])
+        assert np.concatenate(parts).tolist() == together.tolist()
+
+
 @pytest.mark.parametrize(
-    ("batch", "world_size", "valid"), [(10, 4, "8 or 12"), (3, 4, "4"), (65, 8, "64 or 72")]
+    ("batch", "ranks", "accumulate", "valid"),
+    [
+        (10, 4, 1, "8 or 12"),
+        (3, 4, 1, "4"),
+        (65, 8, 1, "64 or 72"),
+        (64, 8, 3, r"48 or 72"),
+    ],
 )
-def test_a_batch_that_ranks_cannot_share_names_the_nearest(batch, world_size, valid):
-    with pytest.raises(UserError, match=f"Nearest valid: {valid}"):
-        check_global_batch(batch, world_size)
+def test_a_batch_that_ranks_cannot_share_names_the_nearest(batch, ranks, accumulate, valid):
+    with pytest.raises(UserError, match=f"Nearest valid: {valid}") as caught:
+        check_global_batch(batch, ranks, accumulate)
+    assert ("trainer.accumulate_grad_batches" in caught.value.what) == (accumulate > 1)
 
 
 def test_too_few_samples_for_one_batch():

@@ -72,7 +72,9 @@ def test_the_last_batch_is_kept_as_far_as_ranks_can_share_it():
 def test_accumulated_batches_and_a_step_limit():
     trainer = {"max_epochs": 3, "accumulate_grad_batches": 4, "max_steps": 12}
     plan = plan_training(recipe(trainer=trainer), ROLE, manifest(train=1258))
-    assert plan.steps_per_epoch == 5
+    assert plan.steps_per_epoch == 19
+    assert plan.batches_per_epoch == 4 * 19
+    assert plan.batch_per_rank == 2
     assert plan.total_steps == 12
 
 
