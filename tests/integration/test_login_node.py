@@ -61,10 +61,11 @@ def test_failures_of_a_command_are_its_own(login_node: LoginNode):
 
 
 def test_a_command_without_an_answer_is_given_up(login_node: LoginNode):
-    commands = SshCommands(login_node.login, {}, timeout_s=0.5, folder=login_node.folder / "ssh")
-    answer = commands.run(("sleep", "20"))
+    login_node.commands().run(("true",))  # connected: the limit is for the command
+    commands = SshCommands(login_node.login, {}, timeout_s=3.0, folder=login_node.folder / "ssh")
+    answer = commands.run(("sleep", "60"))
     assert answer.code is None
-    assert "gave no answer in 0.5 s" in answer.error
+    assert "gave no answer in 3 s" in answer.error
 
 
 def test_a_connection_that_breaks_is_no_answer_and_is_made_again(
