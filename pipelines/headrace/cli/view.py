@@ -251,9 +251,10 @@ def _places(view: RunView) -> Iterator[tuple[str, str]]:
     for title, step, key in (
         ("dataset", "pack", "dataset"),
         ("checkpoint", "train", "checkpoint"),
+        ("best", "train", "best_checkpoint"),
         ("report", "evaluate", "report"),
     ):
         value = outputs.get(step, {}).get(key)
-        if isinstance(value, str):
+        if isinstance(value, str) and value:
             yield title, value
     yield "run folder", str(Path(view.folder))

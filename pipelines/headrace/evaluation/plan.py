@@ -107,7 +107,30 @@ def read_inputs(context: StepContext) -> Inputs:
     if spec is None:
         raise RecipeError(f"Recipe '{context.recipe.name}' has 'evaluate: null'")
     dataset = context.given("dataset", "pack")
-    return Inputs(dataset, Path(context.given("checkpoint", "train")), spec)
+    return Inputs(dataset, _checkpoint(context, spec.checkpoint), spec)
+
+
+def _checkpoint(context: StepContext, wanted: str | int) -> Path:
+    if wanted == "last":
+        return Path(context.given("checkpoint", "train"))
+    if wanted == "best":
+        best = context.given("best_checkpoint", "train")
+        if not best:
+            raise RecipeError(
+                f"No checkpoint is the best one: '{context.recipe.trainer.monitor}' was no number "
+                "in any validation",
+                "Look at what the model logs, or set evaluate.checkpoint: last.",
+            )
+        return Path(best)
+    folder = context.run_folder.checkpoints
+    path = folder / f"step-{wanted:09d}.ckpt"
+    if not path.exists():
+        there = ", ".join(sorted(each.name for each in folder.glob("*.ckpt"))) or "none"
+        raise RecipeError(
+            f"evaluate.checkpoint is {wanted}, but there is no {path}",
+            f"There are: {there}. trainer.keep_checkpoints says how many steps are kept.",
+        )
+    return path
 
 
 def plan_evaluation(context: StepContext, inputs: Inputs) -> tuple[ShardTask, ...]:

@@ -125,6 +125,10 @@ class TrainerSpec(Record):
     """Write a checkpoint after every so many optimizer steps."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints kept."""
+    monitor: str | None = None
+    """Metric that the model logs, such as `val_loss`: the weights with its best value are kept."""
+    monitor_mode: Literal["min", "max"] = "min"
+    """Whether the metric is better when it is lower, `min`, or higher, `max`."""
     stop_on_nan: bool = True
     """End the step with an error when the loss is NaN or infinite."""
     callbacks: tuple[Target, ...] = ()
@@ -170,6 +174,9 @@ class EvaluateSpec(Record):
 
     split: Name = "test"
     """Split to evaluate on."""
+    checkpoint: Literal["last", "best"] | Annotated[int, Field(ge=1)] = "last"
+    """Which one is evaluated: the `last` of training, the `best` by `trainer.monitor`, or the one
+    after so many optimizer steps, while it is kept."""
     batch_size: int = Field(default=512, ge=1)
     """Samples a forward pass."""
     task: Literal["multiclass", "regression"] = "multiclass"
@@ -214,6 +221,10 @@ class Recipe(Record):
             raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
         if self.stage.overlap:
             self._check_overlap()
+        if self.evaluate and self.evaluate.checkpoint == "best" and not self.trainer.monitor:
+            raise ValueError(
+                "evaluate.checkpoint is 'best', by no metric: set trainer.monitor, as in val_loss"
+            )
         if self.train.script is not None and self.data.on_bad_shard == "skip":
             raise ValueError("data.on_bad_shard: skip goes with 'model': a script reads by itself")
         if self.dataset.source is not None:

@@ -49,13 +49,14 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
     role = recipe.train.role
     dataset = ("dataset", "pack", "dataset")
     checkpoint = ("checkpoint", "train", "checkpoint")
+    best = [("best_checkpoint", "train", "best_checkpoint")] if recipe.trainer.monitor else []
     steps = [
         pack,
         PlannedStep(name="stage", kind="stage", role=role, needs=(dataset,)),
         PlannedStep(name="train", kind="train", role=role, needs=(dataset,)),
     ]
     if recipe.evaluate is not None:
-        needs = (dataset, checkpoint)
+        needs = (dataset, checkpoint, *best)
         steps.append(PlannedStep(name="evaluate", kind="evaluate", role=role, needs=needs))
     return tuple(steps)
 

@@ -24,6 +24,48 @@ from headrace.training.records import NodeLaunch, Paused
 _LOOK_EVERY_S = 2.0
 
 
+class CheckpointWriter:
+    """Writes a checkpoint, whole or not at all, and durably; all ranks call it together.
+
+    Args:
+        token: Unique to this launch; names temporary files, the same on all ranks.
+        before: Called before each; raises when the state must not be kept.
+        plain: Whether they may hold plain values and tensors only.
+    """
+
+    def __init__(self, *, token: str, before: Callable[[], None], plain: bool = True) -> None:
+        self._token = token
+        self._before = before
+        self._plain = plain
+        self._checked: set[bool] = set()
+
+    def write(self, trainer: Trainer, path: Path, *, weights_only: bool = False) -> None:
+        """Write a checkpoint; raises a `StorageFullError`, after which nothing is left of it."""
+        self._before()
+        prepared = path.with_name(f".{path.name}.{self._token}.partial")
+        try:
+            trainer.save_checkpoint(prepared, weights_only=weights_only)
+        except OSError as error:
+            checkpoints.remove(prepared)  # the step's own records may need the room
+            if is_full(error):
+                raise _no_room(path) from error
+            raise
+        if trainer.is_global_zero:
+            self._check(trainer, prepared, weights_only)
+            checkpoints.publish(prepared, path)
+
+    def _check(self, trainer: Trainer, prepared: Path, weights_only: bool) -> None:
+        """Make sure of the first of a kind that it can be loaded: not at the resume, days later."""
+        if not self._plain or weights_only in self._checked:
+            return
+        try:
+            check_can_be_loaded(prepared, trainer._checkpoint_connector.dump_checkpoint)  # noqa: SLF001
+        except PickledCheckpointError:
+            checkpoints.remove(prepared)
+            raise
+        self._checked.add(weights_only)
+
+
 class StepCheckpoints(Checkpoint):  # type: ignore[misc]
     """A checkpoint after every so many optimizer steps; whole or not there.
 
@@ -34,9 +76,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         folder: Where checkpoints lie.
         every_steps: Optimizer steps between two.
         prune: Called after each; removes those that are too old.
-        token: Unique to this launch; names temporary files, the same on all ranks.
-        before: Called before each; raises when the state must not be kept.
-        plain: Whether they may hold plain values and tensors only.
+        writer: Writes them.
     """
 
     def __init__(
@@ -45,16 +85,12 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         *,
         every_steps: int,
         prune: Callable[[], None],
-        token: str,
-        before: Callable[[], None],
-        plain: bool = True,
+        writer: CheckpointWriter,
     ) -> None:
-        self._folder = folder
+        self.folder = folder
+        self.writer = writer
         self._every_steps = every_steps
         self._prune = prune
-        self._token = token
-        self._before = before
-        self._is_unchecked = plain
         self._saved_step = 0
         self._seen_step = 0
         self.metrics: dict[str, float] = {}
@@ -63,7 +99,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
     @property
     def final(self) -> Path:
         """Checkpoint of the trained model."""
-        return self._folder / checkpoints.FINAL
+        return self.folder / checkpoints.FINAL
 
     def state_dict(self) -> dict[str, Any]:
         """Metrics logged so far, since Lightning forgets them over a resume."""
@@ -97,41 +133,20 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
 
     def save(self, trainer: Trainer) -> None:
         """Write the checkpoint of this step, together with all other ranks."""
-        self._save(trainer, self._folder / checkpoints.name_of(trainer.global_step))
+        self._save(trainer, self.folder / checkpoints.name_of(trainer.global_step))
 
     def _is_due(self, trainer: Trainer) -> bool:
         every = self._every_steps
         return bool(trainer.global_step // every > self._saved_step // every)
 
     def _save(self, trainer: Trainer, path: Path) -> None:
-        self._before()
         began_s = time.monotonic()
         self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
-        prepared = path.with_name(f".{path.name}.{self._token}.partial")
-        try:
-            trainer.save_checkpoint(prepared, weights_only=False)
-        except OSError as error:
-            checkpoints.remove(prepared)  # the step's own records may need the room
-            if is_full(error):
-                raise _no_room(path) from error
-            raise
+        self.writer.write(trainer, path)
         if trainer.is_global_zero:
-            self._check(trainer, prepared)
-            checkpoints.publish(prepared, path)
             self._prune()
         self._saved_step = trainer.global_step
         self.longest_s = max(self.longest_s, time.monotonic() - began_s)
-
-    def _check(self, trainer: Trainer, prepared: Path) -> None:
-        """Make sure of the first that it can be loaded: not at the resume, days later."""
-        if not self._is_unchecked:
-            return
-        try:
-            check_can_be_loaded(prepared, trainer._checkpoint_connector.dump_checkpoint)  # noqa: SLF001
-        except PickledCheckpointError:
-            checkpoints.remove(prepared)
-            raise
-        self._is_unchecked = False
 
 
 def _no_room(path: Path) -> StorageFullError:

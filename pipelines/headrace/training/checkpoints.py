@@ -8,7 +8,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headrace.files.atomic import fsync_folder
@@ -21,15 +21,24 @@ FINAL = "final.ckpt"
 OUTCOME = "final.json"
 """Written after `final.ckpt`: training is complete."""
 
+BEST = "best.json"
+"""Names the checkpoint in which the metric of `trainer.monitor` is best."""
+
 _DAMAGE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 """What `zipfile` raises for bits that flipped: in data, in names, in flags and in methods."""
 
 _NAME = re.compile(r"step-(\d{9,})\.ckpt")
+_BEST_NAME = re.compile(r"best-(\d{9,})\.ckpt")
 
 
 def name_of(step: int) -> str:
     """File name of the checkpoint after so many optimizer steps."""
     return f"step-{step:09d}.ckpt"
+
+
+def best_name_of(step: int) -> str:
+    """File name of the checkpoint that was the best one after so many optimizer steps."""
+    return f"best-{step:09d}.ckpt"
 
 
 def step_of(path: Path) -> int | None:
@@ -119,6 +128,15 @@ def remove_after(folder: Path, step: int) -> None:
         if (step_of(path) or 0) > step:
             remove(path)
     remove(folder / FINAL)
+    remove_best(folder, lambda of: of > step)
+
+
+def remove_best(folder: Path, wanted: Callable[[int], bool]) -> None:
+    """Remove the best checkpoints whose steps are `wanted` away; one that is named is forgotten."""
+    found = {path: _BEST_NAME.fullmatch(path.name) for path in folder.glob("best-*.ckpt")}
+    for path, match in found.items():
+        if match is not None and wanted(int(match[1])):
+            remove(path)
 
 
 def remove_partial(folder: Path) -> None:

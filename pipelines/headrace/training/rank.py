@@ -28,7 +28,9 @@ from headrace.staging.bringing import arriving_source
 from headrace.staging.gang_store import Brought, Traffic, node_source
 from headrace.steps.context import resolved
 from headrace.training import checkpoints
+from headrace.training.best import KeepBest, best_of
 from headrace.training.checkpointing import (
+    CheckpointWriter,
     StepCheckpoints,
     StopInTime,
     TrainingPausedError,
@@ -124,14 +126,16 @@ class _RankTraining:
         return model
 
     def _saving(self, guard: LossGuard) -> StepCheckpoints:
-        trainer = self._recipe.trainer
-        return StepCheckpoints(
-            self._run.checkpoints,
-            every_steps=trainer.checkpoint_every_steps,
-            prune=self._prune,
+        writer = CheckpointWriter(
             token=self._launch.token,
             before=guard.check,
             plain=self._site.pickled_checkpoints == "refuse",
+        )
+        return StepCheckpoints(
+            self._run.checkpoints,
+            every_steps=self._recipe.trainer.checkpoint_every_steps,
+            prune=self._prune,
+            writer=writer,
         )
 
     def _prune(self) -> None:
@@ -150,7 +154,8 @@ class _RankTraining:
         seed = StepSeed(self._recipe.seed, rank)
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         in_time = StopInTime(launch, saving, self._folder.paused)
-        last = (guard, StopAtStep(recipe.max_steps), in_time, progress, saving)
+        best = () if recipe.monitor is None else (KeepBest(saving, recipe),)
+        last = (guard, StopAtStep(recipe.max_steps), *best, in_time, progress, saving)
         return build_trainer(
             recipe,
             self._allowed,
@@ -168,9 +173,11 @@ class _RankTraining:
         weights = trainer.strategy.lightning_module_state_dict()
         if not trainer.is_global_zero:
             return
+        best = best_of(self._run.checkpoints)
         outcome = TrainingOutcome(
             fingerprint=self._node.fingerprint,
             checkpoint=str(saving.final),
+            best_checkpoint=str(self._run.checkpoints / best.file) if best else "",
             epochs=trainer.current_epoch,
             steps=trainer.global_step,
             world_size=self._launch.world_size,

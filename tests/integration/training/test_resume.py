@@ -16,11 +16,14 @@ import torch
 
 from headrace.clusters.records import HostRecord
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepCancelledError, WorkerLostError
+from headrace.evaluation.predict import read_checkpoint
 from headrace.files.atomic import write_record, write_text
 from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.mailbox import request_cancel
 from headrace.training import checkpoints, gang
+from headrace.training.best import best_of
+from headrace.training.checkpointing import weights_hash
 from headrace.training.step import run
 from support.training import (
     CODE,
@@ -68,6 +71,8 @@ def start(
                 "max_epochs": EPOCHS,
                 "checkpoint_every_steps": 3,
                 "keep_checkpoints": 2,
+                "monitor": "val/accuracy",
+                "monitor_mode": "max",
             },
             "train": {"max_restarts": restarts},
         }
@@ -131,6 +136,18 @@ def test_an_undisturbed_training_is_reported_whole(undisturbed, dataset):
     assert json.loads(notes.read_text().splitlines()[-1])["modules"] == []
 
 
+def test_the_weights_with_the_best_metric_are_kept(undisturbed, dataset):
+    path = Path(undisturbed["best_checkpoint"])
+    best = best_of(path.parent)
+    assert best is not None
+    assert path.name == best.file == checkpoints.best_name_of(best.step)
+    assert best.step == (best.epoch + 1) * STEPS_PER_EPOCH
+    validation = ShardedDataset(dataset, "val")
+    assert best.value == pytest.approx(accuracy(path, validation))
+    assert best.value >= accuracy(Path(undisturbed["checkpoint"]), validation)
+    assert "optimizer_states" not in read_checkpoint(path)
+
+
 def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
     undisturbed, dataset, tmp_path, no_leftover_processes
 ):
@@ -156,7 +173,11 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
     }, whys
     assert_each_once(tmp_path)
     kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
-    assert kept == ["final.ckpt", "final.json", "step-000000036.ckpt", "step-000000039.ckpt"]
+    best = Path(undisturbed["best_checkpoint"])
+    steps = ["step-000000036.ckpt", "step-000000039.ckpt"]
+    assert kept == [best.name, "best.json", "final.ckpt", "final.json", *steps]
+    again = read_checkpoint(Path(outputs["best_checkpoint"]))["state_dict"]
+    assert weights_hash(again) == weights_hash(read_checkpoint(best)["state_dict"])
 
 
 def test_orders_and_random_samples_are_repeated_by_a_resume(

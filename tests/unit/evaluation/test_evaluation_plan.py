@@ -1,11 +1,16 @@
 """What evaluation will do is checked before anything runs."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from headrace.errors import DataError, ManifestError, RecipeError
-from headrace.evaluation.plan import ShardTask, plan
+from headrace.evaluation.plan import ShardTask, plan, read_inputs
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.recipe import EvaluateSpec
+from headrace.steps.context import StepContext
+from support.training import make_context, make_recipe, make_site
 
 
 def manifest(*samples: int, fields: tuple[str, ...] = ("image", "label")) -> Manifest:
@@ -51,3 +56,32 @@ def test_errors_teach(found, spec, error, words):
     with pytest.raises(error) as caught:
         plan(found, spec)
     assert words in str(caught.value)
+
+
+def evaluating(folder: Path, checkpoint: object, **given: str) -> StepContext:
+    recipe = make_recipe(
+        {
+            "model": {"_target_": "torch.nn.Identity"},
+            "trainer": {"monitor": "val_loss"},
+            "evaluate": {"checkpoint": checkpoint},
+        }
+    )
+    context = make_context(folder, recipe, make_site(folder))
+    inputs = {"dataset": "/d", "checkpoint": "/c/final.ckpt", **given}
+    return replace(context, spec=context.spec.model_copy(update={"inputs": inputs}))
+
+
+def test_the_recipe_chooses_the_checkpoint(tmp_path: Path):
+    best = {"best_checkpoint": "/c/best-000000010.ckpt"}
+    assert read_inputs(evaluating(tmp_path, "last", **best)).checkpoint.name == "final.ckpt"
+    context = evaluating(tmp_path, "best", **best)
+    assert str(read_inputs(context).checkpoint) == best["best_checkpoint"]
+    kept = context.run_folder.checkpoints / "step-000000020.ckpt"
+    kept.parent.mkdir()
+    kept.touch()
+    assert read_inputs(evaluating(tmp_path, 20)).checkpoint == kept
+    with pytest.raises(RecipeError, match="checkpoint is 30, but there is no") as caught:
+        read_inputs(evaluating(tmp_path, 30))
+    assert "step-000000020.ckpt" in caught.value.hint
+    with pytest.raises(RecipeError, match="'val_loss' was no number in any validation"):
+        read_inputs(evaluating(tmp_path, "best", best_checkpoint=""))

@@ -95,6 +95,7 @@ def test_a_fold_may_be_evaluated(recipe_file):
         (["data.fold=0"], ["data.fold is 0", "set dataset.folds"]),
         ([*FOLDED, "data.fold=3"], ["data.fold is 3", "dataset.folds is 3", "from 0 to 2"]),
         ([*FOLDED, "evaluate.split=val"], ["is one of the folds", "set data.fold, from 0 to 2"]),
+        (["evaluate.checkpoint=best"], ["evaluate.checkpoint is 'best'", "set trainer.monitor"]),
         (["evaluate.split=tset"], ["evaluate.split is 'tset'", "train, val, test"]),
         (["trainer.callbacks=[{target: a.B}]"], ["callbacks.0._target_' is missing"]),
         (["model=null"], ["either 'model' or 'train.script'"]),

@@ -42,6 +42,9 @@ def test_inputs_come_from_the_outputs_of_earlier_steps():
     evaluate = step_of(load_recipe("digits"), "train", "evaluate")
     outputs = {"pack": {"dataset": "/d", "num_samples": 3}, "train": {"checkpoint": "/c"}}
     assert evaluate.inputs(outputs) == {"dataset": "/d", "checkpoint": "/c"}
+    evaluate = step_of(load_recipe("digits", ["trainer.monitor=val_loss"]), "train", "evaluate")
+    outputs["train"] = {"checkpoint": "/c", "best_checkpoint": "/b"}
+    assert evaluate.inputs(outputs)["best_checkpoint"] == "/b"
 
 
 def test_a_step_whose_inputs_are_not_there_names_what_must_run_first():

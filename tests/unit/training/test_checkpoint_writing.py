@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import StorageFullError
 from headrace.training import checkpoints
-from headrace.training.checkpointing import StepCheckpoints
+from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints
 from support.small_disk import small_disk
 
 
@@ -33,9 +33,7 @@ def test_what_a_full_disk_holds_of_a_checkpoint_is_removed_and_told(tmp_path: Pa
             disk,
             every_steps=5,
             prune=partial(checkpoints.prune, disk, 1),
-            token="t",
-            before=lambda: None,
-            plain=False,
+            writer=CheckpointWriter(token="t", before=lambda: None, plain=False),
         )
         writer.save(_writing(20_000))
         with pytest.raises(StorageFullError, match=r"final\.ckpt could not be written") as caught:
