@@ -196,6 +196,10 @@ class JobRefusedError(UserError):
     """The batch system refuses a job, or can never start it."""
 
 
+class BudgetError(UserError):
+    """A run has cost what it may, or nobody knows what it costs: it gets no further lease."""
+
+
 class WorkerLostError(HeadraceError):
     """A worker or rank died under the work it did."""
 

@@ -19,6 +19,7 @@ from support.ledger_rows import (
     attempt_row,
     in_processes,
     lease_row,
+    machine_row,
     run_row,
     take_place,
     write_rows,
@@ -46,7 +47,7 @@ class LedgerContract:
         Ledger.open(url).add_run(run_row())
         again = Ledger.open(url)
         assert again.run("run-1") == run_row()
-        assert again.summary().revision == "0002"
+        assert again.summary().revision == "0003"
 
     def test_a_newer_schema_is_refused_and_left_alone(self, url: str, ledger: Ledger):
         set_revision(url, "9999")
@@ -235,6 +236,25 @@ class LedgerContract:
             with_lease.lease("lease-2")
         with pytest.raises(UnknownNameError):
             with_lease.set_lease_state("lease-2", LeaseState.CLOSED)
+
+    # --- machines
+
+    def test_machines_come_back_as_they_were_and_their_ends_stay(self, with_lease: Ledger):
+        """pains 37."""
+        first = machine_row("i-1", price_as_of="2026-06-17", usd_per_hour=0.0)
+        with_lease.put_machines([machine_row("i-2", started_at=9.0), first])
+        assert with_lease.machines(run_id="run-1") == (first, machine_row("i-2", started_at=9.0))
+        guess = machine_row("i-1", ended_at=90.0, is_estimate=True)
+        told = machine_row("i-1", ended_at=80.0, usd_per_hour=0.5, price_source="site file")
+        for row in (guess, told, machine_row("i-1", ended_at=99.0), machine_row("i-1")):
+            with_lease.put_machines([row])
+        assert with_lease.machines(lease_id="lease-1")[0] == told
+        assert [row.machine_id for row in with_lease.machines(only_open=True)] == ["i-2"]
+        assert with_lease.machines(run_id="run-2") == with_lease.machines(lease_id="x") == ()
+
+    def test_a_machine_needs_its_lease(self, ledger: Ledger):
+        with pytest.raises(LedgerError, match="refuses an entry"):
+            ledger.put_machines([machine_row()])
 
     # --- attempts
 

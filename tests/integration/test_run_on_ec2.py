@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TAKEN_AT, LOST_AT, LAST_AT = 4, 14, 20
 _PAUSE_S = 0.5  # ranks look about every two seconds, which are four steps then
+_PRICES = {"m5.large": {"on-demand": 0.096, "spot": 0.03}}
 _GONE_WITHIN_S = 120.0
 
 
@@ -156,6 +157,7 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
     assert not [each.lease_id for each in leases if each.state.is_active]
     told = [each for each in caplog.messages if "asked for again later" in each]
     assert 1 <= len(told) < MAX_FAILURES
+    _check_costs(paced, named[1])
 
 
 def _resumed_at(paced: PacedRun, attempt: AttemptRecord) -> int:
@@ -164,6 +166,26 @@ def _resumed_at(paced: PacedRun, attempt: AttemptRecord) -> int:
     events = [json.loads(line) for line in step.events.read_text().splitlines()]
     (launch,) = [each for each in events if each["event"] == "launch"]
     return step_of(Path(launch["resume"]))
+
+
+def _check_costs(paced: PacedRun, lost: str) -> None:
+    """pains 37: all machines are counted and priced, those of the lost gangs too."""
+    told = json.loads(headrace("status", paced.run.run_id, "--json").stdout)["cost"]
+    of_gangs = next(line for line in told["lines"] if line["role"] == "gpu")
+    assert (of_gangs["kind"], of_gangs["market"], of_gangs["machines"]) == ("m5.large", "spot", 6)
+    assert told["unpriced"] == 0
+    assert of_gangs["usd"] == pytest.approx(of_gangs["hours"] * 0.03)
+    lease = f"{paced.run.run_id}-gpu-2"
+    shown = json.loads(headrace("lease", "show", lease, "--site", "aws", "--json").stdout)
+    assert lost in {each["machine_id"] for each in shown["machines"]}
+    for each in shown["machines"]:
+        assert (each["place"], each["price_source"]) == ("us-east-1a", "site file")
+        assert each["billed_s"] >= max(60.0, each["ended_at"] - each["started_at"])
+        assert each["created_at"] <= each["started_at"] <= each["booted_at"] + 1.0
+        assert each["booted_at"] <= each["prepared_at"] <= each["joined_at"] <= each["ended_at"]
+    told = headrace("lease", "show", lease, "--site", "aws").stdout
+    assert "2 x m5.large (spot)" in told
+    assert "$0.03 an hour (site file)" in told
 
 
 def test_a_lost_instance_of_a_pool_is_replaced_and_none_outlives_the_host(
@@ -225,6 +247,8 @@ def test_the_plan_shows_the_requests_and_what_instances_run(home: Path, ec2_sim:
     shown = headrace("plan", "paced", "--site", "aws", "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert '"InstanceType": "c5.large"' in shown.stdout
+    assert "  what it costs is not known: no price is known of c5.large (on-demand)" in shown.stdout
+    assert "  costs $0.01 at most: 2 x 0:10:00 x $0.03 an hour of m5.large (spot)" in shown.stdout
     assert "# without capacity for that: m5.large" in shown.stdout
     assert '"MinCount": 2' in shown.stdout
     assert "shutdown -P +11" in shown.stdout
@@ -271,7 +295,7 @@ def _role(sim: Ec2Sim, *, kind: str, **ec2: Any) -> dict[str, Any]:
         "nodes": 2,
         "lifetime": 600,
         "batch": {"interface": "lo", "poll": 0.2},
-        "ec2": {**sim.values(), **ec2},
+        "ec2": {**sim.values(), "prices": _PRICES, **ec2},
     }
 
 

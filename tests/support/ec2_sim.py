@@ -335,6 +335,9 @@ class _Imds(BaseHTTPRequestHandler):
         known = {
             "instance-id": instance_id,
             "ami-launch-index": str(instance.ami_launch_index),
+            "instance-type": instance.instance_type,
+            "instance-life-cycle": instance.lifecycle or "on-demand",
+            "placement/availability-zone": instance.placement.zone,
             "spot/instance-action": self._sim.notices.get(instance_id, ""),
             "events/recommendations/rebalance": self._sim.risks.get(instance_id, ""),
         }

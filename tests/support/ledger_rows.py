@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import CapacityError
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.states import LeaseState, StepState
 
 Result = TypeVar("Result")
@@ -64,6 +64,23 @@ def attempt_row(step: str = "train", attempt: int = 1, **changes: Any) -> Attemp
         "created_at": 1.0,
     }
     return AttemptRecord(**{**values, **changes})
+
+
+def machine_row(machine_id: str = "i-1", **changes: Any) -> MachineRecord:
+    """A machine that costs, at a price that nobody has told."""
+    values: dict[str, Any] = {
+        "lease_id": "lease-1",
+        "machine_id": machine_id,
+        "job": "headrace-lease-1",
+        "kind": "g4dn.2xlarge",
+        "market": "on-demand",
+        "place": "us-east-1a",
+        "created_at": 1.0,
+        "started_at": 2.0,
+        "seen_at": 3.0,
+        "billed_s": 60.0,
+    }
+    return MachineRecord(**{**values, **changes})
 
 
 def in_processes(function: Callable[[str, int], Result], url: str) -> list[Result]:

@@ -22,6 +22,7 @@ from headrace.batch.commands import LocalCommands
 from headrace.batch.ec2_api import TOO_OFTEN, Ec2Api, Ec2Error, Json, tags_of, whoami
 from headrace.batch.ec2_health import HealthWatch
 from headrace.batch.ec2_requests import (
+    ASKED_AT,
     LOG,
     MOST_USER_DATA_BYTES,
     Offer,
@@ -96,6 +97,7 @@ class Ec2(BatchSystem):
         self._offers = offers(options)
         self._rests_until_s: dict[Offer, float] = {}
         self._unclear: dict[str, tuple[Offer, Json]] = {}
+        self._asked_at: dict[str, float] = {}
         self._image = ""
 
     @override
@@ -192,7 +194,9 @@ class Ec2(BatchSystem):
         self, spec: JobSpec, offer: Offer, user_data: str, refused: Sequence[str]
     ) -> dict[str, Any]:
         request = run_instances(spec, self._options, offer, self._image_id(), user_data)
-        return with_tags(request, tags(spec, self._options, refused, whoami(), time.time()))
+        told = tags(spec, self._options, refused, whoami(), time.time())
+        asked_at = self._asked_at.setdefault(spec.name, time.time())
+        return with_tags(request, {**told, ASKED_AT: f"{asked_at:.1f}"})
 
     def _user_data(self, spec: JobSpec) -> str:
         text = self.render(spec)

@@ -34,6 +34,10 @@ _GIVE = "Give the user or role of the credentials the policy below."
 def policy(options: Ec2Options) -> dict[str, object]:
     """The least rights that headrace needs, as an IAM policy."""
     everything = [f"ec2:{each}" for each in _NEEDED if each not in _OWN_ONLY]
+    if "spot" in options.markets and "spot-history" in options.price_sources:
+        everything.append("ec2:DescribeSpotPriceHistory")
+    if "price-list" in options.price_sources:
+        everything.append("pricing:GetProducts")
     statements: list[dict[str, object]] = [
         {"Effect": "Allow", "Action": [*everything, _QUOTAS], "Resource": "*"},
         {

@@ -28,6 +28,9 @@ LOG = "headrace:log"
 INSTEAD_OF = "headrace:instead-of"
 """Tag: what there was no capacity for, for the user."""
 
+ASKED_AT = "headrace:asked-at"
+"""Tag: when the job was first asked for, seconds since the epoch."""
+
 MOST_USER_DATA_BYTES = 16 * 1024
 """Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html"""
 

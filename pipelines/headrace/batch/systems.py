@@ -9,6 +9,7 @@ from headrace.batch.commands import Commands, LocalCommands
 from headrace.batch.hosts import SshHosts
 from headrace.batch.htcondor import HTCondor
 from headrace.batch.lsf import Lsf
+from headrace.batch.machines import Meter
 from headrace.batch.oar import Oar
 from headrace.batch.pbs import Pbs
 from headrace.batch.sge import Sge
@@ -55,6 +56,14 @@ def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
     address = login and f"{login.host}:{login.port or ''}"
     queue = " ".join(part for part in (address, config) if part)
     return _SYSTEMS[role.backend](_commands_of(role, timeout_s), queue)
+
+
+def meter_of(role: Role) -> Meter | None:
+    """What counts the machines of a role and prices them; None where they cost nothing."""
+    if role.ec2 is None:
+        return None
+    meter: Meter = importlib.import_module("headrace.batch.ec2_meter").Ec2Meter(role.ec2)
+    return meter
 
 
 def _commands_of(role: Role, timeout_s: float) -> Commands:

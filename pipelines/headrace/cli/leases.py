@@ -7,6 +7,7 @@ import importlib
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -16,14 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import JsonOption, SiteOption, duration, keep_whole, open_console
+from headrace.cli.costs import cost_words
 from headrace.clusters import client, overview
 from headrace.clusters.overview import LeaseView
 from headrace.clusters.overview import reap as reap_site
 from headrace.clusters.records import LeaseInfo, LeaseSpec, PoolJobView
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
+from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
+from headrace.runs.costs import cost_of
 from headrace.runs.reaper import adopt as adopt_leases
 from headrace.runs.reaper import reap as reap_ledger
 from headrace.states import EndedJob, LeaseState
@@ -71,15 +75,21 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
     """
     folder = _lease_folder(site, lease_id)
     view, spec, info = overview.view(folder), client.spec(folder), client.info(folder)
+    machines = open_ledger().machines(lease_id=lease_id)
+    cost = cost_of(machines, time.time()) if machines else None
     if as_json:
         content = {
             "view": view.model_dump(mode="json"),
             "spec": spec.model_dump(mode="json"),
             "info": info.model_dump(mode="json") if info else None,
+            "machines": [asdict(each) for each in machines],
+            "cost": cost.model_dump(mode="json") if cost else None,
         }
         typer.echo(json.dumps(content, indent=1))
         return
     open_console().print(_details(view, spec, info, overview.steps_of(folder)))
+    if cost is not None:
+        open_console().print(f"cost: {cost_words(cost)}")
 
 
 @app.command()

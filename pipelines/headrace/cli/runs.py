@@ -24,6 +24,7 @@ from headrace.cli.console import (
     open_console,
     output_is_gone,
 )
+from headrace.cli.costs import most_words
 from headrace.cli.view import closing, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
 from headrace.errors import StepError, UnknownNameError, nearest
@@ -34,7 +35,6 @@ from headrace.runs.execute import execute, previews
 from headrace.runs.flow import steps_of
 from headrace.runs.overview import (
     RunView,
-    newest_run_id,
     overview,
     step_folders,
     why_failed,
@@ -109,9 +109,8 @@ def plan(
         return
     for each in found:
         typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")
-        typer.echo(f"  {each.time}")
-        if each.loss:
-            typer.echo(f"  {each.loss}")
+        for line in filter(None, (each.time, each.loss, most_words(each.cost))):
+            typer.echo(f"  {line}")
         if dry_run and each.script:
             typer.echo(f"\n{each.script}")
 
@@ -188,10 +187,10 @@ def _goes_on(view: RunView) -> bool:
 
 
 def _known(run_id: str | None) -> str:
-    found = run_id or newest_run_id()
-    if found is None:
+    newest = open_ledger().runs(limit=1)
+    if run_id is None and not newest:
         raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
-    return found
+    return run_id or newest[0].run_id
 
 
 def logs(

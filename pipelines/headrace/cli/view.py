@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import amount, duration
+from headrace.cli.costs import cost_words
 from headrace.runs.overview import RunView, StepView
 from headrace.runs.provenance import owner_process
 from headrace.states import FailureClass, StepState
@@ -41,6 +42,8 @@ def live(view: RunView) -> RenderableType:
     foot = Text(f"{duration(view.elapsed_s)}", style="dim")
     if view.dashboard_url:
         foot.append(f" · Dask dashboard {view.dashboard_url}")
+    if view.cost is not None:
+        foot.append(f" · {cost_words(view.cost)}")
     told = [Text(remark, style="yellow") for remark in remarks(view)]
     return Panel(Group(table, *told, foot), title=heading, title_align="left")
 
@@ -257,4 +260,6 @@ def _places(view: RunView) -> Iterator[tuple[str, str]]:
         value = outputs.get(step, {}).get(key)
         if isinstance(value, str) and value:
             yield title, value
+    if view.cost is not None:
+        yield "cost", cost_words(view.cost)
     yield "run folder", str(Path(view.folder))

@@ -18,7 +18,7 @@ from typing import Any
 
 from distributed import Nanny
 
-from headrace.clusters import client, preflight
+from headrace.clusters import client, node_marks, preflight
 from headrace.clusters.containers import environment, in_container
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec
@@ -86,6 +86,7 @@ class _NodeWorker:
     async def _start(self) -> None:
         self._nanny = Nanny(self._scheduler_address, **self._options)
         await self._nanny
+        node_marks.note_joined()
 
 
 class ContainedNode:

@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 
 from headrace.errors import CapacityError, LedgerError, UnknownNameError, nearest
 from headrace.ledger.database import Database, default_url
+from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.records import (
     AttemptChanges,
     AttemptRecord,
@@ -32,14 +33,11 @@ _OPEN = tuple(state for state in StepState if not state.is_final)
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Ledger:
+class Ledger(MachineRows):
     """Enter, find and change rows; safe to share between threads and to keep over a fork.
 
     Asking for a row that is not there raises `UnknownNameError`.
     """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     @classmethod
     def open(cls, url: str | None = None) -> Ledger:

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
-REVISION = "0002"
+REVISION = "0003"
 """Revision of the schema below; the newest migration gives it."""
 
 REVISION_TABLE = "headrace_schema"
@@ -144,6 +144,51 @@ class LeaseRecord(Row, kw_only=True):
     )
     """Jobs of a pool that came to an early end, the newest last, not more than the last twenty;
     written when the lease has ended."""
+
+
+class MachineRecord(Row, kw_only=True):
+    """One machine of a lease, and what it costs; `created_at` is when it was asked for.
+
+    Queue wait is `started_at - created_at`; boot, software and join are the spans between
+    `started_at`, `booted_at`, `prepared_at` and `joined_at`.
+    """
+
+    __tablename__ = "headrace_machines"
+    __table_args__ = (Index("headrace_machines_by_end", "ended_at"),)
+
+    lease_id: Mapped[str] = mapped_column(ForeignKey(LeaseRecord.lease_id), primary_key=True)
+    machine_id: Mapped[str] = mapped_column(primary_key=True)
+    """What it is known by where it comes from: an instance's id, a node's name."""
+    job: Mapped[str]
+    """Name of the job that it belongs to."""
+    kind: Mapped[str]
+    """Type of the machine."""
+    market: Mapped[str]
+    """How it is paid: `on-demand`, `spot`, …; empty where there is one way only."""
+    place: Mapped[str]
+    """Its zone, of which the region is the beginning."""
+    started_at: Mapped[float]
+    """When it was there, and began to cost."""
+    booted_at: Mapped[float | None] = mapped_column(default=None)
+    """When its user data, or job script, began."""
+    prepared_at: Mapped[float | None] = mapped_column(default=None)
+    """When the software was there, and its worker's process began."""
+    joined_at: Mapped[float | None] = mapped_column(default=None)
+    """When its worker had joined the lease."""
+    seen_at: Mapped[float]
+    """When it was last known to be there."""
+    ended_at: Mapped[float | None] = mapped_column(default=None)
+    """When it ended; null while it costs, as far as is known."""
+    is_estimate: Mapped[bool] = mapped_column(default=False)
+    """Whether nobody told when it began or ended, and the last sign of it counts."""
+    billed_s: Mapped[float]
+    """Seconds to be paid, until its end, or until it was last seen."""
+    usd_per_hour: Mapped[float | None] = mapped_column(default=None)
+    """US dollars an hour; null where nobody told, which is not 0."""
+    price_source: Mapped[str] = mapped_column(default="")
+    """Who told the price."""
+    price_as_of: Mapped[str] = mapped_column(default="")
+    """Date of the price; empty when it is not known."""
 
 
 class AttemptRecord(Row, kw_only=True):

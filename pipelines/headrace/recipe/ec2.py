@@ -63,6 +63,14 @@ class Ec2(Record):
     """Whether the nodes get an Elastic Fabric Adapter as their network interface."""
     capacity_reservation: str | None = None
     """Capacity reservation that is used, on demand or as the capacity block that it is."""
+    prices: dict[str, dict[Market, Annotated[float, Field(ge=0)]]] = {}
+    """US dollars an hour by type and market, as in `{g5.xlarge: {on-demand: 1.006}}`; what is not
+    written here is asked for, see `price_sources`."""
+    prices_as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+    """Date of `prices`, which the ledger keeps with them, such as `2026-06-17`."""
+    price_sources: tuple[Literal["spot-history", "price-list"], ...] = ("spot-history",)
+    """Whom to ask for other prices: EC2 for spot prices; the price list of AWS for those on demand,
+    which needs the right `pricing:GetProducts`. What nobody tells stays unknown, and is no 0."""
     tags: dict[str, str] = {}
     """Further tags of instances and volumes, such as `{project: vision}`."""
     profile: str | None = None

@@ -193,6 +193,10 @@ class Limits(Record):
     """Time between two heartbeats of a lease."""
     lost_after: Annotated[Seconds, Field(gt=0)] = 20.0
     """A lease without a heartbeat for this time counts as lost."""
+    budget: Annotated[float, Field(gt=0)] | None = None
+    """Most US dollars that a run may cost, all leases and attempts together: how many of these it
+    takes, nobody knows beforehand. Machines on EC2 are counted, see `ec2.prices`. A run that comes
+    to it gets no further lease, and its leases end: training with a checkpoint. Null: no limit."""
 
 
 class Site(Record):

@@ -24,7 +24,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.runs import leases
+from headrace.runs import budget, leases
+from headrace.runs.costs import MostCost, most_cost
 from headrace.runs.flow import PlannedStep, fitted, steps_of
 from headrace.runs.interruptions import loss_in_words
 from headrace.runs.overview import look
@@ -62,7 +63,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         StorageFullError: A folder that the run needs has no room.
     """
     try:
-        failed = _steps(run, tick)
+        failed = _steps(run, budget.watched(run, tick))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
@@ -169,6 +170,8 @@ class LeasePreview(Record):
     """How `lifetime: auto` was chosen; null where the site says the time."""
     loss: str = ""
     """What interruptions cost on average; empty where none are to be expected."""
+    cost: MostCost | None = None
+    """The most that the lease costs; null where its machines cost nothing."""
     script: str
     """What is submitted; empty where there is no queue."""
 
@@ -213,6 +216,7 @@ def _preview(
         time=_time(role, steps, script, walltime),
         loss=_loss(recipe, site, role_name, steps),
         walltime=walltime,
+        cost=most_cost(role),
         script=script,
     )
 

@@ -16,6 +16,7 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
 from headrace.record import Record
+from headrace.runs.costs import Cost, run_cost
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.leases import bad_nodes, lost_nodes
 from headrace.runs.provenance import owner_is_gone, owner_process
@@ -130,6 +131,8 @@ class RunView(Record):
     """Why it failed where none of its steps tells: it got no lease."""
     lost_nodes: tuple[EndedJob, ...] = ()
     """Jobs of its pools that came to an early end, and why, the newest last."""
+    cost: Cost | None = None
+    """What its machines have cost so far; null where nobody counts them."""
     damage: str = ""
     """Why no more is known: a file of the run or of a lease cannot be read; else empty."""
     steps: tuple[StepView, ...]
@@ -179,6 +182,7 @@ def _by_ledger(
         owner_is_gone=not record.state.is_final and owner_is_gone(record.owner),
         has_lease=bool(open_leases),
         why=why_no_lease(record),
+        cost=run_cost(record.run_id),
         steps=tuple(_step_view(row, folders[row.lease_id]) for row in attempts.values()),
     )
 
@@ -282,12 +286,6 @@ def why_no_lease(record: RunRecord) -> str:
         return ""
     newest = open_ledger().leases(run_id=record.run_id, limit=1)
     return newest[0].why_ended if newest and newest[0].state is LeaseState.FAILED else ""
-
-
-def newest_run_id() -> str | None:
-    """Id of the run that was started last."""
-    rows = open_ledger().runs(limit=1)
-    return rows[0].run_id if rows else None
 
 
 def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:

@@ -18,7 +18,8 @@ from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
-from headrace.runs import leases
+from headrace.runs import budget, leases
+from headrace.runs.counting import note_machines, note_unfinished
 from headrace.runs.ec2_places import known_places
 from headrace.runs.provenance import owner_is_gone
 from headrace.runs.runs import Run, finish_run, open_run, recorded, run_of_folder
@@ -59,9 +60,11 @@ def reap(
             done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
         else:
             done += _cancel_steps(run, partial(step_is_abandoned, record))
+            budget.keep(run)
     done += settle_ended()
     if (places := known_places()).roles:  # the client of EC2 takes long to load
         done += importlib.import_module("headrace.runs.strays").reap(places)
+    note_unfinished()
     return tuple(done)
 
 
@@ -159,7 +162,9 @@ def _enter_lease(folder: LeaseFolder) -> None:
     spec = client.spec(folder)
     record = leases.recorded(open_run(spec.run_id), spec.role_name, spec.lease_id)
     changes = {"created_at": folder.spec.stat().st_mtime, **_found(folder, spec)}
-    open_ledger().add_lease(replace(record, **changes), max_active=_NO_LIMIT)
+    entered = replace(record, **changes)
+    open_ledger().add_lease(entered, max_active=_NO_LIMIT)
+    note_machines(entered)
     for step in mailbox.submitted(folder):
         _enter_attempt(folder, step)
 

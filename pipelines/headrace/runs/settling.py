@@ -16,6 +16,7 @@ from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, RunRecord
+from headrace.runs.counting import note_machines
 from headrace.runs.provenance import owner_is_gone, owner_process
 from headrace.runs.runs import Run, open_run
 from headrace.states import EndedJob, LeaseState
@@ -36,6 +37,7 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
         with suppress(BatchError):  # the queue does not answer; the lease ends all the same
             client.cause(folder)
     client.end(folder, reason=reason)
+    note_machines(record)
     why = client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
     lost_nodes: tuple[EndedJob, ...] = ()
@@ -124,6 +126,7 @@ def _is_of_this_machine(record: LeaseRecord) -> bool:
 
 def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
     client.end(LeaseFolder(Path(record.folder)))
+    note_machines(record)
     open_ledger().set_lease_state(
         record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
     )

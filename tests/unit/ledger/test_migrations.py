@@ -13,7 +13,7 @@ from headrace.ledger import migrations
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import REVISION, REVISION_TABLE, Row
-from support.ledger_rows import lease_row, run_row
+from support.ledger_rows import lease_row, machine_row, run_row
 
 
 def test_the_newest_migration_gives_the_revision_of_the_tables():
@@ -44,6 +44,8 @@ def test_a_ledger_of_the_first_revision_keeps_its_leases(tmp_path: Path):
     ledger = Ledger.open(url)
     assert ledger.summary().revision == REVISION
     assert ledger.leases() == (lease_row(),)
+    ledger.put_machines([machine_row()])
+    assert ledger.machines() == (machine_row(),)
 
 
 def test_a_migration_that_was_killed_half_way_leaves_nothing(tmp_path: Path):

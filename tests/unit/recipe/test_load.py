@@ -248,7 +248,10 @@ def test_what_only_lightning_knows_goes_into_extra():
     [
         ("train.max_epochs=3", "Did you mean 'trainer.max_epochs'? Valid here: args, "),
         ("nodes=2", "Did you mean 'train.nodes' or 'roles.*.nodes' of the site? Valid here: "),
-        ("stage.budget=3", "Did you mean 'tiers.*.budget' of the site? Valid here: "),
+        (
+            "stage.budget=3",
+            "Did you mean 'tiers.*.budget' of the site or 'limits.budget' of the site? ",
+        ),
         ("stage.shufle_window=2", "Did you mean 'data.shuffle_window'? Valid here: "),
         ("trainer.max_epoch=3", "Did you mean 'max_epochs'? Valid: "),
     ],

@@ -1,0 +1,150 @@
+"""What machines in the ledger cost: a run's, a lease's; and the most that a lease may cost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from headrace.batch.systems import meter_of
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import MachineRecord
+from headrace.recipe.site import Role
+from headrace.record import Record
+
+LEAST_BILLED_S = 60.0
+"""An instance is paid for a minute at least, then by the second.
+
+Source: https://aws.amazon.com/ec2/pricing/on-demand/."""
+
+_HOUR_S = 3600.0
+
+
+class CostLine(Record):
+    """What machines of one kind have cost."""
+
+    role: str
+    """Role of their leases; empty where that is not asked for."""
+    kind: str
+    """Type of the machines."""
+    market: str
+    """How they are paid."""
+    machines: int
+    """How many."""
+    hours: float
+    """Hours to be paid, of all of them."""
+    usd: float | None
+    """US dollars; null where a price is not known."""
+    price: str
+    """Price an hour and who told it, for the user."""
+
+
+class Cost(Record):
+    """What a run or a lease has cost so far: its machines, and nothing else."""
+
+    usd: float
+    """US dollars, of the machines whose prices are known."""
+    hours: float
+    """Hours to be paid, of all machines."""
+    unpriced: int
+    """Machines whose price is not known: their hours are not in `usd`."""
+    estimated: int
+    """Machines of which nobody told when they ended: the last sign of them counts."""
+    lines: tuple[CostLine, ...]
+    """Of what it consists, the dearest first."""
+
+
+def billed_s(started_at: float, until: float) -> float:
+    """Seconds that an instance is paid for."""
+    return max(math.ceil(until - started_at), LEAST_BILLED_S)
+
+
+def cost_of(
+    rows: Iterable[MachineRecord], now: float, roles: Mapping[str, str] | None = None
+) -> Cost:
+    """What machines have cost at a moment, seconds since the epoch; pure.
+
+    Args:
+        rows: The machines; those that have not ended cost until now.
+        now: The moment.
+        roles: Roles by lease, to tell what each costs.
+    """
+    groups: dict[tuple[str, str, str], list[MachineRecord]] = {}
+    for row in rows:
+        role = (roles or {}).get(row.lease_id, "")
+        paid_s = row.billed_s if row.ended_at is not None else billed_s(row.started_at, now)
+        groups.setdefault((role, row.kind, row.market), []).append(replace(row, billed_s=paid_s))
+    lines = [_line(*key, group) for key, group in groups.items()]
+    every = [row for group in groups.values() for row in group]
+    return Cost(
+        usd=sum(_usd(row) for row in every),
+        hours=sum(row.billed_s for row in every) / _HOUR_S,
+        unpriced=sum(row.usd_per_hour is None for row in every),
+        estimated=sum(row.is_estimate for row in every),
+        lines=tuple(sorted(lines, key=lambda line: line.usd or 0.0, reverse=True)),
+    )
+
+
+def _usd(row: MachineRecord) -> float:
+    return (row.usd_per_hour or 0.0) * row.billed_s / _HOUR_S
+
+
+def _line(role: str, kind: str, market: str, rows: Sequence[MachineRecord]) -> CostLine:
+    prices = sorted({row.usd_per_hour for row in rows if row.usd_per_hour is not None})
+    sources = sorted({" of ".join(filter(None, (row.price_source, row.price_as_of)))
+                      for row in rows if row.price_source})  # fmt: skip
+    is_known = all(row.usd_per_hour is not None for row in rows)
+    span = " to ".join(f"${usd:.6g}" for usd in dict.fromkeys((*prices[:1], *prices[-1:])))
+    return CostLine(
+        role=role,
+        kind=kind,
+        market=market,
+        machines=len(rows),
+        hours=sum(row.billed_s for row in rows) / _HOUR_S,
+        usd=sum(_usd(row) for row in rows) if is_known else None,
+        price=f"{span} an hour ({'; '.join(sources)})" if prices else "price not known",
+    )
+
+
+def run_cost(run_id: str, now: float | None = None) -> Cost | None:
+    """What a run has cost, as the ledger knows it; None where nothing of it is counted."""
+    rows = open_ledger().machines(run_id=run_id)
+    if not rows:
+        return None
+    roles = {lease.lease_id: lease.role for lease in open_ledger().leases(run_id=run_id)}
+    return cost_of(rows, time.time() if now is None else now, roles)
+
+
+class MostCost(Record):
+    """The most that one lease of a role costs."""
+
+    usd: float | None
+    """US dollars; null where a price is not known."""
+    why: str
+    """What it is made of, or which price is not known, for the user."""
+
+
+def most_cost(role: Role) -> MostCost | None:
+    """What all nodes cost until the end of the lifetime, of the dearest kind; None if nothing.
+
+    Raises:
+        BatchError: Somebody who knows the prices cannot be asked.
+    """
+    meter = meter_of(role)
+    if meter is None:
+        return None
+    offers = meter.offers()
+    known = {name: price for name, price in offers.items() if price is not None}
+    if len(known) < len(offers):
+        unknown = ", ".join(name for name in offers if name not in known)
+        how = "write it under `ec2.prices` of the role, or allow `price_sources: [price-list]`"
+        return MostCost(usd=None, why=f"no price is known of {unknown}: {how}")
+    name, price = max(known.items(), key=lambda each: each[1].usd_per_hour)
+    source = " of ".join(filter(None, (price.source, price.as_of)))
+    why = (
+        f"{role.nodes} x {timedelta(seconds=role.lifetime_s)} x ${price.usd_per_hour:.6g} an hour "
+        f"of {name}, {source}"
+    )
+    return MostCost(usd=role.nodes * role.lifetime_s / _HOUR_S * price.usd_per_hour, why=why)

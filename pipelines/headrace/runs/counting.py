@@ -1,0 +1,202 @@
+"""Enters the machines of leases in the ledger: what their place tells, what they tell themselves.
+
+The place forgets a machine some time after its end. Then the file that the node left counts, and
+else the last sign of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.batch.machines import Machine, Meter
+from headrace.batch.systems import meter_of
+from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.node_marks import NodeMarks, marks_of
+from headrace.clusters.records import LeaseSpec
+from headrace.errors import BatchError, StepError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import LeaseRecord, MachineRecord
+from headrace.runs.costs import billed_s
+
+logger = logging.getLogger(__name__)
+
+_SHUTDOWN_S = 120.0
+"""A machine ends by itself so long after its lifetime at the latest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """What is known of the machines of a lease at one moment; times are seconds since the epoch."""
+
+    lease_id: str
+    asked_at: float | None
+    """When all of them were asked for; None where each was by itself."""
+    now: float
+    """The moment."""
+    last_sign: float
+    """When something of the lease was last seen to live."""
+    lifetime_s: float
+    """How long a machine lasts at most."""
+    marks: Mapping[str, NodeMarks]
+    """What the machines wrote themselves."""
+
+
+def note_machines(lease: LeaseRecord) -> None:
+    """Enter the machines of a lease as they stand; nothing is asked where they cost nothing.
+
+    A place that does not answer is asked another time: what it has told so far stays.
+    """
+    folder = LeaseFolder(Path(lease.folder))
+    try:
+        spec = read_record(folder.spec, LeaseSpec)
+        meter = None if spec is None else meter_of(spec.role)
+        if spec is None or meter is None:
+            return
+        seen = meter.machines(job_name(folder))
+    except (BatchError, StepError) as error:
+        logger.warning("Machines of lease %s are not counted now: %s", lease.lease_id, error.what)
+        return
+    known = open_ledger().machines(lease_id=lease.lease_id)
+    rows = rows_of(_signs(folder, spec, lease), known, seen)
+    open_ledger().put_machines(_priced(rows, meter))
+
+
+def note_unfinished() -> None:
+    """Enter the machines anew that count as there, and whose leases have ended."""
+    left = {row.lease_id for row in open_ledger().machines(only_open=True)}
+    for lease in map(open_ledger().lease, sorted(left)):
+        if not lease.state.is_active:
+            note_machines(lease)
+
+
+def rows_of(
+    signs: Signs, known: Sequence[MachineRecord], seen: Sequence[Machine]
+) -> list[MachineRecord]:
+    """The rows of a lease that are new or change; pure.
+
+    Args:
+        signs: What is known besides.
+        known: Its rows so far.
+        seen: What the place tells of its machines.
+    """
+    before = {row.machine_id: row for row in known}
+    told = {each.machine_id for each in seen}
+    rows = [_seen(signs, each, before.get(each.machine_id)) for each in seen]
+    rows += [_forgotten(signs, row) for row in known if row.machine_id not in told]
+    by_themselves = signs.marks.keys() - told - before.keys()
+    rows += [_forgotten(signs, _by_itself(signs, each)) for each in sorted(by_themselves)]
+    return [row for row in rows if row != before.get(row.machine_id)]
+
+
+def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> MachineRecord:
+    """The row of a machine that its place knows."""
+    marks = signs.marks.get(machine.machine_id, NodeMarks())
+    ended_at, is_estimate = machine.ended_at, machine.is_estimate
+    if is_estimate and marks.ended_at is not None:
+        ended_at, is_estimate = marks.ended_at, False
+    elif is_estimate and before is not None and before.ended_at is not None:
+        ended_at = before.ended_at  # when it was first seen so
+    asked_at = signs.asked_at or machine.asked_at or machine.started_at
+    row = MachineRecord(
+        lease_id=signs.lease_id,
+        machine_id=machine.machine_id,
+        job=machine.job,
+        kind=machine.kind,
+        market=machine.market,
+        place=machine.place,
+        created_at=min(asked_at, machine.started_at),
+        started_at=machine.started_at,
+        seen_at=ended_at or signs.now,
+        billed_s=billed_s(machine.started_at, ended_at or signs.now),
+        ended_at=ended_at,
+        is_estimate=is_estimate,
+    )
+    return _with_marks(_with_price(row, before), marks)
+
+
+def _forgotten(signs: Signs, row: MachineRecord) -> MachineRecord:
+    """The row of a machine that its place knows no more: it has ended."""
+    if row.ended_at is not None:
+        return row
+    marks = signs.marks.get(row.machine_id, NodeMarks())
+    last_sign = min(max(row.seen_at, signs.last_sign), row.started_at + signs.lifetime_s)
+    ended_at = max(marks.ended_at or last_sign, row.started_at)
+    ended = replace(
+        row,
+        seen_at=ended_at,
+        ended_at=ended_at,
+        billed_s=billed_s(row.started_at, ended_at),
+        is_estimate=row.is_estimate or marks.ended_at is None,
+    )
+    return _with_marks(ended, marks)
+
+
+def _by_itself(signs: Signs, machine_id: str) -> MachineRecord:
+    """The row of a machine that only the file which it left tells of."""
+    marks = signs.marks[machine_id]
+    started_at = marks.booted_at or signs.asked_at or signs.last_sign
+    return MachineRecord(
+        lease_id=signs.lease_id,
+        machine_id=machine_id,
+        job="",
+        kind=marks.kind,
+        market=marks.market,
+        place=marks.place,
+        created_at=min(signs.asked_at or started_at, started_at),
+        started_at=started_at,
+        seen_at=started_at,
+        billed_s=billed_s(started_at, started_at),
+        is_estimate=True,
+    )
+
+
+def _with_marks(row: MachineRecord, marks: NodeMarks) -> MachineRecord:
+    times = {"booted_at", "prepared_at", "joined_at"}
+    return replace(row, **marks.model_dump(include=times, exclude_none=True))
+
+
+def _with_price(row: MachineRecord, before: MachineRecord | None) -> MachineRecord:
+    if before is None:
+        return row
+    names = ("usd_per_hour", "price_source", "price_as_of")
+    return replace(row, **{name: getattr(before, name) for name in names})
+
+
+def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord) -> Signs:
+    files = (folder.spec, folder.heartbeat, folder.closed)
+    return Signs(
+        lease_id=lease.lease_id,
+        asked_at=lease.created_at if spec.role.kind == "gang" else None,
+        now=time.time(),
+        last_sign=max(file.stat().st_mtime for file in files if file.exists()),
+        lifetime_s=spec.role.lifetime_s + _SHUTDOWN_S,
+        marks=marks_of(folder),
+    )
+
+
+def _priced(rows: Sequence[MachineRecord], meter: Meter) -> list[MachineRecord]:
+    """The rows with prices: of those that have none, and of those that ended just now, anew."""
+    asked = [_machine(row) for row in rows if row.usd_per_hour is None or row.ended_at is not None]
+    prices = meter.prices(asked) if asked else {}
+    return [
+        replace(
+            row,
+            usd_per_hour=price.usd_per_hour,
+            price_source=price.source,
+            price_as_of=price.as_of,
+        )
+        if (price := prices.get(row.machine_id)) is not None
+        else row
+        for row in rows
+    ]
+
+
+def _machine(row: MachineRecord) -> Machine:
+    names = ("machine_id", "job", "kind", "market", "place", "started_at", "ended_at")
+    return Machine(**{name: getattr(row, name) for name in names})
