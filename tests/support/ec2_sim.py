@@ -91,6 +91,7 @@ class Ec2Sim:
     _since_s: dict[str, float] = field(default_factory=dict)
     _tokens: dict[str, Any] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
+    _lock: Any = field(default_factory=threading.RLock)
 
     def options(self, **changes: Any) -> Ec2Options:
         """What a role says of its instances."""
@@ -138,9 +139,10 @@ class Ec2Sim:
         """End an instance as somebody from outside, or EC2 itself, does."""
         from moto.ec2.models.instances import StateReason
 
-        instance.terminate()
-        instance.state_reason = StateReason(f"{code}: so it is", code)
-        instance._reason = ""
+        with self._lock:
+            instance.terminate()
+            instance.state_reason = StateReason(f"{code}: so it is", code)
+            instance._reason = ""
 
     def fill(self, *instance_types: str, spot_only: bool = False) -> None:
         """Let there be no capacity for some types from now on."""
@@ -289,7 +291,8 @@ class Ec2Sim:
         def call_action(response: Any) -> Any:
             if simulated.is_silent:
                 return 503, {}, "<html>Service Unavailable</html>"
-            return answer(response)
+            with simulated._lock:  # no answer tells of an instance that has half ended
+                return answer(response)
 
         def run_instances(backend: Any, *given: Any, **options: Any) -> Any:
             return simulated._run_instances(original, backend, *given, **options)

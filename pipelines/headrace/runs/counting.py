@@ -26,6 +26,7 @@ from headrace.runs.costs import billed_s
 
 logger = logging.getLogger(__name__)
 
+_FORGOTTEN_AFTER_S = 3600.0
 _SHUTDOWN_S = 120.0
 """A machine ends by itself so long after its lifetime at the latest."""
 
@@ -68,9 +69,14 @@ def note_machines(lease: LeaseRecord) -> None:
 
 
 def note_unfinished() -> None:
-    """Enter the machines anew that count as there, and whose leases have ended."""
-    left = {row.lease_id for row in open_ledger().machines(only_open=True)}
-    for lease in map(open_ledger().lease, sorted(left)):
+    """Enter the machines of leases that have ended, where some count as there, or none is known."""
+    ledger, now = open_ledger(), time.time()
+    left = {row.lease_id for row in ledger.machines(only_open=True)}
+    for lease in ledger.leases():
+        is_new = lease.ended_at is not None and now - lease.ended_at < _FORGOTTEN_AFTER_S
+        if is_new and not ledger.machines(lease_id=lease.lease_id):
+            left.add(lease.lease_id)
+    for lease in map(ledger.lease, sorted(left)):
         if not lease.state.is_active:
             note_machines(lease)
 

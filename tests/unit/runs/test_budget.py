@@ -156,17 +156,17 @@ def test_machines_are_counted_when_a_lease_is_settled_or_later(
     run, folder = _open_lease("gpu")
     row = open_ledger().lease(folder.lease_id)
     machines.append(_instance(100.0))
-    settle(run, row)
-    (counted,) = open_ledger().machines(run_id=run.run_id)
-    assert (counted.usd_per_hour, counted.ended_at) == (_USD_PER_HOUR, None)
 
     def silent(_self: Ec2Meter, _name: str) -> tuple[Machine, ...]:
         raise BatchError("EC2 does not answer")
 
     with monkeypatch.context() as patch:
         patch.setattr(Ec2Meter, "machines", silent)
-        reap(lambda _run: False, lambda _run, _step: False)
-    assert open_ledger().machines(run_id=run.run_id) == (counted,)
+        settle(run, row)
+    assert open_ledger().machines(run_id=run.run_id) == ()
+    reap(lambda _run: False, lambda _run, _step: False)
+    (counted,) = open_ledger().machines(run_id=run.run_id)
+    assert (counted.usd_per_hour, counted.ended_at) == (_USD_PER_HOUR, None)
     machines[0] = machines[0].model_copy(update={"ended_at": machines[0].started_at + 90.0})
     reap(lambda _run: False, lambda _run, _step: False)
     (ended,) = open_ledger().machines(run_id=run.run_id)
