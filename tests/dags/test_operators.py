@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import (
 )
 
 from headrace.clusters.records import LeaseSpec, Walltime
-from headrace.errors import CapacityError, JobRefusedError, LeaseError
+from headrace.errors import CapacityError, JobRefusedError, LeaseError, QueueFullError, SilentError
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.leases import RELEASED
@@ -238,6 +238,27 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
     assert deferred.value.method_name == "ask_again"
     assert "has 2 leases open" in context["ti"].pushed["machines"]
     assert deferred.value.trigger.max_leases == run.site.limits.max_leases
+
+
+QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC2 says 503: no")]
+
+
+@pytest.mark.parametrize("error", QUEUES)
+def test_a_queue_is_waited_for_also_by_a_lease_that_fills_the_site(run, context, script, error):
+    """It has its place; it would wait for itself if it waited for room."""
+    script("leases.acquire", error)
+    with pytest.raises(TaskDeferred) as deferred:
+        acquire(run, context)
+    assert deferred.value.trigger.max_leases > 1_000_000
+    assert context["ti"].pushed["machines"] == error.what
+
+
+@pytest.mark.parametrize("asked", ["start_step", "collect"])
+def test_a_silent_queue_costs_a_step_no_try(run, context, script, ticket, asked):
+    script(asked, SilentError("EC2 says 503: no"))
+    with pytest.raises(TaskDeferred) as deferred:
+        step(run).execute(context) if asked == "start_step" else complete(run, context, ticket)
+    assert deferred.value.method_name == "ask_again"
 
 
 def test_leases_are_started_without_airflows_secrets(run, context, monkeypatch):

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.batch.jobs import JobView
 from headrace.clusters.backends import backend
@@ -21,6 +22,8 @@ _WAITING_S = 300.0
 _BEATS = 3
 _USUAL_BEAT_S = 2.0
 _LOOKS = 12
+_ages: dict[Path, tuple[float, float]] = {}
+"""Of heartbeats from elsewhere: the first that this process saw, and the least age of any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +118,25 @@ def silence_s(folder: LeaseFolder, *, host_is_here: bool) -> float:
     """Seconds since the last sign of life: heartbeat, the host's report, or else the request.
 
     For a host of this machine the clock counts that nobody sets, and that stands still while the
-    machine sleeps, as the host does.
+    machine sleeps, as the host does. The clock of another machine may be wrong: once this process
+    has seen two of its heartbeats, silence is how much older the last is than the newest was.
     """
     found = _heartbeat(folder)
     if found is not None:
         at, ticked_s = found
-        return time.monotonic() - ticked_s if host_is_here else time.time() - at
+        return time.monotonic() - ticked_s if host_is_here else _age_s(folder.heartbeat, at)
     host = read_record(folder.host, HostRecord)
     if host is not None:
         return time.time() - host.started_at
     return time.time() - (folder.spec.stat().st_mtime if is_there(folder.spec) else 0.0)
+
+
+def _age_s(file: Path, at: float) -> float:
+    age_s = time.time() - at
+    first, least_s = _ages.get(file, (at, age_s))
+    least_s = min(least_s, age_s)
+    _ages[file] = first, least_s
+    return age_s if at == first else age_s - least_s
 
 
 def _heartbeat(folder: LeaseFolder) -> tuple[float, float] | None:

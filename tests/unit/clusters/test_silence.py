@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,6 +92,21 @@ def test_a_clock_that_is_wrong_is_no_silence(folder: LeaseFolder) -> None:
     beating.start()
     assert sure_state(folder, _LOST_AFTER_S) is LeaseState.STARTING
     beating.join()
+
+
+@pytest.mark.parametrize("behind_s", [600.0, -600.0])
+def test_who_looks_on_is_not_misled_by_a_wrong_clock(
+    folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch, behind_s: float
+) -> None:
+    """As a trigger does, and `headrace run`: else each look would call for a second one."""
+    write_record(folder.host, HostRecord(process=_THERE))
+    silent_for(folder, behind_s)
+    client.state(folder, _LOST_AFTER_S)
+    silent_for(folder, behind_s)
+    assert client.state(folder, _LOST_AFTER_S) is LeaseState.STARTING
+    later = SimpleNamespace(time=lambda: time.time() + _LOST_AFTER_S, monotonic=time.monotonic)
+    monkeypatch.setattr(lease_status, "time", later)
+    assert client.state(folder, _LOST_AFTER_S) is LeaseState.LOST
 
 
 def test_silence_that_goes_on_is_a_loss(folder: LeaseFolder) -> None:
