@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,18 @@ import pytest
 import yaml
 
 from headrace.batch import ec2_api
+from headrace.batch.machines import Machine, Price
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.overview import view
 from headrace.clusters.records import HostRecord, Waiting
+from headrace.errors import BudgetError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
-from headrace.runs import execute
+from headrace.runs import budget, costs, counting, execute
 from headrace.runs.retrying import MAX_FAILURES
 from headrace.states import LeaseState, StepState
 from headrace.training import checkpoints
@@ -186,6 +190,60 @@ def _check_costs(paced: PacedRun, lost: str) -> None:
     told = headrace("lease", "show", lease, "--site", "aws").stdout
     assert "2 x m5.large (spot)" in told
     assert "$0.03 an hour (site file)" in told
+
+
+def test_a_run_that_has_cost_its_budget_stops_with_a_checkpoint_and_says_why(
+    home: Path, monkeypatch: pytest.MonkeyPatch, no_leftover_processes: None
+):
+    """pains 37: here on machines of this one, of which somebody says that they cost."""
+    site = home / "sites" / "here.yaml"
+    content = yaml.safe_load(site.read_text())
+    _write(site, content | {"limits": content["limits"] | {"budget": 1000.0}})
+    meter = _Meter()
+    for module in (costs, counting):
+        monkeypatch.setattr(module, "meter_of", meter.of)
+    monkeypatch.setattr(budget, "_EVERY_S", 0.5)
+    paced = PacedRun(home, "here")
+
+    def disturb() -> paced_run.Waiting:
+        paced.tell("pause", _PAUSE_S)
+        yield from paced.held_at(TAKEN_AT)
+        meter.age_s = 1000.0 - budget.AHEAD_S
+        yield from until(paced.lease().notice.exists)
+        paced.tell("hold", LOST_AT)  # it goes on until it sees that
+
+    with pytest.raises(BudgetError, match=r"has cost \$\d.*`limits.budget` of site here is \$1000"):
+        paced.go(disturb())
+    (stopped,) = paced.attempts()
+    assert stopped.state is StepState.PREEMPTED
+    assert "the run has used up its budget of $1000.00" in str(stopped.message)
+    assert TAKEN_AT < checkpoints.progress_in(paced.run.folder.checkpoints) < LOST_AT
+    assert paced.records.ledger.run(paced.run.run_id).state is StepState.FAILED
+    told = headrace("status", paced.run.run_id)
+    assert re.search(r"gpu: \$[\d,.]+: 1 x a-box \(rented\), 0\.\d+ h", told.stdout)
+
+
+class _Meter:
+    """Says of gangs that they have a machine, which costs a dollar a second."""
+
+    age_s = 0.0
+    """How long that has been there."""
+
+    def of(self, role: Role) -> _Meter | None:
+        return self if role.kind == "gang" else None
+
+    def machines(self, job_name: str) -> tuple[Machine, ...]:
+        kinds = {"kind": "a-box", "market": "rented", "place": "here"}
+        started_at = time.time() - self.age_s
+        return (Machine(machine_id="n1", job=job_name, started_at=started_at, **kinds),)
+
+    def prices(self, machines: Sequence[Machine]) -> dict[str, Price]:
+        return {each.machine_id: self.price for each in machines}
+
+    def offers(self) -> dict[str, Price | None]:
+        return {"a-box": self.price}
+
+    price = Price(usd_per_hour=3600.0, source="contract")
 
 
 def test_a_lost_instance_of_a_pool_is_replaced_and_none_outlives_the_host(

@@ -156,6 +156,9 @@ def test_machines_are_counted_when_a_lease_is_settled_or_later(
     run, folder = _open_lease("gpu")
     row = open_ledger().lease(folder.lease_id)
     machines.append(_instance(100.0))
+    other, of_other = _open_lease("cpu")
+    settle(other, open_ledger().lease(of_other.lease_id))
+    assert [each.machine_id for each in open_ledger().machines(run_id=other.run_id)] == ["i-1"]
 
     def silent(_self: Ec2Meter, _name: str) -> tuple[Machine, ...]:
         raise BatchError("EC2 does not answer")
