@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from lightning.fabric.utilities.data import AttributeDict
 
-from headrace.errors import PickledCheckpointError
+from headrace.errors import PickledCheckpointError, StepError
 
 _REFUSED = re.compile(
     r"(?:Trying to load unsupported )?GLOBAL ([\w.]+)|((?:Trying to|Can only) [^\n]{,120})"
@@ -43,6 +43,27 @@ def refusing(path: Path | str | None) -> Iterator[None]:
             "Train anew, or set `pickled_checkpoints: allow` in the site if all who can write "
             "that file are trusted.",
         ) from error
+
+
+def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
+    """Read a checkpoint of Lightning; with `pickled`, objects of any class, which may run any code.
+
+    Raises:
+        PickledCheckpointError: It holds such objects, and they are not wanted.
+        StepError: It is missing, damaged, or no checkpoint of Lightning.
+    """
+    try:
+        with refusing(path):
+            content = torch.load(path, map_location="cpu", weights_only=not pickled)
+    except FileNotFoundError:
+        raise StepError(f"The checkpoint {path} is missing", "Run the train step again.") from None
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise StepError(
+            f"The checkpoint {path} is damaged: {error}", "Run the train step again."
+        ) from error
+    if not isinstance(content, Mapping) or "state_dict" not in content:
+        raise StepError(f"{path} is no checkpoint of Lightning: it has no 'state_dict'")
+    return content
 
 
 def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) -> None:

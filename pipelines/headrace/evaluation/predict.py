@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 import logging
 import math
-import pickle
 import platform
 import sys
 import traceback
@@ -26,7 +25,7 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 from numpy.typing import NDArray
 
-from headrace.data.checkpoint_content import refusing
+from headrace.data.checkpoint_content import read_checkpoint
 from headrace.data.dataset import Reading, SampleReader, reading_of
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Batch, Transform, apply
@@ -141,25 +140,6 @@ def load_model(
     model: LightningModule = instantiate(recipe.model, allowed, "model")
     _load_weights(model, read_checkpoint(checkpoint, pickled=site.pickled_checkpoints == "allow"))
     return model.eval(), instantiate_all(recipe.data.transforms, allowed, "data.transforms")
-
-
-def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
-    """Read a checkpoint of Lightning; with `pickled`, objects of any class, which may run any code.
-
-    Where those are not wanted, they raise `PickledCheckpointError`.
-    """
-    try:
-        with refusing(path):
-            content = torch.load(path, map_location="cpu", weights_only=not pickled)
-    except FileNotFoundError:
-        raise StepError(f"The checkpoint {path} is missing", "Run the train step again.") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise StepError(
-            f"The checkpoint {path} is damaged: {error}", "Run the train step again."
-        ) from error
-    if not isinstance(content, Mapping) or "state_dict" not in content:
-        raise StepError(f"{path} is no checkpoint of Lightning: it has no 'state_dict'")
-    return content
 
 
 def choose_device(accelerator: str) -> torch.device:

@@ -151,12 +151,13 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
 
 def absolute(recipe: Recipe) -> Recipe:
     """The recipe with its relative paths seen from this folder, wherever its steps run."""
-    dataset, pack = recipe.dataset, recipe.pack
+    dataset, pack, train = recipe.dataset, recipe.pack, recipe.train
     places = {"source": _absolute(dataset.source), "path": _absolute(dataset.path)}
     return recipe.model_copy(
         update={
             "dataset": dataset.model_copy(update=places),
             "pack": pack.model_copy(update={"target": _absolute(pack.target)}),
+            "train": train.model_copy(update={"init_from": _absolute(train.init_from)}),
         }
     )
 
@@ -188,6 +189,8 @@ def _places(recipe: Recipe) -> Iterator[_Place]:
             yield key, value, read
     if recipe.pack.target is not None:
         yield "pack.target", recipe.pack.target, written
+    if recipe.train.init_from is not None:
+        yield "train.init_from", recipe.train.init_from, (*read, *written)
     for argument in recipe.train.args:
         text = argument.partition("=")[2] if argument.startswith("-") else argument
         if _LEADS.match(text):

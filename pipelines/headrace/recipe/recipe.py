@@ -161,6 +161,10 @@ class TrainSpec(Record):
     """A script that runs under torchrun, in place of `model` and `trainer`."""
     args: tuple[str, ...] = ()
     """Arguments of the script."""
+    init_from: str | None = None
+    """Checkpoint whose weights training begins with, as of another run; null: the model's own."""
+    init_strict: bool = True
+    """All weights must be there by name and shape; `false` takes those that fit."""
     max_restarts: int = Field(default=3, ge=0)
     """Restarts of all ranks from the last checkpoint after a rank or worker died."""
     hang_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
@@ -217,6 +221,8 @@ class Recipe(Record):
     def _check(self) -> Recipe:
         if (self.model is None) == (self.train.script is None):
             raise ValueError("give either 'model' or 'train.script'")
+        if self.train.script is not None and self.train.init_from is not None:
+            raise ValueError("train.init_from goes with 'model': a script loads weights by itself")
         if self.train.script is not None and self.evaluate is not None:
             raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
         if self.stage.overlap:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.errors import DataError, UnknownNameError, UserError, nearest
+from headrace.errors import DataError, RecipeError, UnknownNameError, UserError, nearest
 from headrace.recipe.arguments import is_as_here
 from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
+from headrace.recipe.site import Role, Site
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of
@@ -82,6 +82,7 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
     check_packing(recipe, site)
     if kind == "train":
         check_training(recipe, site)
+        _check_init(recipe, site)
         _check_dataset(recipe, site, recipe.dataset.path)
     _check_places(recipe, site)
     return recipe, site
@@ -98,12 +99,28 @@ def _check_places(recipe: Recipe, site: Site) -> None:
                 check_package(url)
     if source is None or is_remote(source):
         return
-    folder, shared = Path(source).expanduser(), Path(site.folder).expanduser()
-    is_seen = role.backend == "local" or folder.is_relative_to(shared)
-    if is_seen and not folder.is_dir():
+    folder = Path(source).expanduser()
+    if _is_seen(folder, role, site) and not folder.is_dir():
         from headrace.packing.sources.open import open_place
 
         open_place(source)  # a single file may do, and what will not is told as packing would
+
+
+def _is_seen(path: Path, role: Role, site: Site) -> bool:
+    """Whether this machine sees what the nodes of a role see under a path."""
+    return role.backend == "local" or path.is_relative_to(Path(site.folder).expanduser())
+
+
+def _check_init(recipe: Recipe, site: Site) -> None:
+    wanted = recipe.train.init_from
+    if wanted is None:
+        return
+    path = Path(wanted).expanduser()
+    if _is_seen(path, site.roles[recipe.train.role], site) and not path.is_file():
+        raise RecipeError(
+            f"train.init_from is {wanted}, which is no file",
+            "Name a checkpoint: `headrace runs show RUN` tells those of a run.",
+        )
 
 
 def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:

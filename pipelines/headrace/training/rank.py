@@ -38,6 +38,7 @@ from headrace.training.checkpointing import (
 )
 from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
+from headrace.training.init_weights import load_weights
 from headrace.training.meeting import meet
 from headrace.training.records import NodeReady, TrainingOutcome
 from headrace.training.trainer import (
@@ -123,6 +124,10 @@ class _RankTraining:
             raise RecipeError("The recipe has no model", "Set 'model', or 'train.script'.")
         seed_at(self._recipe.seed, 0, 0, 0, "weights")  # the same on all ranks
         model: LightningModule = instantiate(target, self._allowed, "model")
+        train, pickled = self._recipe.train, self._site.pickled_checkpoints == "allow"
+        if train.init_from is not None and self._launch.resume is None:
+            path = Path(train.init_from).expanduser()
+            load_weights(model, path, strict=train.init_strict, pickled=pickled)
         return model
 
     def _saving(self, guard: LossGuard) -> StepCheckpoints:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 import torch
 
 from headrace.clusters.records import HostRecord
+from headrace.data.checkpoint_content import read_checkpoint
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepCancelledError, WorkerLostError
-from headrace.evaluation.predict import read_checkpoint
 from headrace.files.atomic import write_record, write_text
 from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
@@ -55,6 +56,7 @@ def start(
     ranks: int = 2,
     restarts: int = 3,
     data: dict[str, Any] | None = None,
+    init_from: str | None = None,
     **options: Any,
 ):
     """A step in `folder`; another call is another attempt of the same run."""
@@ -74,7 +76,7 @@ def start(
                 "monitor": "val/accuracy",
                 "monitor_mode": "max",
             },
-            "train": {"max_restarts": restarts},
+            "train": {"max_restarts": restarts, "init_from": init_from},
         }
     )
     site = make_site(folder, nodes=nodes, ranks=ranks, allowed_code=[str(CODE)])
@@ -146,6 +148,19 @@ def test_the_weights_with_the_best_metric_are_kept(undisturbed, dataset):
     assert best.value == pytest.approx(accuracy(path, validation))
     assert best.value >= accuracy(Path(undisturbed["checkpoint"]), validation)
     assert "optimizer_states" not in read_checkpoint(path)
+
+
+def test_training_begins_with_the_weights_of_another(undisturbed, dataset, tmp_path):
+    context = start(tmp_path, init_from=undisturbed["checkpoint"])
+    recipe = context.recipe
+    once = recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"max_steps": 1})})
+    write_record(context.run_folder.recipe, once)
+    outputs = train_here(replace(context, recipe=once), dataset)
+    assert outputs["steps"] == 1
+    given = read_checkpoint(Path(undisturbed["checkpoint"]))["state_dict"]
+    after = read_checkpoint(Path(outputs["checkpoint"]))["state_dict"]
+    for name, value in given.items():  # other weights of this size differ by more
+        assert 0 < (after[name] - value).abs().max() < 0.05, name
 
 
 def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
+from headrace.data.checkpoint_content import read_checkpoint
 from headrace.data.dataset import Reading
 from headrace.errors import (
     MemoryExhaustedError,
@@ -19,7 +20,7 @@ from headrace.errors import (
     TargetError,
     UserCodeError,
 )
-from headrace.evaluation.predict import Predictor, choose_device, load_model, read_checkpoint
+from headrace.evaluation.predict import Predictor, choose_device, load_model
 from headrace.recipe.recipe import EvaluateSpec, Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset

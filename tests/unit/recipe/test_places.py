@@ -47,6 +47,7 @@ def check(site: Site, *overrides: str, is_from_terminal: bool = False) -> None:
         f"trainer.callbacks=[{{_target_: {STOP}, monitor: val/loss, dirpath: /results/x}}]",
         f"trainer.loggers=[{{_target_: {CSV}, save_dir: logs}}]",
         "model.weights=/data/pretrained.pt",
+        "train.init_from=/data/pretrained.ckpt",
         "model.sep=/",
         "dataset.index=tables/index.csv",
     ],
@@ -59,6 +60,7 @@ def test_what_the_site_lists_is_allowed_from_airflow(site, override):
     ("override", "key", "line"),
     [
         ("dataset.source=/etc", "dataset.source", 'allowed_sources: ["/etc"]'),
+        ("train.init_from=/etc/x.ckpt", "train.init_from", 'allowed_sources: ["/etc/x.ckpt"]'),
         ("dataset.source=/data/../etc", "dataset.source", 'allowed_sources: ["/etc"]'),
         ("dataset.source=//etc", "dataset.source", "allowed_sources"),
         ("dataset.source=/database", "dataset.source", 'allowed_sources: ["/database"]'),

@@ -183,3 +183,14 @@ def test_a_source_that_only_nodes_may_see_is_left_to_them(tmp_path: Path) -> Non
     shared = load_recipe("digits", [f"dataset.source={Path(site.folder) / 'nowhere'}"])
     with pytest.raises(RecipeError, match=MISSING):
         fitted(shared, site, "pack", is_from_terminal=True)
+
+
+def test_weights_to_begin_with_that_are_missing_are_told_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    laptop, wanted = load_site("laptop"), f"train.init_from={tmp_path / 'a.ckpt'}"
+    source = f"dataset.source={tmp_path}"
+    with pytest.raises(RecipeError, match="which is no file"):
+        fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+    (tmp_path / "a.ckpt").touch()
+    assert fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
