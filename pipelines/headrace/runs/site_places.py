@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ByteSize
@@ -24,6 +23,7 @@ from headrace.files import tiers
 from headrace.files.machine import file_system_of
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role, Site, Tier
+from headrace.runs import site_files
 
 _OF_ONE_MACHINE = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
@@ -49,13 +49,13 @@ _QUIETLY = '"$@" < /dev/null || exit 1'
 def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
     """Whether runs and leases can live in the site's folder.
 
-    Side effects: makes the folder; writes and removes a file in it.
+    Side effects: makes the folder; writes and removes files in it.
     """
     folder = Path(site.folder).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".check-") as probe:
-            yield _locks(folder, Path(probe.name))
+        yield site_files.locks(folder)
+        yield site_files.files(folder)
     except OSError as error:
         told = f"{folder}: {error.strerror or error}"
         yield fail("folder", told, "Name a folder that you may write in as the site's `folder`.")
@@ -140,23 +140,6 @@ def _is_own(site: Site, tier: Tier) -> bool:
 
 def _has_queue(site: Site) -> bool:
     return any(role.backend != "local" for role in site.roles.values())
-
-
-def _locks(folder: Path, probe: Path) -> Finding:
-    """Both kinds of lock must be granted once, and flock refused the second time."""
-    kinds: dict[str, Callable[[int, int], None]] = {"fcntl": fcntl.lockf, "flock": fcntl.flock}
-    advice = "Ask for a mount with locks: `flock` on Lustre, not `nolock` on NFS."
-    for name, lock in kinds.items():
-        with probe.open("r+") as first, probe.open("r+") as second:
-            try:
-                lock(first.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                return fail("locks", f"{name} in {folder}: {error.strerror or error}", advice)
-            try:
-                lock(second.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return ok("locks", "flock and fcntl")  # fcntl's are the process's own
-    return fail("locks", f"flock in {folder} is granted twice", advice)
 
 
 def _mode(folder: Path) -> Finding:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
+import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +53,7 @@ def of_disk(free_bytes: int) -> Any:
 def test_room(free_bytes: int, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(site_places.shutil, "disk_usage", of_disk(free_bytes))
     found = told(site_places.shared_folder(site(tmp_path / "new"), is_proved=False))
-    assert found == {"locks": "ok", "folder": "ok", "mode": "ok", "room": grade}
+    assert found == {**dict.fromkeys(("locks", "files", "folder", "mode"), "ok"), "room": grade}
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -90,6 +93,55 @@ def test_locks_that_do_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     first = next(iter(site_places.shared_folder(site(tmp_path), is_proved=False)))
     assert first.grade.value == "fail"
     assert first.seen.endswith("is granted twice")
+
+
+def _replaces_folders(patch: pytest.MonkeyPatch) -> None:
+    def rename(prepared: Path, final: Path) -> None:
+        shutil.rmtree(final, ignore_errors=True)
+        os.rename(prepared, final)
+
+    patch.setattr(Path, "rename", rename)
+
+
+def _rewrites_in_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Path, "replace", shutil.copyfile)
+
+
+def _keeps_no_modes(patch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+    patch.setattr(os, "open", lambda path, flags, _=0, **more: opened(path, flags, 0o644, **more))
+
+
+def _cannot_rename(patch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    patch.setattr(Path, "replace", refuse)
+
+
+@pytest.mark.parametrize(
+    ("lack", "seen"),
+    [
+        (_replaces_folders, "steps overwrite each other"),
+        (_rewrites_in_place, "changes under those who read it"),
+        (_keeps_no_modes, "a file made with mode 600 has 644"),
+        (_cannot_rename, "Function not implemented"),
+    ],
+)
+def test_a_bucket_that_is_mounted_by_fuse_is_no_folder(
+    lack: Callable[[pytest.MonkeyPatch], None],
+    seen: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As `rclone mount` showed them, and Mountpoint tells of itself (decision 0044)."""
+    lack(monkeypatch)
+    findings = site_places.shared_folder(site(tmp_path / "new"), is_proved=False)
+    (found,) = [each for each in findings if each.subject == "files"]
+    assert (found.grade.value, seen in found.seen) == ("fail", True), found
+    assert "S3 Files for a bucket" in found.advice
+    monkeypatch.undo()
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 @pytest.mark.parametrize(
