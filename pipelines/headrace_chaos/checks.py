@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.clusters.overview import leftovers, views
-from headrace.files.atomic import UNFINISHED
+from headrace.files.atomic import UNFINISHED, is_there
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.manifest_file import read_manifest
 from headrace.ledger.ledger import Ledger
@@ -118,7 +118,7 @@ def _disagreements(home: Path, run_id: str) -> Iterator[str]:
         if row.state.is_active:
             yield f"ledger: lease {row.lease_id} is {row.state.value}"
     for folder in (LeaseFolder(path) for path in SiteFolder(home).leases.iterdir()):
-        if folder.lease_id not in rows or not folder.closed.exists():
+        if folder.lease_id not in rows or not is_there(folder.closed):
             yield f"disk: lease {folder.lease_id} is not closed, or not in the ledger"
     for attempt in ledger.attempts(run_id):
         yield from _disagreement(SiteFolder(home), attempt)

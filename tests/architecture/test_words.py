@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.files.layout import LeaseFolder, StepFolder
 from support.sources import product_modules, relative, texts
 
 EXAMPLE_USERS = ("me", "you", "user", "runner")
@@ -47,3 +48,15 @@ def test_every_module_says_what_it_is_for():
         if not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def test_files_of_leases_and_steps_are_looked_for_as_others_make_them():
+    """`Path.exists` misses for half a minute what another client of NFS has made (see 0044)."""
+    names = "|".join({*vars(LeaseFolder), *vars(StepFolder)} - {"log", "logs", "number", "step"})
+    pattern = re.compile(rf"\.(?:{names})\.(?:exists|is_file)\(\)")
+    found = [
+        f"{relative(path)}: {match[0]}"
+        for path in product_modules()
+        for match in pattern.finditer(path.read_text())
+    ]
+    assert found == []

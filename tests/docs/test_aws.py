@@ -32,10 +32,14 @@ class _Template(yaml.SafeLoader):
 _Template.add_multi_constructor("!", lambda _loader, tag, node: f"{tag} {node.value}")
 
 
+def resources() -> dict[str, Any]:
+    """What the stack makes."""
+    return yaml.load((AWS / "stack.yaml").read_text(), _Template)["Resources"]
+
+
 def control_policy() -> list[dict[str, Any]]:
     """Statements of what headrace may do."""
-    template = yaml.load((AWS / "stack.yaml").read_text(), _Template)
-    return template["Resources"]["ControlPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    return resources()["ControlPolicy"]["Properties"]["PolicyDocument"]["Statement"]
 
 
 def actions(statements: list[dict[str, Any]]) -> set[str]:
@@ -70,6 +74,16 @@ def test_the_stack_allows_all_that_headrace_needs():
     assert options is not None
     needed: Any = policy(options.model_copy(update={"image": "resolve:ssm:x"}))["Statement"]
     assert actions(needed) <= actions(control_policy())
+
+
+def test_only_the_control_machine_is_root_in_a_folder_over_a_bucket():
+    """Nodes run what recipes name; files of other users are not theirs."""
+    given = {
+        role: str(resources()[role]["Properties"]["ManagedPolicyArns"])
+        for role in ("NodeRole", "ControlRole")
+    }
+    assert all("S3FolderPolicy" in each for each in given.values())
+    assert [role for role, each in given.items() if "S3FolderRootPolicy" in each] == ["ControlRole"]
 
 
 def test_only_looking_is_allowed_everywhere():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.clusters import client
 from headrace.errors import BudgetError, HeadraceError, LedgerError
-from headrace.files.atomic import leave_word
+from headrace.files.atomic import is_there, leave_word
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
@@ -104,11 +104,11 @@ def watched(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
 
 def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:
     folder = LeaseFolder(Path(lease.folder))
-    if not folder.spec.exists() or folder.close.exists():
+    if not is_there(folder.spec) or is_there(folder.close):
         return
     if run.site.roles[lease.role].kind == "pool":
         client.request_close(folder, why)
-    elif not folder.notice.exists():
+    elif not is_there(folder.notice):
         logger.warning("Lease %s ends: %s", lease.lease_id, why)
         leave_word(folder.notice, why)
     elif time.time() - folder.notice.stat().st_mtime >= _GRACE_S:

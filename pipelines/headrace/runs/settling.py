@@ -97,7 +97,7 @@ def lost_nodes_of(folder: LeaseFolder) -> tuple[EndedJob, ...]:
 def _is_begun(run: Run, record: LeaseRecord) -> bool:
     """Whether it was started, or should have been by now; who asked for it may be at it."""
     is_late = time.time() - record.created_at >= run.site.limits.lost_after
-    return run.lease_folder(record.lease_id).spec.exists() or is_late
+    return is_there(run.lease_folder(record.lease_id).spec) or is_late
 
 
 def _is_readable(folder: LeaseFolder) -> bool:
