@@ -10,14 +10,16 @@ import pytest
 
 from headrace.clusters import client
 from headrace.clusters.records import Ending
-from headrace.errors import CapacityError
+from headrace.errors import CapacityError, SilentError
 from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
-from headrace.runs.leases import acquire
+from headrace.runs.leases import acquire, release
+from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.runs.settling import settle_ended, why_no_room
-from headrace.states import LeaseState
+from headrace.states import LeaseState, StepState
 from support.runs import ended_owner, lease_on_disk, make_run
 
 _GONE_BY_ITSELF = "its owner, process 7 on here, has gone"
@@ -49,6 +51,32 @@ def test_leases_that_have_ended_on_disk_hold_no_place(started: list[str]) -> Non
     assert started == [f"{run.run_id}-cpu-1"]
     rows = [row for holder in holders for row in open_ledger().leases(run_id=holder.run_id)]
     assert {(row.state, row.why_ended) for row in rows} == {(LeaseState.CLOSED, _GONE_BY_ITSELF)}
+
+
+def test_a_lease_stays_open_while_its_batch_system_is_silent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """pains 22: the run has ended all the same, and whoever looks next ends the lease."""
+    run = make_run()
+    lease_id = lease_on_disk(run)
+    end = client.end
+
+    def silent(folder: LeaseFolder, reason: str) -> None:
+        raise SilentError("EC2 says 503: no")
+
+    monkeypatch.setattr(client, "end", silent)
+    release(run, "cpu", "the last step was done")
+    end_run(run, StepState.SUCCEEDED)
+    assert settle_ended() == []
+    assert caplog.text.count(f"Lease {lease_id} is looked at again later: EC2 says 503: no") == 3
+    assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
+    assert open_ledger().lease(lease_id).state.is_active
+    with pytest.raises(SilentError):
+        acquire(run, "cpu")  # whose machines may be there is not asked for a second time
+    monkeypatch.setattr(client, "end", end)
+    (told,) = settle_ended()
+    assert told.startswith(f"lease {lease_id}: closed")
+    assert not open_ledger().lease(lease_id).state.is_active
 
 
 def test_a_lease_whose_host_died_holds_no_place() -> None:
