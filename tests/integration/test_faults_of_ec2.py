@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,18 +59,19 @@ def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, 
         assert len(done | dict(work)) == 60
         assert client.state(one, 15.0) is LeaseState.READY
         wait_until(lambda: _failures(one) >= 3, _GONE_WITHIN_S, "more questions without answer")
+        told = "".join(x.log.read_text() for x in (one, other)).count("asked again later")
+        assert told <= _failures(one) + 1  # botocore's own repetitions, and ticks, are not told
         ec2_sim.terminate(kept, "Server.InternalError")
         ec2_sim.is_silent = False
         wait_until(lambda: view(one).ended, _GONE_WITHIN_S, "the pool to see it")
         assert fleet.nodes(1, START_TIMEOUT_S)
     started = [name_of(each) for each in ec2_sim.instances]
     assert len(started) == len(set(started)) == 3
-    told = one.log.read_text().splitlines()
-    assert len([line for line in told if "503" in line]) < 10
 
 
 def test_a_member_that_never_joins_is_named_and_the_whole_gang_ends(site: Path, ec2_sim: Ec2Sim):
     """pains 15, 22: it boots, and never comes to its work."""
+    ec2_sim.boot_s = math.inf
     stuck = 'if [ "$HEADRACE_NODE_INDEX" = 1 ]; then sleep 600; fi'
     role = _role(ec2_sim, kind="gang", start_timeout=15)
     batch = role.batch.model_copy(update={"prologue": (stuck,)})
@@ -77,6 +79,7 @@ def test_a_member_that_never_joins_is_named_and_the_whole_gang_ends(site: Path, 
     wait_until(lambda: len(ec2_sim.alive()) == 2, _GONE_WITHIN_S, "the instances")
     _, second = sorted(ec2_sim.alive(), key=lambda each: int(each.ami_launch_index))
     assert client.state(folder, 15.0) is LeaseState.STARTING  # the control side looks now and then
+    ec2_sim.boot_s = 0.0
     wait_until(folder.closed.exists, START_TIMEOUT_S, "the gang to be given up")
     assert client.state(folder, 15.0) is LeaseState.FAILED
     assert "nodes were there after 15 s; no worker came from" in client.why_ended(folder)

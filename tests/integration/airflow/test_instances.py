@@ -10,7 +10,7 @@ import pytest
 from headrace.states import StepState
 from support.airflow_service import DAG_ID, EC2_SITE, AirflowService, write_ec2_site
 from support.ec2_sim import Ec2Sim
-from support.held_training import STOPPED_WITHIN_S, HeldTraining
+from support.held_training import HeldTraining
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
 _GPU = "g5.xlarge"
 _NEXT = "g4dn.xlarge"
 _TASK = "acquire_gang"
+_GONE_WITHIN_S = 120.0
 
 
 def test_a_gang_waits_for_capacity_and_its_instances_end_with_its_task(
@@ -50,8 +51,8 @@ def test_a_gang_waits_for_capacity_and_its_instances_end_with_its_task(
     assert {task["try_number"] for task in service.tasks(training.dag_run).values()} <= {0, 1, 2}
 
     service.api.mark_task(DAG_ID, training.dag_run, "train", "failed")
-    wait_until(lambda: not ec2_sim.alive(), STOPPED_WITHIN_S, "the instances to end")
-    training.wait_run(StepState.FAILED)
+    wait_until(lambda: not ec2_sim.alive(), _GONE_WITHIN_S, "the instances to end")
+    training.wait_run(StepState.FAILED, _GONE_WITHIN_S)
     training.wait_nothing_left()
     assert ec2_sim.volumes() == []
     assert service.wait_end(training.dag_run) == "failed"
