@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -25,7 +26,7 @@ OF_LIGHTNING = {
     "use_distributed_sampler": "leave it out: headrace shares the samples out itself",
 }
 """Arguments of Lightning's Trainer that headrace sets, and what to do in their place; those that
-are not here go into `trainer.extra`."""
+are not here are passed on."""
 
 
 class StageSpec(Record):
@@ -136,7 +137,25 @@ class TrainerSpec(Record):
     loggers: tuple[Target, ...] = ()
     """Lightning loggers; `save_dir` defaults to the run's folder."""
     extra: dict[str, object] = {}
-    """Further arguments of the Trainer, passed as they are: `limit_train_batches`, `profiler`, …"""
+    """Further arguments of the Trainer, passed as they are. Those of Lightning's may as well be
+    written beside the keys above: `limit_train_batches`, `val_check_interval`, `profiler`, …"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pass_on(cls, content: object) -> object:
+        """Take arguments of Lightning's Trainer by their own names."""
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        if not isinstance(content, Mapping) or content.keys() <= known:
+            return content
+        from headrace.recipe.arguments import trainer_arguments  # it reads Lightning's source
+
+        passed = (content.keys() - known - OF_LIGHTNING.keys()) & set(trainer_arguments())
+        extra = content.get("extra") or {}
+        twice = sorted(passed & extra.keys()) if isinstance(extra, Mapping) else []
+        if twice:
+            raise ValueError(f"'{twice[0]}' is written twice, also in extra: leave one out")
+        kept = {name: value for name, value in content.items() if name not in passed}
+        return {**kept, "extra": {**extra, **{name: content[name] for name in sorted(passed)}}}
 
     @field_validator("extra")
     @classmethod

@@ -88,7 +88,7 @@ def _of_lightning(key: str, kind: type[BaseModel]) -> str:
     meant = difflib.get_close_matches(name, trainer_arguments(), n=1, cutoff=0.85)
     if not meant or meant[0] in TrainerSpec.model_fields:
         return ""
-    return f"'{meant[0]}' is an argument of Lightning's Trainer: write trainer.extra.{meant[0]}."
+    return f"'{meant[0]}' is an argument of Lightning's Trainer: write trainer.{meant[0]}."
 
 
 def _with_places(hint: str, key: str, kind: type[BaseModel]) -> str:

@@ -220,11 +220,10 @@ def test_arguments_of_the_trainer_that_headrace_sets_are_refused_at_once():
 @pytest.mark.parametrize(
     ("override", "hint"),
     [
-        ("limit_train_batches=3", "write trainer.extra.limit_train_batches."),
-        ("train.limit_train_batches=3", "write trainer.extra.limit_train_batches."),
-        ("trainer.limit_train_batches=3", "write trainer.extra.limit_train_batches."),
-        ("trainer.limit_train_batchs=3", "write trainer.extra.limit_train_batches."),
-        ("data.profiler=simple", "write trainer.extra.profiler."),
+        ("limit_train_batches=3", "write trainer.limit_train_batches."),
+        ("train.limit_train_batches=3", "write trainer.limit_train_batches."),
+        ("trainer.limit_train_batchs=3", "write trainer.limit_train_batches."),
+        ("data.profiler=simple", "write trainer.profiler."),
         ("trainer.devices=2", "set by headrace: write train.ranks_per_node."),
         ("trainer.num_nodes=2", "set by headrace: write train.nodes."),
         ("data.check_val_every_n_epoch=2", "set by headrace: write trainer.val_every_epochs."),
@@ -237,8 +236,14 @@ def test_arguments_of_lightnings_trainer_are_told_where_they_belong(override, hi
     assert caught.value.hint.endswith(hint)
 
 
-def test_what_only_lightning_knows_goes_into_extra():
-    assert load_recipe("digits", ["trainer.extra.limit_train_batches=3"]).trainer.extra
+def test_what_only_lightning_knows_is_passed_on():
+    wanted = {"limit_train_batches": 3, "val_check_interval": 0.5}
+    extra = ["trainer.extra.limit_train_batches=3", "trainer.val_check_interval=0.5"]
+    plain = ["trainer.limit_train_batches=3", "trainer.val_check_interval=0.5"]
+    assert load_recipe("digits", extra).trainer == load_recipe("digits", plain).trainer
+    assert load_recipe("digits", plain).trainer.extra == wanted
+    with pytest.raises(RecipeError, match="'limit_train_batches' is written twice"):
+        load_recipe("digits", [*extra, "trainer.limit_train_batches=4"])
     with pytest.raises(RecipeError, match=r"precision: write trainer\.precision"):
         load_recipe("digits", ["trainer.extra.precision=16-mixed"])
 
