@@ -187,6 +187,7 @@ def _check_costs(paced: PacedRun, lost: str) -> None:
         assert each["billed_s"] >= max(60.0, each["ended_at"] - each["started_at"])
         assert each["created_at"] <= each["started_at"] <= each["booted_at"] + 1.0
         assert each["booted_at"] <= each["prepared_at"] <= each["joined_at"] <= each["ended_at"]
+        assert 0.0 < each["join_s"] < each["billed_s"]
     told = headrace("lease", "show", lease, "--site", "aws").stdout
     assert "2 x m5.large (spot)" in told
     assert "$0.03 an hour (site file)" in told

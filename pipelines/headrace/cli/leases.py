@@ -27,7 +27,7 @@ from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
-from headrace.runs.costs import cost_of
+from headrace.runs.costs import cost_of, start_split
 from headrace.runs.reaper import adopt as adopt_leases
 from headrace.runs.reaper import reap as reap_ledger
 from headrace.states import EndedJob, LeaseState
@@ -82,7 +82,7 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
             "view": view.model_dump(mode="json"),
             "spec": spec.model_dump(mode="json"),
             "info": info.model_dump(mode="json") if info else None,
-            "machines": [asdict(each) for each in machines],
+            "machines": [asdict(each) | start_split(each) for each in machines],
             "cost": cost.model_dump(mode="json") if cost else None,
         }
         typer.echo(json.dumps(content, indent=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,6 +116,16 @@ def run_cost(run_id: str, now: float | None = None) -> Cost | None:
         return None
     roles = {lease.lease_id: lease.role for lease in open_ledger().leases(run_id=run_id)}
     return cost_of(rows, time.time() if now is None else now, roles)
+
+
+def start_split(row: MachineRecord) -> dict[str, float | None]:
+    """Seconds that a machine's start took, by what they went into; None where nobody told."""
+    names = ("queue_wait_s", "boot_s", "software_s", "join_s")
+    times = (row.created_at, row.started_at, row.booted_at, row.prepared_at, row.joined_at)
+    return {
+        name: None if begin is None or end is None else max(end - begin, 0.0)
+        for name, (begin, end) in zip(names, itertools.pairwise(times), strict=True)
+    }
 
 
 class MostCost(Record):

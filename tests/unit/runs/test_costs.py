@@ -10,7 +10,7 @@ import pytest
 from headrace.cli.costs import cost_words
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import MachineRecord
-from headrace.runs.costs import billed_s, cost_of, run_cost
+from headrace.runs.costs import billed_s, cost_of, run_cost, start_split
 from support.ledger_rows import lease_row, machine_row, run_row
 
 _HOUR_S = 3600.0
@@ -93,6 +93,14 @@ def test_what_has_not_ended_costs_until_now_and_what_is_unknown_is_told():
         "$1.00: 1 x g4dn.2xlarge (on-demand), 0.50 h, $2 an hour (site file)",
         "?: 1 x g4dn.2xlarge (spot), 0.02 h, price not known",
     ]
+
+
+def test_the_start_of_a_machine_is_split():
+    times = {"created_at": 5.0, "started_at": 20.0, "booted_at": 50.0, "joined_at": 70.0}
+    split = {"queue_wait_s": 15.0, "boot_s": 30.0, "software_s": 12.0, "join_s": 8.0}
+    assert start_split(machine_row(prepared_at=62.0, **times)) == split
+    never_came = machine_row(created_at=5.0, started_at=20.0)
+    assert list(start_split(never_came).values()) == [15.0, None, None, None]
 
 
 @pytest.mark.usefixtures("headrace_home")
