@@ -12,7 +12,7 @@ from headrace.clusters import client
 from headrace.clusters.lease_status import lease_status, sure_states
 from headrace.clusters.local import marked
 from headrace.clusters.records import AvoidedNode, LeaseInfo, LeaseSpec, PoolJobView, PoolRecord
-from headrace.errors import StepError, UnknownNameError, nearest
+from headrace.errors import SilentError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.record import Record
@@ -197,11 +197,21 @@ def _checked_spec(folder: LeaseFolder) -> LeaseSpec:
 
 
 def reap(site: SiteFolder) -> tuple[Leftover, ...]:
-    """End all leftovers of a site; gives them. Safe to call at any time, also twice at once."""
-    found = leftovers(site)
-    for leftover in found:
+    """End all leftovers of a site; gives them. Safe to call at any time, also twice at once.
+
+    One whose batch system gives no answer stays, and keeps no other from being ended.
+    """
+    return tuple(leftover for leftover in leftovers(site) if _end(leftover))
+
+
+def _end(leftover: Leftover) -> bool:
+    try:
         client.end(leftover.folder, _GRACE_S, leftover.why)
-    return found
+    except SilentError as error:
+        lease_id = leftover.folder.lease_id
+        logger.warning("Lease %s is looked at again later: %s", lease_id, error.what)
+        return False
+    return True
 
 
 def _why_left(folder: LeaseFolder, spec: LeaseSpec, state: LeaseState, num_processes: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from headrace.clusters import client
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.overview import leftovers, reap, view, views
 from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.errors import SilentError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.processes import ProcessIdentity
@@ -84,6 +86,25 @@ def test_a_damaged_file_of_a_lease_keeps_no_other_from_being_ended(
     getattr(lease, name).write_bytes(b"\x80[")
     assert "c" in [each.folder.lease_id for each in reap(site)]
     assert site.lease("c").closed.exists()
+
+
+def test_a_lease_whose_batch_system_is_silent_keeps_no_other_from_being_ended(
+    site: SiteFolder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pains 22: it is ended another time."""
+    _lease(site, "b", heartbeat="1.0 1.0")
+    end = client.end
+
+    def silent_about_b(folder: LeaseFolder, *given: Any) -> None:
+        if folder.lease_id == "b":
+            raise SilentError("EC2 says 503: no")
+        end(folder, *given)
+
+    monkeypatch.setattr(client, "end", silent_about_b)
+    assert [each.folder.lease_id for each in reap(site)] == ["c"]
+    assert "Lease b is looked at again later: EC2 says 503: no" in caplog.text
+    monkeypatch.setattr(client, "end", end)
+    assert [each.folder.lease_id for each in reap(site)] == ["b"]
 
 
 def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_listed(
