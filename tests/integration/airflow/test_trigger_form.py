@@ -89,7 +89,10 @@ def test_each_dag_shows_what_it_is_for(
     [
         ({"recipe": "digitz"}, "'digitz' is not one of ['arrivals', 'digits', 'held']"),
         ({"recipe": "/etc/passwd.yaml"}, "is not one of"),
-        ({"site": "mars"}, "'mars' is not one of ['chaos', 'laptop', 'narrow', 'slurm-dev']"),
+        (
+            {"site": "mars"},
+            "'mars' is not one of ['aws', 'chaos', 'laptop', 'narrow', 'slurm-dev']",
+        ),
         ({"overrides": ["nonsense"]}, "'nonsense' does not match"),
         ({"overrides": ["code=[/tmp]"]}, "'code=[/tmp]' does not match"),
         ({"overrides": ["seed=${oc.env:HOME}"]}, "does not match"),
