@@ -2,7 +2,7 @@
 
 The service has a home of its own: `$HEADRACE_HOME` of the tests is not touched by it. Site `chaos`
 is `laptop` with room for more leases, staging below the home, and quicker looks at running work;
-site `narrow` is the same with room for three leases, site `aws` with instances of EC2. Recipe
+site `narrow` is the same with room for three leases, site `aws` with room for one. Recipe
 `held` is `digits` with a training that waits on request. `headrace_train` is scheduled on the
 dataset that recipe `arrivals` packs.
 """
@@ -43,7 +43,7 @@ NARROW_SITE = "narrow"
 NARROW_LEASES = 3
 """Leases that site `narrow` gives at once."""
 EC2_SITE = "aws"
-"""Site whose EC2 is nowhere, until a test writes it anew: forms know the sites of the start."""
+"""Site that is as `chaos` until a test writes it anew: forms know the sites of the start."""
 ARRIVALS = "arrivals"
 """Recipe of the runs that start by themselves, and the dataset whose packing starts them."""
 ENDED = ("success", "failed")
@@ -316,26 +316,23 @@ def make_home(home: Path) -> Path:
     export_digits(home / "examples" / "digits")
     for folder in ("sites", "recipes"):
         (home / folder).mkdir()
-    for name, max_leases in ((SITE, 8), (NARROW_SITE, NARROW_LEASES)):
+    for name, max_leases in ((SITE, 8), (NARROW_SITE, NARROW_LEASES), (EC2_SITE, 1)):
         site = _SITE_FILE.format(name=name, home=home, code=_CODE, max_leases=max_leases)
         (home / "sites" / f"{name}.yaml").write_text(site)
-    write_ec2_site(
-        home, {"region": "us-east-1", "image": "ami-1", "endpoint_url": "http://[::1]:1"}
-    )
     for recipe in _recipes(home):
         (home / "recipes" / f"{recipe['name']}.yaml").write_text(yaml.safe_dump(recipe))
     return home
 
 
 def write_ec2_site(home: Path, ec2: Mapping[str, object]) -> None:
-    """Write site `aws`: a pool and a gang of one node each, and room for one lease at a time.
+    """Have site `aws` get a pool and a gang, of one node each, from EC2.
 
     Args:
         home: Home of the service.
         ec2: How instances are got.
     """
-    site = yaml.safe_load((home / "sites" / f"{SITE}.yaml").read_text())
-    site |= {"name": EC2_SITE, "limits": site["limits"] | {"max_leases": 1}}
+    file = home / "sites" / f"{EC2_SITE}.yaml"
+    site = yaml.safe_load(file.read_text())
     for role, types in (("cpu", ["m5.large"]), ("gpu", ["g5.xlarge", "g4dn.xlarge"])):
         site["roles"][role] |= {
             "backend": "ec2",
@@ -344,7 +341,7 @@ def write_ec2_site(home: Path, ec2: Mapping[str, object]) -> None:
             "batch": {"interface": "lo", "poll": 0.5},
             "ec2": {**ec2, "instance_types": types},
         }
-    (home / "sites" / f"{EC2_SITE}.yaml").write_text(yaml.safe_dump(site))
+    file.write_text(yaml.safe_dump(site))
 
 
 def _recipes(home: Path) -> tuple[dict[str, Any], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,20 @@ _TASK = "acquire_gang"
 _GONE_WITHIN_S = 120.0
 
 
+@pytest.fixture
+def service(airflow_service: AirflowService, ec2_sim: Ec2Sim) -> Iterator[AirflowService]:
+    """The shared Airflow, whose site `aws` has simulated instances for once."""
+    file = airflow_service.home / "sites" / f"{EC2_SITE}.yaml"
+    before = file.read_text()
+    write_ec2_site(airflow_service.home, ec2_sim.values())
+    yield airflow_service
+    file.write_text(before)
+
+
 def test_a_gang_waits_for_capacity_and_its_instances_end_with_its_task(
-    airflow_service: AirflowService, ec2_sim: Ec2Sim, tmp_path: Path
+    service: AirflowService, ec2_sim: Ec2Sim, tmp_path: Path
 ):
     """pains 9, 22: what it waits for is seen in Airflow, and it starts by itself."""
-    service = airflow_service
-    write_ec2_site(service.home, ec2_sim.values())
     ec2_sim.fill(_GPU, _NEXT)
     training = HeldTraining(
         service, tmp_path / "model", lambda asked: service.trigger("held", EC2_SITE, asked)
