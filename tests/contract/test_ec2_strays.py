@@ -124,6 +124,7 @@ def test_a_region_that_does_not_answer_is_told_and_hides_no_other(
     assert listed.exit_code == 1
     assert stray.id in listed.stdout
     assert f"not looked at: {told}" in listed.stderr
+    assert "Is EC2 reached from here?" in listed.stderr
     reaped = headrace("lease", "reap")
     assert f"strays were not looked for in {told}" in reaped.stdout
     assert f"instance {stray.id}" in reaped.stdout

@@ -144,7 +144,13 @@ def login_node() -> Iterator[LoginNode]:
     finally:
         node.commands().close()
         node.stop()
+        # clients of other names take their sockets away themselves when they notice
+        wait_until(lambda: not _sockets(folder / "ssh"), 60, "ssh's connections to end")
         shutil.rmtree(folder)
+
+
+def _sockets(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*") if path.is_socket()]
 
 
 def _make_run_folder() -> None:

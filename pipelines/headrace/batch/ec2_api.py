@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import itertools
 import socket
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -47,6 +48,7 @@ _SILENT = "Is EC2 reached from here? See https://health.aws.amazon.com, proxies 
 _NAMES_AT_ONCE = 200  # values of one filter
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10, 60
 _ATTEMPTS = 4
+_MOST_WORDS = 500
 _DOWN = 500
 _MOST_AHEAD_S = 240.0  # some services take five minutes, and EC2 a few more
 
@@ -99,7 +101,7 @@ class Ec2Api:
             answer: Json = getattr(_client(service, *self._place), operation)(**request)
         except ClientError as error:
             told, answered = error.response["Error"], error.response["ResponseMetadata"]
-            code, words = str(told.get("Code")), str(told.get("Message"))
+            code, words = str(told.get("Code")), _one_line(str(told.get("Message")))
             if code in _EXPIRED:
                 _client.cache_clear()  # the next request reads them anew
                 told = f"EC2 does not take the credentials: {words}"
@@ -145,6 +147,11 @@ def _advice(answered: Json) -> str:
         return _RENEW
     how = "ahead of" if ahead_s > 0 else "behind"
     return f"The clock of this machine is {abs(ahead_s) / 60:.0f} min {how} EC2's: set it right."
+
+
+def _one_line(words: str) -> str:
+    """What an error says; the page of a proxy in between is cut."""
+    return textwrap.shorten(words, _MOST_WORDS, placeholder=" …")
 
 
 def tags_of(instance: Json) -> dict[str, str]:

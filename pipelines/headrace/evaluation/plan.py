@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from headrace.errors import DataError, EvaluationError, RecipeError, nearest
+from headrace.files.layout import checkpoint_name
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import EvaluateSpec
@@ -110,7 +112,7 @@ def read_inputs(context: StepContext) -> Inputs:
     return Inputs(dataset, _checkpoint(context, spec.checkpoint), spec)
 
 
-def _checkpoint(context: StepContext, wanted: str | int) -> Path:
+def _checkpoint(context: StepContext, wanted: Literal["last", "best"] | int) -> Path:
     if wanted == "last":
         return Path(context.given("checkpoint", "train"))
     if wanted == "best":
@@ -123,7 +125,7 @@ def _checkpoint(context: StepContext, wanted: str | int) -> Path:
             )
         return Path(best)
     folder = context.run_folder.checkpoints
-    path = folder / f"step-{wanted:09d}.ckpt"
+    path = folder / checkpoint_name(wanted)
     if not path.exists():
         there = ", ".join(sorted(each.name for each in folder.glob("*.ckpt"))) or "none"
         raise RecipeError(

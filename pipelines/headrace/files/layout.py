@@ -105,6 +105,11 @@ class LeaseFolder(Folder):
         return StepFolder(self.steps / f"{number:06d}")
 
 
+def checkpoint_name(step: int) -> str:
+    """File name of the checkpoint after so many optimizer steps."""
+    return f"step-{step:09d}.ckpt"
+
+
 class RunFolder(Folder):
     """`runs/<run_id>/`."""
 

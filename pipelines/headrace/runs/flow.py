@@ -119,7 +119,7 @@ def _check_init(recipe: Recipe, site: Site) -> None:
     if _is_seen(path, site.roles[recipe.train.role], site) and not path.is_file():
         raise RecipeError(
             f"train.init_from is {wanted}, which is no file",
-            "Name a checkpoint: `headrace runs show RUN` tells those of a run.",
+            "Name a checkpoint: `headrace status RUN` tells those of a run.",
         )
 
 

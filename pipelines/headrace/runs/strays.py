@@ -120,7 +120,7 @@ def _look_at(role: Ec2) -> tuple[list[Resource], list[str]]:
         except Ec2Error as error:  # one right is missing
             failures.append(error.what)
         except BatchError as error:
-            return found, [*failures, error.what]
+            return found, [*failures, f"{error.what}. {error.hint}"]
     return found, failures
 
 

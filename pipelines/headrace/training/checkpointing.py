@@ -17,6 +17,7 @@ from torch import Tensor
 from headrace.data.checkpoint_content import check_can_be_loaded
 from headrace.errors import PickledCheckpointError, StorageFullError
 from headrace.files.atomic import read_text, write_record
+from headrace.files.layout import checkpoint_name
 from headrace.files.machine import free_bytes, is_full
 from headrace.training import checkpoints
 from headrace.training.records import NodeLaunch, Paused
@@ -133,7 +134,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
 
     def save(self, trainer: Trainer) -> None:
         """Write the checkpoint of this step, together with all other ranks."""
-        self._save(trainer, self.folder / checkpoints.name_of(trainer.global_step))
+        self._save(trainer, self.folder / checkpoint_name(trainer.global_step))
 
     def _is_due(self, trainer: Trainer) -> bool:
         every = self._every_steps

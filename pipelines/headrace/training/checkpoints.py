@@ -31,11 +31,6 @@ _NAME = re.compile(r"step-(\d{9,})\.ckpt")
 _BEST_NAME = re.compile(r"best-(\d{9,})\.ckpt")
 
 
-def name_of(step: int) -> str:
-    """File name of the checkpoint after so many optimizer steps."""
-    return f"step-{step:09d}.ckpt"
-
-
 def best_name_of(step: int) -> str:
     """File name of the checkpoint that was the best one after so many optimizer steps."""
     return f"best-{step:09d}.ckpt"

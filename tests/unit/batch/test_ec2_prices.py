@@ -34,8 +34,12 @@ def _machine(machine_id: str = "i-1", **changes: Any) -> Machine:
 
 
 def _meter(**changes: Any) -> Ec2Meter:
+    return Ec2Meter(_options(**changes))
+
+
+def _options(**changes: Any) -> Ec2Options:
     least = {"region": "us-east-1", "image": "ami-1", "instance_types": ["g5.xlarge"]}
-    return Ec2Meter(Ec2Options(**{**least, **changes}))
+    return Ec2Options(**{**least, **changes})
 
 
 @pytest.fixture
@@ -172,3 +176,12 @@ def test_when_an_instance_ended(reason: str, ended_at: float, is_estimate: bool)
 def _product(usd: str) -> str:
     dimension = {"unit": "Hrs", "pricePerUnit": {"USD": usd}}
     return json.dumps({"terms": {"OnDemand": {"a.b": {"priceDimensions": {"a.b.c": dimension}}}}})
+
+
+def test_the_page_of_a_proxy_is_cut(aws: dict[str, Stubber]):
+    page = "<html>\n" + "<p>blocked</p>\n" * 1000
+    aws["ec2"].add_client_error("describe_spot_price_history", "403", page, http_status_code=403)
+    with pytest.raises(ec2_api.Ec2Error) as refused:
+        ec2_api.Ec2Api(_options()).call("describe_spot_price_history")
+    assert "\n" not in refused.value.what
+    assert len(refused.value.what) < 600

@@ -15,7 +15,7 @@ from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.records import HostRecord
 from headrace.errors import CapacityError, StepError, StepNotEndedError
 from headrace.files.atomic import read_record, write_record, write_text
-from headrace.files.layout import StepFolder
+from headrace.files.layout import StepFolder, checkpoint_name
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.runs.leases import acquire
@@ -25,7 +25,6 @@ from headrace.runs.steps import Ticket, cancel_step, collect, start_step
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
-from headrace.training import checkpoints
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -186,7 +185,7 @@ def test_the_step_of_the_newest_checkpoint_is_kept(
     folder = mailbox.submit(lease, spec)
     run.folder.checkpoints.mkdir(parents=True)
     for step in (20, 24):
-        (run.folder.checkpoints / checkpoints.name_of(step)).write_bytes(b"x")
+        (run.folder.checkpoints / checkpoint_name(step)).write_bytes(b"x")
     progress = Progress(done=26, total=60, unit="steps", phase="epoch 2/3")
     write_record(folder.status, StepStatus(state=StepState.RUNNING, progress=progress))
     failure = Failure(failure_class=failure_class, error="", message="its time is over")

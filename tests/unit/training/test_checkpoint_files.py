@@ -9,19 +9,20 @@ import pytest
 import torch
 
 from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import checkpoint_name
 from headrace.training import checkpoints
 from headrace.training.checkpointing import weights_hash
 from headrace.training.records import TrainingOutcome
 
 
 def save(folder: Path, step: int) -> Path:
-    path = folder / checkpoints.name_of(step)
+    path = folder / checkpoint_name(step)
     torch.save({"state_dict": {"w": torch.arange(1000) + step}}, path)
     return path
 
 
 def test_names_and_steps():
-    assert checkpoints.name_of(123) == "step-000000123.ckpt"
+    assert checkpoint_name(123) == "step-000000123.ckpt"
     assert checkpoints.step_of(Path("a/step-000000123.ckpt")) == 123
     assert checkpoints.step_of(Path("final.ckpt")) is None
     assert checkpoints.step_of(Path(".step-000000123.ckpt.x.partial")) is None

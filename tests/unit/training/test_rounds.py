@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import DataError, WorkerLostError
 from headrace.files.atomic import read_record, write_record
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, checkpoint_name
 from headrace.training import checkpoints, data_watch
 from headrace.training.data_watch import (
     DamagedData,
@@ -45,7 +45,7 @@ def launch(tmp_path: Path) -> LaunchFolder:
 
 def save(run: RunFolder, *steps: int) -> None:
     for step in steps:
-        (run.checkpoints / checkpoints.name_of(step)).touch()
+        (run.checkpoints / checkpoint_name(step)).touch()
 
 
 def steps_in(run: RunFolder) -> list[int | None]:
@@ -62,7 +62,7 @@ def answer(launch: LaunchFolder, *nodes: int) -> None:
 def test_a_checkpoint_is_sound_when_all_nodes_have_looked_since_it_was_written(run, launch):
     save(run, 6)
     driver = Rounds(run)
-    driver.begin(launch, 2, str(run.checkpoints / checkpoints.name_of(6)))
+    driver.begin(launch, 2, str(run.checkpoints / checkpoint_name(6)))
     assert set(spared_steps(run)) == {0, 6}
     answer(launch, 0)
     driver.look()
@@ -100,7 +100,7 @@ def test_rounds_follow_one_another_with_rests(run, launch, monkeypatch):
 def test_a_mark_takes_away_what_is_further_than_the_sound_checkpoint(run, launch):
     save(run, 3, 6)
     driver = Rounds(run)
-    driver.begin(launch, 1, str(run.checkpoints / checkpoints.name_of(6)))
+    driver.begin(launch, 1, str(run.checkpoints / checkpoint_name(6)))
     answer(launch, 0)
     driver.look()
     save(run, 9, 12)
@@ -177,7 +177,7 @@ def test_a_node_that_mended_what_it_has_trained_on_passes_no_round(run, tmp_path
     )  # fmt: skip
     here.folder.path.mkdir(parents=True)
     driver = Rounds(run)
-    driver.begin(here.folder, 1, str(run.checkpoints / checkpoints.name_of(24)))
+    driver.begin(here.folder, 1, str(run.checkpoints / checkpoint_name(24)))
     manifest = write_dataset(tmp_path / "copy", {"label": np.arange(8)}, splits={"train": 8})
     mended = frozenset({manifest.shards[0].file})
     data = SimpleNamespace(
