@@ -25,7 +25,7 @@ from headrace.evaluation.report import (
     classification_figures,
     regression_figures,
 )
-from headrace.recipe.recipe import EvaluateSpec
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 
 _MAX_PAIRS = 10

@@ -14,7 +14,7 @@ from headrace.errors import DataError, EvaluationError, RecipeError, nearest
 from headrace.files.layout import checkpoint_name
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
-from headrace.recipe.recipe import EvaluateSpec
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.staging.peers import PeerGroup
 from headrace.steps.context import StepContext
 

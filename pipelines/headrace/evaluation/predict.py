@@ -42,7 +42,8 @@ from headrace.evaluation.metrics import Predictions, write_predictions
 from headrace.evaluation.plan import Job, ShardTask, read_inputs
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import begin_child
-from headrace.recipe.recipe import EvaluateSpec, Recipe
+from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards.dataset import ShardedDataset
 from headrace.staging.cache import Soundness

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.errors import UnknownNameError, nearest
 from headrace.recipe.arguments import trainer_arguments
-from headrace.recipe.recipe import OF_LIGHTNING, Recipe, TrainerSpec
+from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.recipe.train import OF_LIGHTNING, TrainerSpec
 
 MODELS: dict[str, type[BaseModel]] = {"recipe": Recipe, "site": Site}
 """Kinds of file that have a schema."""

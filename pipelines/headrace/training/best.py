@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, Trainer
 
 from headrace.errors import RecipeError, nearest
 from headrace.files.atomic import read_record, write_record
-from headrace.recipe.recipe import TrainerSpec
+from headrace.recipe.train import TrainerSpec
 from headrace.training import checkpoints
 from headrace.training.checkpointing import StepCheckpoints
 from headrace.training.records import BestCheckpoint

@@ -25,8 +25,8 @@ from headrace.data.targets import Allowed, instantiate, resolve
 from headrace.errors import NotFiniteLossError
 from headrace.files.atomic import write_if_room
 from headrace.recipe.base import Target
-from headrace.recipe.recipe import TrainerSpec
 from headrace.recipe.targets import uses
+from headrace.recipe.train import TrainerSpec
 from headrace.training.records import TrainingProgress
 from headrace.training.watch import Beat
 

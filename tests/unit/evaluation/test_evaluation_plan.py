@@ -8,7 +8,7 @@ import pytest
 from headrace.errors import DataError, ManifestError, RecipeError
 from headrace.evaluation.plan import ShardTask, plan, read_inputs
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
-from headrace.recipe.recipe import EvaluateSpec
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.steps.context import StepContext
 from support.training import make_context, make_recipe, make_site
 

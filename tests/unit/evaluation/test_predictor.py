@@ -21,7 +21,8 @@ from headrace.errors import (
     UserCodeError,
 )
 from headrace.evaluation.predict import Predictor, choose_device, load_model
-from headrace.recipe.recipe import EvaluateSpec, Recipe
+from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset

@@ -13,7 +13,7 @@ from headrace.evaluation.judge import cards, classification_mistakes, confused_p
 from headrace.evaluation.metrics import Predictions, classification_result
 from headrace.evaluation.plan import shortfalls
 from headrace.evaluation.report import Report, classification_figures, confusion_matrix, render
-from headrace.recipe.recipe import EvaluateSpec
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
 

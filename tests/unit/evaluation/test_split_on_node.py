@@ -17,7 +17,8 @@ from headrace.evaluation.metrics import Predictions
 from headrace.evaluation.predict import Predictor
 from headrace.files.manifest import Manifest
 from headrace.objects.store import LocalStore
-from headrace.recipe.recipe import EvaluateSpec, Recipe
+from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
 from headrace.shards.dataset import ShardedDataset
 from headrace.staging import cache as soundness

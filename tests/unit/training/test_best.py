@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headrace.errors import RecipeError
-from headrace.recipe.recipe import TrainerSpec
+from headrace.recipe.train import TrainerSpec
 from headrace.training import checkpoints
 from headrace.training.best import KeepBest, best_of
 from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints

@@ -6,7 +6,8 @@ import pytest
 
 from headrace.errors import ManifestError, MemoryExhaustedError, RecipeError, UserError
 from headrace.files.manifest import FieldInfo, Manifest
-from headrace.recipe.recipe import EvaluateSpec, StageSpec
+from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import Role
 from headrace.training.plan import (
     check_memory,

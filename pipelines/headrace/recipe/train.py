@@ -1,0 +1,119 @@
+"""The part of a recipe that trains: Lightning's Trainer, and how it is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from headrace.recipe.base import Name, Seconds, Target
+from headrace.record import Record
+
+_SAME = (
+    "max_epochs", "max_steps", "precision", "accelerator", "gradient_clip_val",
+    "accumulate_grad_batches", "deterministic",
+)  # fmt: skip
+
+OF_LIGHTNING = {
+    **{name: f"write trainer.{name}" for name in _SAME},
+    "check_val_every_n_epoch": "write trainer.val_every_epochs",
+    "devices": "write train.ranks_per_node",
+    "num_nodes": "write train.nodes",
+    "callbacks": "write trainer.callbacks",
+    "logger": "write trainer.loggers",
+    "use_distributed_sampler": "leave it out: headrace shares the samples out itself",
+}
+"""Arguments of Lightning's Trainer that headrace sets, and what to do in their place; those that
+are not here are passed on."""
+
+
+class TrainerSpec(Record):
+    """Lightning's Trainer, checkpoints and what stops training."""
+
+    target: str = Field(default="lightning.pytorch.Trainer", alias="_target_")
+    """The Trainer class."""
+    max_epochs: int = Field(default=10, ge=1)
+    """Passes over the training split."""
+    max_steps: int = Field(default=-1, ge=-1)
+    """Stop after this many optimizer steps; -1 for no limit."""
+    precision: str = "32-true"
+    """Lightning's precision: 32-true, 16-mixed, bf16-mixed, …"""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """Device kind."""
+    gradient_clip_val: float | None = Field(default=None, ge=0)
+    """Clip the gradient norm at this value."""
+    accumulate_grad_batches: int = Field(default=1, ge=1)
+    """Batches an optimizer step, which has `data.global_batch_size` samples in all."""
+    val_every_epochs: int = Field(default=1, ge=1)
+    """Validate after every so many epochs."""
+    deterministic: bool = True
+    """Use only deterministic kernels."""
+    checkpoint_every_steps: int = Field(default=100, ge=1)
+    """Write a checkpoint after every so many optimizer steps."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints kept."""
+    monitor: str | None = None
+    """Metric that the model logs, such as `val_loss`: the weights with its best value are kept."""
+    monitor_mode: Literal["min", "max"] = "min"
+    """Whether the metric is better when it is lower, `min`, or higher, `max`."""
+    stop_on_nan: bool = True
+    """End the step with an error when the loss is NaN or infinite."""
+    callbacks: tuple[Target, ...] = ()
+    """Further Lightning callbacks."""
+    loggers: tuple[Target, ...] = ()
+    """Lightning loggers; `save_dir` defaults to the run's folder."""
+    extra: dict[str, object] = {}
+    """Further arguments of the Trainer, passed as they are. Those of Lightning's may as well be
+    written beside the keys above: `limit_train_batches`, `val_check_interval`, `profiler`, …"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pass_on(cls, content: object) -> object:
+        """Take arguments of Lightning's Trainer by their own names."""
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        if not isinstance(content, Mapping) or content.keys() <= known:
+            return content
+        from headrace.recipe.arguments import trainer_arguments  # it reads Lightning's source
+
+        passed = (content.keys() - known - OF_LIGHTNING.keys()) & set(trainer_arguments())
+        extra = content.get("extra") or {}
+        twice = sorted(passed & extra.keys()) if isinstance(extra, Mapping) else []
+        if twice:
+            raise ValueError(f"'{twice[0]}' is written twice, also in extra: leave one out")
+        kept = {name: value for name, value in content.items() if name not in passed}
+        return {**kept, "extra": {**extra, **{name: content[name] for name in sorted(passed)}}}
+
+    @field_validator("extra")
+    @classmethod
+    def _leaves_ours(cls, extra: dict[str, object]) -> dict[str, object]:
+        taken = sorted(set(extra) & OF_LIGHTNING.keys())
+        if taken:
+            instead = "; ".join(f"{name}: {OF_LIGHTNING[name]}" for name in taken)
+            raise ValueError(f"it sets {', '.join(taken)}, which headrace sets itself ({instead})")
+        return extra
+
+
+class TrainSpec(Record):
+    """How training is launched."""
+
+    role: Name = "gpu"
+    """The site's role that trains and evaluates."""
+    nodes: int | None = Field(default=None, ge=1)
+    """Nodes of the gang; null takes the site's number."""
+    ranks_per_node: int | None = Field(default=None, ge=1)
+    """Ranks on each node; null takes the site's number."""
+    script: str | None = None
+    """A script that runs under torchrun, in place of `model` and `trainer`."""
+    args: tuple[str, ...] = ()
+    """Arguments of the script."""
+    init_from: str | None = None
+    """Checkpoint whose weights training begins with, as of another run; null: the model's own."""
+    init_strict: bool = True
+    """All weights must be there by name and shape; `false` takes those that fit."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Restarts of all ranks from the last checkpoint after a rank or worker died."""
+    hang_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
+    """All ranks are restarted when one shows no sign of life for this time."""
+    timeout: Seconds | None = None
+    """Longest time one attempt may take."""
