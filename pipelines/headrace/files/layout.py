@@ -127,6 +127,8 @@ class RunFolder(Folder):
     """Folder of training checkpoints."""
     soundness = Named("soundness")
     """Folder of what is known of the data that training has read."""
+    history = Named("history")
+    """Folder of what training told while it went on; see `headrace.steps.history`."""
     report = Named("report")
     """Folder of the evaluation report."""
     tensorboard = Named("loggers")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +25,7 @@ from headrace.errors import (
 )
 from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
+from headrace.files.lines import append_line
 from headrace.files.machine import is_full
 from headrace.files.manifest import Manifest
 from headrace.recipe.dataset import TRAIN, VALIDATION
@@ -157,16 +157,13 @@ class StepContext:
 
 def append_event(path: Path, name: str, **fields: object) -> None:
     """Append an event with its time in one write; a full disk costs the event, not the step."""
-    line = json.dumps({"at": time.time(), "event": name, **fields}, default=str) + "\n"
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    line = json.dumps({"at": time.time(), "event": name, **fields}, default=str)
     try:
-        os.write(handle, line.encode())
+        append_line(path, line)
     except OSError as error:
         if not is_full(error):
             raise
         logger.warning("The event %s is not recorded: %s", name, error)
-    finally:
-        os.close(handle)
 
 
 class SkippedShard(Record):

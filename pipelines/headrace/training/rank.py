@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -38,6 +37,7 @@ from headrace.training.checkpointing import (
 )
 from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
+from headrace.training.history import KeepHistory, mean_over_ranks
 from headrace.training.init_weights import load_weights
 from headrace.training.meeting import meet
 from headrace.training.records import NodeReady, TrainingOutcome
@@ -160,7 +160,8 @@ class _RankTraining:
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         in_time = StopInTime(launch, saving, self._folder.paused)
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)
-        last = (guard, StopAtStep(recipe.max_steps), *best, in_time, progress, saving)
+        history = KeepHistory(self._run, launch, data.train_loader)
+        last = (guard, StopAtStep(recipe.max_steps), history, *best, in_time, progress, saving)
         return build_trainer(
             recipe,
             self._allowed,
@@ -174,7 +175,7 @@ class _RankTraining:
 
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        shared = _mean_over_ranks({**saving.metrics, **logged, "data_wait": data_wait})
+        shared = mean_over_ranks({**saving.metrics, **logged, "data_wait": data_wait})
         weights = trainer.strategy.lightning_module_state_dict()
         if not trainer.is_global_zero:
             return
@@ -191,17 +192,6 @@ class _RankTraining:
             weights_xxh3=weights_hash(weights),
         )
         write_record(self._folder.trained, outcome)
-
-
-def _mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
-    """Mean of each value; the same on all ranks. Values of one rank only count there."""
-    if not torch.distributed.is_initialized():
-        return values
-    gathered: list[dict[str, float]] = [{}] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(gathered, values)
-    names = sorted({name for each in gathered for name in each})
-    found = {name: [each[name] for each in gathered if name in each] for name in names}
-    return {name: sum(each) / len(each) for name, each in found.items()}
 
 
 def main(arguments: list[str]) -> int:

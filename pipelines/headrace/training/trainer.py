@@ -230,9 +230,8 @@ class ProgressWriter(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
         """Write when a second has passed."""
-        del module
         if time.monotonic() - self._written_at >= _INTERVAL_S:
-            self._write(trainer, loss_of(outputs))
+            self._write(trainer, whole_loss(trainer, module, outputs))
 
     def _write(self, trainer: Trainer, loss: Tensor | None) -> None:
         if not trainer.is_global_zero:
@@ -257,3 +256,13 @@ def loss_of(outputs: Any) -> Tensor | None:
     """The loss in what a training step gave, detached; None when there is none."""
     value = outputs.get("loss") if isinstance(outputs, dict) else outputs
     return value.detach() if isinstance(value, Tensor) else None
+
+
+def whole_loss(trainer: Trainer, module: LightningModule, outputs: Any) -> Tensor | None:
+    """The loss as the training step gave it: callbacks are handed its share of the optimizer step.
+
+    Lightning divides it by the number of batches that are accumulated, in automatic optimization.
+    """
+    loss = loss_of(outputs)
+    batches = trainer.accumulate_grad_batches if module.automatic_optimization else 1
+    return loss if loss is None or batches == 1 else loss * batches

@@ -19,8 +19,10 @@ from headrace.clusters.records import HostRecord
 from headrace.data.checkpoint_content import read_checkpoint
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepCancelledError, WorkerLostError
 from headrace.files.atomic import write_record, write_text
+from headrace.files.layout import RunFolder
 from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
+from headrace.steps.history import read_history
 from headrace.steps.mailbox import request_cancel
 from headrace.training import checkpoints, gang
 from headrace.training.best import best_of
@@ -122,6 +124,19 @@ def assert_each_once(folder: Path) -> None:
         assert len(counts) == STEPS_PER_EPOCH * 8
 
 
+def assert_one_history(killed: RunFolder, undisturbed: RunFolder) -> None:
+    """Each part of the training has its rows once, and the metrics of one left alone."""
+    found = read_history(killed)
+    assert list(dict.fromkeys(row.step for row in found.starts)) == [0, 15, 30]
+    steps = [(row.step, bool(row.metrics)) for row in found.rows]
+    assert steps == sorted(set(steps))
+    validated = [STEPS_PER_EPOCH * (epoch + 1) for epoch in range(EPOCHS)]
+    metrics = {row.step: row.metrics for row in found.metrics}
+    assert list(metrics) == validated
+    assert metrics == {row.step: row.metrics for row in read_history(undisturbed).metrics}
+    assert all(row.loss is not None for row in found.rows)
+
+
 def test_an_undisturbed_training_is_reported_whole(undisturbed, dataset):
     """And its ranks have imported nothing that they do not need."""
     assert undisturbed["epochs"] == EPOCHS
@@ -187,6 +202,7 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
         "Rank 0 on node-0": "step-000000030.ckpt",
     }, whys
     assert_each_once(tmp_path)
+    assert_one_history(context.run_folder, RunFolder(Path(undisturbed["checkpoint"]).parents[1]))
     kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
     best = Path(undisturbed["best_checkpoint"])
     steps = ["step-000000036.ckpt", "step-000000039.ckpt"]

@@ -14,7 +14,10 @@ from headrace.training.records import TrainingProgress
 from headrace.training.step import Follower
 from headrace.training.trainer import ProgressWriter
 
-TRAINER = SimpleNamespace(is_global_zero=True, current_epoch=1, global_step=7)
+TRAINER = SimpleNamespace(
+    is_global_zero=True, current_epoch=1, global_step=7, accumulate_grad_batches=2
+)
+MODULE = SimpleNamespace(automatic_optimization=True)
 
 
 class Clock:
@@ -40,12 +43,12 @@ def test_the_share_of_time_that_batches_were_waited_for_is_told(
     writer = ProgressWriter(tmp_path / "progress.json", loader, world_size=2)
     writer.on_train_start(TRAINER, None)
     clock.now_s, loader.wait_s, loader.num_samples = 104.0, 6.0, 96
-    writer.on_train_batch_end(TRAINER, None, torch.tensor(0.5), None, 0)
+    writer.on_train_batch_end(TRAINER, MODULE, torch.tensor(0.25), None, 0)
     told = read_record(tmp_path / "progress.json", TrainingProgress)
     assert told == TrainingProgress(epoch=1, step=7, loss=0.5, samples_per_s=16.0, data_wait=0.25)
     assert writer.data_wait == 0.25
     clock.now_s, loader.wait_s = 106.0, 8.0
-    writer.on_train_batch_end(TRAINER, None, torch.tensor(0.5), None, 1)
+    writer.on_train_batch_end(TRAINER, MODULE, torch.tensor(0.25), None, 1)
     told = read_record(tmp_path / "progress.json", TrainingProgress)
     assert told is not None
     assert told.data_wait == 1.0  # since the last report

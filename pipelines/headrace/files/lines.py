@@ -1,0 +1,43 @@
+"""Files of JSON lines that grow by one write a line, and outlive whoever is killed in one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from headrace.files.atomic import PRIVATE, read_bytes
+
+logger = logging.getLogger(__name__)
+
+Record = TypeVar("Record", bound=BaseModel)
+
+_NEW_LINE = b"\n"
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line in one write; a torn one before it is ended first, so that it is lost alone."""
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    try:
+        size = os.fstat(handle).st_size
+        is_torn = size > 0 and os.pread(handle, 1, size - 1) != _NEW_LINE
+        os.write(handle, (_NEW_LINE if is_torn else b"") + line.encode() + _NEW_LINE)
+    finally:
+        os.close(handle)
+
+
+def read_lines(path: Path, kind: type[Record]) -> list[Record]:
+    """All whole lines of a file, as records; none when it is not there."""
+    found: list[Record] = []
+    torn = 0
+    for line in (read_bytes(path) or b"").splitlines():
+        try:
+            found.append(kind.model_validate_json(line))
+        except ValidationError:
+            torn += 1
+    if torn:
+        logger.info("%s has %d lines that are no whole %s", path, torn, kind.__name__)
+    return found

@@ -1,0 +1,189 @@
+"""The history of a training: rows that outlive kills, restarts and resumes, few also after days.
+
+Rank 0 appends to `history/training.jsonl` of the run, the first rank of each node to its own
+`history/node-<index>.jsonl`; whoever reads makes one history of what all launches wrote.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from headrace.files.layout import RunFolder
+from headrace.files.lines import append_line, read_lines
+from headrace.files.machine import is_full
+from headrace.record import Figures
+
+logger = logging.getLogger(__name__)
+
+_SHARE = 0.002
+_LONGEST_S = 300.0
+_MOST_BYTES = 32 * 2**20
+
+
+class Timed(Figures):
+    """A row with its time."""
+
+    at: float
+    """Seconds since the epoch."""
+
+
+class HistoryRow(Timed):
+    """How training stood at a step; figures that are rates are those since the row before."""
+
+    launch: int
+    """Number of the launch of all ranks, over all attempts, from 1."""
+    starts: bool = False
+    """Whether this is the launch's first row: it went on from `step`."""
+    epoch: int
+    """Epoch under way, from 0."""
+    step: int
+    """Optimizer steps done."""
+    loss: float | None = None
+    """Mean loss of rank 0's batches since the row before; null when it is not finite."""
+    learning_rates: tuple[float, ...] = ()
+    """Of each optimizer, the largest of its groups."""
+    samples_per_s: float | None = None
+    """Samples trained a second over all ranks; validation is not counted."""
+    data_wait: float | None = None
+    """Share of the time that rank 0 has waited for batches."""
+    metrics: dict[str, float] = {}
+    """All that the model has logged, the mean over ranks, at a validation or an epoch's end."""
+
+
+class UsageRow(Timed):
+    """How busy a node was since the row before."""
+
+    node: str
+    cpu: float
+    """Share of the node's CPU time that was used, by anybody."""
+    rank_cpu: float
+    """Cores that the node's first rank kept busy."""
+    rank_bytes: int
+    """Memory of that rank (RSS)."""
+    memory: float
+    """Share of the node's memory in use."""
+    gpu: float | None = None
+    """Mean use of the node's GPUs, 0 to 1; null where none can be asked."""
+    gpu_memory: float | None = None
+    """Share of the GPUs' memory in use."""
+    gpu_power_w: float | None = None
+    """Power of all GPUs together, in watts."""
+
+
+Row = TypeVar("Row", bound=Timed)
+
+
+class RowWriter(Generic[Row]):
+    """Appends rows to one file, ever more rarely: some thousand in ten days.
+
+    A row is due when 0.2 % of the time since the file's first one has passed, at least `least_s`
+    and at most five minutes.
+
+    Args:
+        path: The file; its folder is made.
+        kind: Of its rows.
+        least_s: Shortest time between two.
+    """
+
+    def __init__(self, path: Path, kind: type[Row], least_s: float) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._least_s = least_s
+        self.before: Sequence[Row] = read_lines(path, kind)
+        self._began_at = self.before[0].at if self.before else time.time()
+        self._due_s = time.monotonic() + interval_s(self._elapsed_s, least_s)
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.time() - self._began_at
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another row."""
+        return time.monotonic() >= self._due_s
+
+    @property
+    def has_room(self) -> bool:
+        """Whether rows may be written that are not due, such as those of validations."""
+        return self.is_due or not self._path.exists() or self._path.stat().st_size < _MOST_BYTES
+
+    def append(self, row: Row) -> None:
+        """Write a row; a full disk costs the row, not the work."""
+        try:
+            append_line(self._path, row.model_dump_json(exclude_defaults=True))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            logger.info("Not written: %s", error)  # a full disk is told by who must write
+        self._due_s = time.monotonic() + interval_s(self._elapsed_s, self._least_s)
+
+
+def interval_s(elapsed_s: float, least_s: float) -> float:
+    """Seconds to the next row when so many have passed since the first."""
+    return max(least_s, min(elapsed_s * _SHARE, _LONGEST_S))
+
+
+@dataclass(frozen=True)
+class History:
+    """All that the launches of a training wrote."""
+
+    told: tuple[HistoryRow, ...]
+    """Every row, as they came."""
+
+    @cached_property
+    def rows(self) -> tuple[HistoryRow, ...]:
+        """What counts in the end, by step: what a dead launch did and another repeated is out."""
+        kept: list[HistoryRow] = []
+        for row in self.told:
+            while kept and kept[-1].step > row.step:
+                kept.pop()
+            if not row.starts:
+                kept.append(row)
+        return tuple({(row.step, bool(row.metrics)): row for row in kept}.values())
+
+    @property
+    def starts(self) -> tuple[HistoryRow, ...]:
+        """Where each launch went on from."""
+        return tuple(row for row in self.told if row.starts)
+
+    @property
+    def metrics(self) -> tuple[HistoryRow, ...]:
+        """The rows that count and have metrics."""
+        return tuple(row for row in self.rows if row.metrics)
+
+    def best(self, metric: str, mode: str) -> HistoryRow | None:
+        """The first row in which a metric is best, `mode` is `min` or `max`; None without any."""
+        rows = [row for row in self.metrics if math.isfinite(row.metrics.get(metric, math.nan))]
+        sign = 1 if mode == "min" else -1
+        return min(rows, key=lambda row: sign * row.metrics[metric], default=None)
+
+
+def training_file(run: RunFolder) -> Path:
+    """Where rank 0 appends; rows are `HistoryRow`."""
+    return run.history / "training.jsonl"
+
+
+def usage_file(run: RunFolder, node_index: int) -> Path:
+    """Where the first rank of a node appends; rows are `UsageRow`."""
+    return run.history / f"node-{node_index}.jsonl"
+
+
+def read_history(run: RunFolder) -> History:
+    """The history of a run's training; empty when there is none yet."""
+    return History(tuple(read_lines(training_file(run), HistoryRow)))
+
+
+def read_usage(run: RunFolder) -> dict[str, list[UsageRow]]:
+    """How busy each node was, by its place, as in `node-0`, in order of the places."""
+    return {path.stem: read_lines(path, UsageRow) for path in sorted(_node_files(run))}
+
+
+def _node_files(run: RunFolder) -> Iterable[Path]:
+    return run.history.glob("node-*.jsonl")
