@@ -47,10 +47,11 @@ class Result(Record):
 
 def result_of(home: Path, run: RunRecord) -> Result:
     """What a run that has succeeded gave."""
+    from pyarrow import parquet
+
     pack, train, test = (run.outputs[step] for step in ("pack", "train", "evaluate"))
     manifest = read_manifest(Path(pack["dataset"]))
-    with np.load(test["predictions"]) as predictions:
-        counted = predictions["sample_id"]
+    counted = parquet.read_table(test["predictions"], columns=["sample_id"])["sample_id"].to_numpy()
     return Result(
         dataset=manifest.fingerprint,
         weights=train["weights_xxh3"],

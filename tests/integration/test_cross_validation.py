@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from headrace.shards.dataset import ShardedDataset
 from support.bad_input import Place, status_of
@@ -57,8 +58,8 @@ def test_a_run_is_judged_on_its_fold_alone(place: Place) -> None:
     assert "val/accuracy" in outputs["train"]["metrics"]
     held_out = ShardedDataset(Path(outputs["pack"]["dataset"]), "val", fold=2)
     expected = held_out.gather("sample_id", np.arange(len(held_out)))
-    with np.load(outputs["evaluate"]["predictions"]) as predictions:
-        np.testing.assert_array_equal(predictions["sample_id"], np.sort(expected))
+    found = parquet.read_table(outputs["evaluate"]["predictions"])["sample_id"].to_numpy()
+    np.testing.assert_array_equal(found, np.sort(expected))
     assert outputs["evaluate"]["num_samples"] == FOLD_SAMPLES
     report = Path(outputs["evaluate"]["report"]).read_text().replace("&#39;", "'")
     assert f"{FOLD_SAMPLES} samples of fold 2 of split 'train'" in report

@@ -8,12 +8,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from pyarrow import parquet
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from headrace.clusters import client
 from headrace.clusters.records import LeaseSpec
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
-from headrace.evaluation.metrics import read_predictions
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
@@ -175,11 +176,14 @@ def test_evaluate_counts_each_sample_once(evaluated, dataset):
     """Pains 49."""
     result, run_folder = evaluated
     assert result.failure is None, result.failure
-    predictions = read_predictions(Path(result.outputs["predictions"]))
-    np.testing.assert_array_equal(predictions.sample_id, np.arange(NUM_TRAIN, NUM_TRAIN + NUM_TEST))
+    rows = parquet.read_table(result.outputs["predictions"])
+    ids = np.arange(NUM_TRAIN, NUM_TRAIN + NUM_TEST)
+    np.testing.assert_array_equal(rows["sample_id"], ids)
+    assert rows.column_names == ["sample_id", "source", "split", "preds", "label"]
+    assert len(set(rows["source"].to_pylist())) == NUM_TEST
     expected = _scores_here(dataset)
-    np.testing.assert_allclose(predictions.scores, expected, rtol=1e-4, atol=1e-6)
-    accuracy = (expected.argmax(1) == predictions.label).mean()
+    np.testing.assert_allclose(rows["preds"].to_pylist(), expected, rtol=1e-4, atol=1e-6)
+    accuracy = (expected.argmax(1) == rows["label"].to_numpy()).mean()
     assert result.outputs["metrics"]["accuracy"] == pytest.approx(accuracy, abs=1e-6)
     assert result.outputs["num_samples"] == NUM_TEST
     html = Path(result.outputs["report"]).read_text()
@@ -258,6 +262,24 @@ class Harmful(DigitsClassifier):
 """
 
 
+OWN = {
+    "task": "custom",
+    "metrics": {
+        name: {"_target_": f"torchmetrics.classification.Multiclass{kind}", "num_classes": 10}
+        for name, kind in (("accuracy", "Accuracy"), ("auroc", "AUROC"))
+    },
+    "max_metrics": {"accuracy": 1},
+}
+"""Of sums, and of lists of all scores."""
+
+
+def own_metrics_here(dataset: Path) -> dict[str, float]:
+    target = torch.from_numpy(ShardedDataset(dataset, "test").gather("label", np.arange(NUM_TEST)))
+    scores = torch.from_numpy(_scores_here(dataset))
+    kinds = {"accuracy": MulticlassAccuracy(10), "auroc": MulticlassAUROC(10)}
+    return {name: float(metric(scores, target)) for name, metric in kinds.items()}
+
+
 @pytest.fixture(scope="module")
 def with_model(home, dataset):
     """Makes a recipe with a model of the user's own."""
@@ -268,7 +290,7 @@ def with_model(home, dataset):
     def make(name: str) -> Recipe:
         model = Target.model_validate({"_target_": f"users_models.{name}"})
         own = {"code": (str(home / "code"),), "model": model}
-        return recipe(dataset).model_copy(update=own)
+        return recipe(dataset, **OWN).model_copy(update=own)
 
     return make
 
@@ -281,6 +303,7 @@ def test_an_evaluation_survives_the_death_of_what_predicts(
     assert (home / "died").exists()
     assert result.failure is None, result.failure
     assert result.outputs["num_samples"] == NUM_TEST
+    assert result.outputs["metrics"] == pytest.approx(own_metrics_here(dataset), abs=1e-5)
 
 
 def test_an_evaluation_of_a_shard_that_changes_is_made_again_and_told(
@@ -293,6 +316,7 @@ def test_an_evaluation_of_a_shard_that_changes_is_made_again_and_told(
     assert (home / "harmed").exists()
     assert result.failure is None, result.failure
     assert result.outputs["num_samples"] == NUM_TEST
+    assert result.outputs["metrics"] == pytest.approx(own_metrics_here(dataset), abs=1e-5)
     (told,) = mailbox.status(step).restarts
     assert "shards/test-00000.h5" in told
     assert "changed since it was verified" in told

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from pyarrow import parquet
 
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.files.manifest_file import read_manifest
@@ -65,8 +66,7 @@ class Records:
         outputs = self.ledger.run(run_id).outputs
         train, evaluate = outputs["train"], outputs["evaluate"]
         expected = read_manifest(Path(outputs["pack"]["dataset"])).splits["test"]
-        with np.load(evaluate["predictions"]) as predictions:
-            counted = predictions["sample_id"]
+        counted = parquet.read_table(evaluate["predictions"])["sample_id"].to_numpy()
         assert evaluate["num_samples"] == expected == len(counted) == len(np.unique(counted))
         return Result(
             weights=train["weights_xxh3"],

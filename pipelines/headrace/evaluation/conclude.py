@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue, TypeAdapter
 
+from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError
 from headrace.evaluation.judge import Judgement, cards, judge
-from headrace.evaluation.metrics import (
-    Predictions,
-    merge,
-    read_predictions,
-    write_predictions,
-)
+from headrace.evaluation.own_metrics import make_metrics, own_values
+from headrace.evaluation.parts import Part, merge, read_part
 from headrace.evaluation.plan import (
     Inputs,
     Job,
@@ -29,11 +27,13 @@ from headrace.evaluation.plan import (
     shortfalls,
 )
 from headrace.evaluation.report import Column, Report, Table, render
+from headrace.evaluation.results import FILE_NAME, write_results
 from headrace.files.atomic import read_record, write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
 from headrace.objects.store import is_remote
 from headrace.recipe.dataset import packed_split
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards import format as names
@@ -55,12 +55,17 @@ def conclude(job: Job) -> dict[str, Any]:
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context)
     tasks = plan_evaluation(context, inputs)
-    parts = (read_predictions(context.folder.parts / task.part_name) for task in tasks)
+    parts = [read_part(context.folder.parts / task.part_name) for task in tasks]
     with _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset:
         ids = sample_ids(dataset)
-        predictions = merge(parts, ids)
-        judgement = judge(predictions, dataset, ids, inputs.spec)
-        return _write(context, inputs, predictions, judgement, dataset.manifest)
+        whole = merge(parts, ids)
+        found = Judgement(metrics={}, figures={}, tables=())
+        if inputs.spec.task != "custom":
+            found = judge(whole.predictions, dataset, ids, inputs.spec)
+        judgement = _with_own(context, inputs.spec, found, parts, dataset.manifest.classes)
+        folder = context.run_folder.report
+        write_results(folder / FILE_NAME, whole, _sources(dataset, ids), inputs.spec.split)
+        return _write(context, inputs, len(ids), judgement, dataset.manifest)
 
 
 def _opened(
@@ -73,33 +78,45 @@ def _opened(
     return nullcontext(ShardedDataset(Path(dataset), split, fold=recipe.data.fold))
 
 
+def _with_own(
+    context: StepContext,
+    spec: EvaluateSpec,
+    found: Judgement,
+    parts: Sequence[Part],
+    classes: Sequence[str],
+) -> Judgement:
+    """Add the metrics that the recipe names."""
+    metrics = make_metrics(spec, Allowed.of(context.recipe, context.site))
+    own = own_values(metrics, [part.states for part in parts], classes)
+    return replace(
+        found, metrics={**found.metrics, **own.metrics}, tables=(*own.tables, *found.tables)
+    )
+
+
 def _write(
     context: StepContext,
     inputs: Inputs,
-    predictions: Predictions,
+    num_samples: int,
     judgement: Judgement,
     manifest: Manifest,
 ) -> dict[str, Any]:
-    folder = context.run_folder.report
-    num_samples = len(predictions.sample_id)
-    minima = inputs.spec.min_metrics
+    folder, metrics = context.run_folder.report, judgement.metrics
     report = Report(
         title=f"Evaluation of {context.recipe.name}",
         lead=f"{num_samples:,} samples of {_what(inputs.spec.split, context)} of dataset "
         f"'{manifest.name}', each counted once. Run {context.spec.run_id}.",
-        cards=cards(judgement.metrics, minima),
+        cards=cards(metrics, inputs.spec),
         figures=judgement.figures,
         tables=(*judgement.tables, _provenance(context, inputs, manifest.fingerprint, num_samples)),
-        failures=shortfalls(judgement.metrics, minima),
+        failures=shortfalls(metrics, inputs.spec),
     )
-    write_predictions(folder / "predictions.npz", predictions)
-    write_json(folder / "metrics.json", {"metrics": judgement.metrics, "num_samples": num_samples})
+    write_json(folder / "metrics.json", {"metrics": metrics, "num_samples": num_samples})
     write_text(folder / "report.html", render(report))
     return {
-        "metrics": judgement.metrics,
+        "metrics": metrics,
         "num_samples": num_samples,
         "report": str(folder / "report.html"),
-        "predictions": str(folder / "predictions.npz"),
+        "predictions": str(folder / FILE_NAME),
     }
 
 
@@ -192,10 +209,19 @@ def sample_ids(dataset: ShardedDataset) -> NDArray[np.int64]:
 
     Takes one shard after the other, as not many are held at once of those that lie elsewhere.
     """
-    ends = np.cumsum([shard.num_samples for shard in dataset.shards])
     return np.concatenate(
-        [
-            dataset.gather(names.SAMPLE_ID, np.arange(end - shard.num_samples, end))
-            for shard, end in zip(dataset.shards, ends, strict=True)
-        ]
+        [dataset.gather(names.SAMPLE_ID, places) for places in _by_shard(dataset)]
     )
+
+
+def _sources(dataset: ShardedDataset, ids: NDArray[np.int64]) -> list[str]:
+    """Where the samples were packed from, in the order of their ids."""
+    found = [source for places in _by_shard(dataset) for source in dataset.sources(places)]
+    return [found[place] for place in np.argsort(ids, kind="stable").tolist()]
+
+
+def _by_shard(dataset: ShardedDataset) -> Iterator[NDArray[np.int64]]:
+    first = 0
+    for shard in dataset.shards:
+        yield np.arange(first, first + shard.num_samples)
+        first += shard.num_samples

@@ -93,17 +93,28 @@ def judge(
     )
 
 
-def cards(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tuple[Card, ...]:
+def cards(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[Card, ...]:
     """The metrics as cards of the report."""
     return tuple(
         Card(
-            name=_TITLES.get(name, name.capitalize().replace("_", " ")),
+            name=name if name in spec.metrics or "." in name else _title(name),
             value=f"{value:.4f}",
-            note=f"at least {minima[name]:g} asked for" if name in minima else _NOTES.get(name, ""),
-            is_bad=value < minima.get(name, -np.inf),
+            note=_asked_for(name, spec) or _NOTES.get(name, ""),
+            is_bad=value < spec.min_metrics.get(name, -np.inf)
+            or value > spec.max_metrics.get(name, np.inf),
         )
         for name, value in metrics.items()
     )
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.capitalize().replace("_", " "))
+
+
+def _asked_for(name: str, spec: EvaluateSpec) -> str:
+    bounds = (("at least", spec.min_metrics), ("at most", spec.max_metrics))
+    told = [f"{word} {bound[name]:g}" for word, bound in bounds if name in bound]
+    return f"{', '.join(told)} asked for" if told else ""
 
 
 def _classes_table(result: ClassificationResult) -> Table:

@@ -1,12 +1,10 @@
-"""Predictions of all shards as one table, each sample once, and its metrics by torchmetrics."""
+"""Predictions of a whole split, and the metrics of the tasks that are built in."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from io import BytesIO
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,7 @@ import torch
 import torchmetrics.functional as measures
 import torchmetrics.functional.classification as classification
 
-from headrace.errors import EvaluationError, StepError
-from headrace.files.atomic import write_bytes
+from headrace.errors import EvaluationError
 
 CALIBRATION_BINS = 15
 """Bins of confidence for the calibration error and the reliability diagram."""
@@ -40,72 +37,6 @@ class Predictions:
     """`(num_samples,)`, the class index or the value to predict."""
     scores: npt.NDArray[Any]
     """`(num_samples, num_classes) float` or `(num_samples,) float`."""
-
-    @classmethod
-    def joined(cls, parts: Sequence[Predictions]) -> Predictions:
-        """All rows of the parts, which are in order."""
-        columns = ([vars(part)[each.name] for part in parts] for each in fields(cls))
-        return cls(*(np.concatenate(each) if each else np.empty(0, np.int64) for each in columns))
-
-
-def write_predictions(path: Path, predictions: Predictions) -> None:
-    """Write predictions as `.npz`, atomically; equal predictions give equal bytes."""
-    buffer = BytesIO()
-    np.savez(buffer, **vars(predictions))
-    write_bytes(path, buffer.getvalue())
-
-
-def read_predictions(path: Path) -> Predictions:
-    """Read what `write_predictions` wrote; raises StepError when it is not there."""
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            return Predictions(**content)
-    except FileNotFoundError:
-        raise StepError(
-            f"The predictions {path} are missing", "Run the evaluation again."
-        ) from None
-
-
-def merge(parts: Iterable[Predictions], expected: npt.NDArray[np.int64]) -> Predictions:
-    """Put parts together in the order of the sample ids, in whatever order they come.
-
-    Args:
-        parts: Predictions of the shards.
-        expected: `(num_samples,) int64`, ids of the samples that must be there, once each.
-
-    Raises:
-        StepError: Samples are missing, doubled or unknown; names counts and examples.
-    """
-    joined = Predictions.joined(tuple(parts))
-    _check_exactly_once(joined.sample_id, expected)
-    order = np.argsort(joined.sample_id, kind="stable")
-    return Predictions(
-        sample_id=joined.sample_id[order],
-        label=joined.label[order],
-        scores=joined.scores[order],
-    )
-
-
-def _check_exactly_once(found: npt.NDArray[np.int64], expected: npt.NDArray[np.int64]) -> None:
-    ids, counts = np.unique(found, return_counts=True)
-    faults = [
-        _fault("missing", np.setdiff1d(expected, ids)),
-        _fault("counted more than once", ids[counts > 1]),
-        _fault("not of this split", np.setdiff1d(ids, expected)),
-    ]
-    told = "; ".join(fault for fault in faults if fault)
-    if told:
-        raise StepError(
-            f"Of {len(expected)} samples not each was predicted exactly once: {told}",
-            "Run the evaluation again; if it persists, check the dataset with `headrace verify`.",
-        )
-
-
-def _fault(name: str, ids: npt.NDArray[np.int64]) -> str:
-    if not len(ids):
-        return ""
-    examples = ", ".join(str(number) for number in ids[:_EXAMPLES])
-    return f"{len(ids)} {name} (sample ids {examples}{', …' if len(ids) > _EXAMPLES else ''})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,9 @@ HIGHER_IS_BETTER = {
 }
 """Metrics of each task that `evaluate.min_metrics` may name."""
 
+LOWER_IS_BETTER = {"multiclass": ("calibration_error",), "regression": ("mae", "rmse")}
+"""Metrics of each task that `evaluate.max_metrics` may name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTask:
@@ -37,8 +40,8 @@ class ShardTask:
 
     @property
     def part_name(self) -> str:
-        """Name of the file with its predictions."""
-        return self.file.replace("/", "-").removesuffix(".h5") + ".npz"
+        """Name of the file with what is found out about its samples."""
+        return self.file.replace("/", "-").removesuffix(".h5") + ".pt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +63,15 @@ def plan(manifest: Manifest, spec: EvaluateSpec) -> tuple[ShardTask, ...]:
 
     Raises:
         ManifestError: The dataset has no such split.
-        DataError: The split is empty, or the dataset has no labels.
-        RecipeError: `min_metrics` names a metric that the task does not have.
+        DataError: The split is empty, or the dataset has no labels that the task needs.
+        RecipeError: `min_metrics` or `max_metrics` names a metric that there is not.
     """
-    _check_min_metrics(spec)
-    if all(field.name != "label" for field in manifest.fields):
+    _check_metrics(spec)
+    if spec.task != "custom" and all(field.name != "label" for field in manifest.fields):
         raise DataError(
             f"Dataset '{manifest.name}' has no labels to compare predictions with",
-            "Pack it with `dataset.labels: folders` or `index`, or set `evaluate: null`.",
+            "Pack it with `dataset.labels: folders` or `index`, set `evaluate.task: custom` where "
+            "the model tells what is right, or set `evaluate: null`.",
         )
     tasks: list[ShardTask] = []
     first = 0
@@ -82,15 +86,25 @@ def plan(manifest: Manifest, spec: EvaluateSpec) -> tuple[ShardTask, ...]:
     return tuple(tasks)
 
 
-def _check_min_metrics(spec: EvaluateSpec) -> None:
-    valid = HIGHER_IS_BETTER[spec.task]
-    for name in spec.min_metrics:
-        if name not in valid:
+def _check_metrics(spec: EvaluateSpec) -> None:
+    higher, lower = HIGHER_IS_BETTER.get(spec.task, ()), LOWER_IS_BETTER.get(spec.task, ())
+    for name in spec.metrics:
+        if name in (*higher, *lower):
             raise RecipeError(
-                f"evaluate.min_metrics names '{name}', which is no metric of the task "
-                f"{spec.task} that is better when it is higher",
-                nearest(name, valid),
+                f"evaluate.metrics has '{name}', which the task {spec.task} has itself",
+                "Give it another name.",
             )
+    for key, bounds, valid, word in (
+        ("min_metrics", spec.min_metrics, higher, "higher"),
+        ("max_metrics", spec.max_metrics, lower, "lower"),
+    ):
+        for name in bounds:
+            if name not in valid and name.partition(".")[0] not in spec.metrics:
+                raise RecipeError(
+                    f"evaluate.{key} names '{name}', which is no metric of the task {spec.task} "
+                    f"that is better when it is {word}, nor one of evaluate.metrics",
+                    nearest(name, (*valid, *spec.metrics)),
+                )
 
 
 @dataclass(frozen=True)
@@ -141,23 +155,26 @@ def plan_evaluation(context: StepContext, inputs: Inputs) -> tuple[ShardTask, ..
     return plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)
 
 
-def shortfalls(metrics: Mapping[str, float], minima: Mapping[str, float]) -> tuple[str, ...]:
-    """One sentence for each metric that is below what was asked for."""
+def shortfalls(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[str, ...]:
+    """One sentence for each metric that is worse than what was asked for."""
+    least = [(name, "at least", bound, 1) for name, bound in spec.min_metrics.items()]
+    most = [(name, "at most", bound, -1) for name, bound in spec.max_metrics.items()]
     told = []
-    for name, least in sorted(minima.items()):
+    for name, word, bound, sign in sorted((*least, *most)):
         value = metrics.get(name)
         if value is None:
-            told.append(f"{name} is undefined on this split, at least {least:g} was asked for")
-        elif value < least:
-            told.append(f"{name} is {value:.6g}, at least {least:g} was asked for")
+            told.append(f"{name} is undefined on this split, {word} {bound:g} was asked for")
+        elif sign * value < sign * bound:
+            told.append(f"{name} is {value:.6g}, {word} {bound:g} was asked for")
     return tuple(told)
 
 
-def require(metrics: Mapping[str, float], minima: Mapping[str, float], report: str) -> None:
-    """Raise an `EvaluationError` when a metric misses `evaluate.min_metrics`."""
-    missed = shortfalls(metrics, minima)
+def require(metrics: Mapping[str, float], spec: EvaluateSpec, report: str) -> None:
+    """Raise an `EvaluationError` when a metric misses `min_metrics` or `max_metrics`."""
+    missed = shortfalls(metrics, spec)
     if missed:
         raise EvaluationError(
             f"The model is not as good as asked for: {'; '.join(missed)}",
-            f"The report is {report}; lower `evaluate.min_metrics`, or train longer or better.",
+            f"The report is {report}; change `evaluate.min_metrics` or `max_metrics`, or train "
+            "longer or better.",
         )

@@ -45,7 +45,8 @@ def run(context: StepContext) -> dict[str, Any]:
         `metrics` by name, `num_samples`, and the paths `report` and `predictions`.
 
     Raises:
-        EvaluationError: The model misses `evaluate.min_metrics`; the report is written before.
+        EvaluationError: The model misses `evaluate.min_metrics` or `max_metrics`; the report is
+            written before.
         StepError: Samples were not counted exactly once, or an input is missing.
     """
     inputs = read_inputs(context)
@@ -65,7 +66,7 @@ def run(context: StepContext) -> dict[str, Any]:
         ((_, outputs),) = fleet.map(answer, [job], check=context.check)
     context.report(**outputs["metrics"], samples_per_s=total / predict_s)
     context.event("evaluated", **outputs)
-    require(outputs["metrics"], inputs.spec.min_metrics, outputs["report"])
+    require(outputs["metrics"], inputs.spec, outputs["report"])
     return outputs
 
 

@@ -101,14 +101,16 @@ def check_global_batch(global_batch_size: int, world_size: int, accumulate: int 
 def _check_labels(recipe: Recipe) -> None:
     """Refuse an evaluation where the recipe alone tells that there are no labels."""
     dataset = recipe.dataset
-    if recipe.evaluate is None or dataset.source is None or "label" in dataset.fields:
+    if recipe.evaluate is None or recipe.evaluate.task == "custom":
+        return
+    if dataset.source is None or "label" in dataset.fields:
         return
     may_bring_one = dataset.reader is not None or dataset.format in _ROWS
     if dataset.labels == "none" and (dataset.fields or not may_bring_one):
         raise RecipeError(
             "evaluate compares predictions with labels, but dataset.labels is 'none'",
-            "Say where labels come from (dataset.labels: folders, index or field), "
-            "or set evaluate: null.",
+            "Say where labels come from (dataset.labels: folders, index or field), set "
+            "evaluate.task: custom where the model tells what is right, or evaluate: null.",
         )
 
 
@@ -172,8 +174,6 @@ def check_places(recipe: Recipe, site: Site) -> None:
         )
     for key, value, lists in _places(recipe):
         roots = [root for name in lists for root in getattr(site, name)]
-        if key == "train.init_from":  # weights of the site's own runs, which are read as such only
-            roots.append(str(Path(site.folder).expanduser() / "runs"))
         if not any(_lies_in(value, root) for root in roots):
             line = f'{lists[0]}: ["{_shown(value)}"]'
             raise RecipeError(

@@ -42,22 +42,25 @@ class Kind(NamedTuple):
 
 
 _METRICS = (
-    "aggregation", "classification", "clustering", "collections", "nominal", "regression",
-    "retrieval", "segmentation", "wrappers",
+    "aggregation", "audio.sdr", "audio.snr", "classification", "clustering", "collections",
+    "detection", "image.psnr", "image.ssim", "image.uqi", "nominal", "regression", "retrieval",
+    "segmentation", "text.bleu", "text.cer", "text.chrf", "text.edit", "text.perplexity",
+    "text.wer", "wrappers",
 )  # fmt: skip
 
 _MODULE = Kind("a module of torch.nn", "torch.nn.Module", "torch.nn", ("torch.nn",))
 _OPTIM = "torch.optim"
 _SCHEDULERS = "torch.optim.lr_scheduler"
+_METRIC = Kind(
+    "a metric of torchmetrics that needs no model or file", "torchmetrics.Metric",
+    "torchmetrics", tuple(f"torchmetrics.{part}" for part in _METRICS),
+)  # fmt: skip
 _INSIDE = (
     _MODULE,
     Kind(f"an optimizer of {_OPTIM}", f"{_OPTIM}.Optimizer", _OPTIM, (_OPTIM,)),
     Kind(f"a scheduler of {_SCHEDULERS}", f"{_SCHEDULERS}.LRScheduler", _OPTIM, (_OPTIM,)),
-    Kind(
-        "a metric of torchmetrics that needs no model or file", "torchmetrics.Metric",
-        "torchmetrics", tuple(f"torchmetrics.{part}" for part in _METRICS),
-    ),
-)  # fmt: skip
+    _METRIC,
+)
 """What of the frameworks may stand inside the arguments of another target."""
 
 _PL = "lightning.pytorch"
@@ -72,6 +75,7 @@ _MADE = {
         f"a logger of {_PL}.loggers that writes files", f"{_PL}.loggers.Logger",
         f"{_PL}.loggers", (f"{_PL}.loggers.csv_logs", f"{_PL}.loggers.tensorboard"),
     ),
+    "evaluate.metrics": _METRIC,
 }  # fmt: skip
 """What a target at a key makes, whoever wrote it."""
 
@@ -82,7 +86,8 @@ _AT: dict[str, tuple[Kind, ...]] = {
 }
 """What of the frameworks may stand at a key."""
 
-_INDEX = re.compile(r"\[\d+\]$")
+_INDEX = re.compile(r"\[\d+\]$|(?<=^evaluate\.metrics)\.\w+$")
+"""What follows the key of a list or mapping of targets."""
 _SWITCH = (bool, "true or false")
 SPECIAL_KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "_target_": (str, "a dotted name"),
@@ -135,6 +140,8 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
     }
     found = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
     single = {"dataset.reader": recipe.dataset.reader, "model": recipe.model}
+    if recipe.evaluate is not None:
+        single |= {f"evaluate.metrics.{name}": one for name, one in recipe.evaluate.metrics.items()}
     found |= {key: one for key, one in single.items() if one is not None}
     return {**found, "trainer": Target.model_validate({"_target_": trainer.target})}
 

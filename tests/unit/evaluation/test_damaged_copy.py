@@ -14,9 +14,9 @@ import torch
 
 from headrace.errors import ShardError
 from headrace.evaluation import predict
-from headrace.evaluation.metrics import Predictions, read_predictions
+from headrace.evaluation.parts import Part, read_part
 from headrace.evaluation.plan import Job, ShardTask
-from headrace.evaluation.predict import Predictor
+from headrace.evaluation.predictor import Predictor
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, StepFolder
@@ -98,7 +98,7 @@ class Evaluation:
         options = StagingOptions(s3=self.site.s3)
         return ensure_staged(self.source, self.site.tiers, options=options).folder / self.file
 
-    def score(self, number: int = DAMAGED, group: PeerGroup | None = None) -> Predictions:
+    def score(self, number: int = DAMAGED, group: PeerGroup | None = None) -> Part:
         """Predictions of a shard."""
         task = ShardTask(
             file=self.manifest.shards[number].file,
@@ -108,7 +108,7 @@ class Evaluation:
         job = Job(step_folder=str(self.step.path), env={}, groups={}, group=group)
         num_samples, self.why_again = predict.score(job, task)
         assert num_samples == SHARD_SAMPLES
-        return read_predictions(self.step.parts / task.part_name)
+        return read_part(self.step.parts / task.part_name)
 
 
 @pytest.fixture(autouse=True)
@@ -144,8 +144,9 @@ def break_header(shard: Path) -> None:
         file.write(bytes(512))
 
 
-def same(one: Predictions, other: Predictions) -> bool:
-    return np.array_equal(one.scores, other.scores) and np.array_equal(one.label, other.label)
+def same(one: Part, other: Part) -> bool:
+    pairs = [(one.columns[name], other.columns[name]) for name in ("preds", "label")]
+    return all(np.array_equal(*pair) for pair in pairs)
 
 
 @pytest.mark.parametrize("harm", [flip, break_header])
@@ -173,7 +174,7 @@ def test_what_changes_while_it_is_read_is_evaluated_again(evaluation, monkeypatc
     expected = evaluation.score()
     predicts, harmed = Predictor.predict, []
 
-    def predict_meanwhile(self: Predictor, first: int, num_samples: int) -> Predictions:
+    def predict_meanwhile(self: Predictor, first: int, num_samples: int) -> Part:
         if not harmed:
             harmed.append(first)
             flip(evaluation.staged())
@@ -203,7 +204,7 @@ def test_damage_that_the_source_has_too_is_named(evaluation):
 def test_a_copy_that_never_stays_right_is_named(evaluation, monkeypatch):
     predicts = Predictor.predict
 
-    def predict_meanwhile(self: Predictor, first: int, num_samples: int) -> Predictions:
+    def predict_meanwhile(self: Predictor, first: int, num_samples: int) -> Part:
         flip(evaluation.staged())
         return predicts(self, first, num_samples)
 

@@ -12,6 +12,8 @@ from headrace.recipe.evaluate import EvaluateSpec
 from headrace.steps.context import StepContext
 from support.training import make_context, make_recipe, make_site
 
+MEAN = {"_target_": "torchmetrics.MeanMetric"}
+
 
 def manifest(*samples: int, fields: tuple[str, ...] = ("image", "label")) -> Manifest:
     shards = tuple(
@@ -33,7 +35,7 @@ def test_one_task_a_shard():
         ShardTask(file="shards/test-00000.h5", first=0, num_samples=5),
         ShardTask(file="shards/test-00001.h5", first=5, num_samples=3),
     )
-    assert tasks[1].part_name == "shards-test-00001.npz"
+    assert tasks[1].part_name == "shards-test-00001.pt"
 
 
 @pytest.mark.parametrize(
@@ -50,12 +52,35 @@ def test_one_task_a_shard():
             RecipeError,
             "Valid: r2",
         ),
+        (manifest(5), EvaluateSpec(max_metrics={"accuracy": 1}), RecipeError, "lower"),
+        (manifest(5), EvaluateSpec(metrics={"f1": MEAN}), RecipeError, "Give it another name"),
+        (
+            manifest(5),
+            EvaluateSpec(task="custom", metrics={"iou": MEAN}, min_metrics={"iuo.cat": 1}),
+            RecipeError,
+            "iou",
+        ),
     ],
 )
 def test_errors_teach(found, spec, error, words):
     with pytest.raises(error) as caught:
         plan(found, spec)
     assert words in str(caught.value)
+
+
+def test_a_task_of_ones_own_needs_no_labels():
+    spec = EvaluateSpec(
+        task="custom",
+        metrics=[MEAN, {"_target_": "torchmetrics.text.Perplexity"}],
+        min_metrics={"MeanMetric": 0.5},
+        max_metrics={"Perplexity": 3, "MeanMetric.cat": 1},
+    )
+    assert list(spec.metrics) == ["MeanMetric", "Perplexity"]
+    assert len(plan(manifest(5, fields=("image",)), spec)) == 1
+    with pytest.raises(ValueError, match="two metrics are named 'MeanMetric'"):
+        EvaluateSpec(metrics=[MEAN, MEAN])
+    with pytest.raises(ValueError, match="needs '_target_'"):
+        EvaluateSpec(metrics=["torchmetrics.MeanMetric"])
 
 
 def evaluating(folder: Path, checkpoint: object, **given: str) -> StepContext:

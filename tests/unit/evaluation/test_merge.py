@@ -2,25 +2,31 @@
 
 import numpy as np
 import pytest
+import torch
+from pyarrow import parquet
 
 from headrace.errors import StepError
-from headrace.evaluation.metrics import Predictions, merge, read_predictions, write_predictions
+from headrace.evaluation.parts import Part, joined, merge, read_part, write_part
+from headrace.evaluation.results import write_results
 
 
-def part(*ids: int) -> Predictions:
-    sample_id = np.array(ids, np.int64)
-    scores = np.stack([sample_id, -sample_id], 1).astype(np.float32)
-    return Predictions(sample_id=sample_id, label=sample_id % 3, scores=scores)
+def part(*ids: int) -> Part:
+    sample_id = torch.tensor(ids, dtype=torch.int64)
+    scores = torch.stack([sample_id, -sample_id], 1).float()
+    texts = [f"text {number}" for number in ids]
+    columns = {"preds": scores, "label": sample_id % 3, "text": texts}
+    return Part(sample_id.numpy(), columns, {"m": {"": (1, {"total": sample_id.sum()})}})
 
 
 def test_sorted_by_sample_id_whatever_the_order():
     expected = np.arange(6)
     first = merge([part(0, 4), part(2, 1), part(5, 3)], expected)
     second = merge([part(5, 3), part(1), part(2), part(0, 4)], expected)
-    for name in ("sample_id", "label", "scores"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-    np.testing.assert_array_equal(first.sample_id, expected)
-    np.testing.assert_array_equal(first.scores[:, 0], expected)
+    for found in (first, second):
+        np.testing.assert_array_equal(found.sample_id, expected)
+        np.testing.assert_array_equal(found.predictions.scores[:, 0], expected)
+        np.testing.assert_array_equal(found.predictions.label, expected % 3)
+        assert found.columns["text"] == [f"text {number}" for number in range(6)]
 
 
 @pytest.mark.parametrize(
@@ -44,13 +50,35 @@ def test_many_examples_are_cut():
         merge([part(*range(5))], np.arange(100))
 
 
-def test_equal_predictions_give_equal_bytes(tmp_path):
-    write_predictions(tmp_path / "a.npz", part(1, 2))
-    write_predictions(tmp_path / "b.npz", part(1, 2))
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-    np.testing.assert_array_equal(read_predictions(tmp_path / "a.npz").scores, part(1, 2).scores)
+def test_results_that_only_some_samples_have_are_named():
+    with pytest.raises(StepError, match="results preds, label, text, others preds"):
+        merge([part(0), Part(np.array([1]), {"preds": torch.zeros(1)})], np.arange(2))
 
 
-def test_missing_part_is_named(tmp_path):
-    with pytest.raises(StepError, match=r"gone\.npz are missing"):
-        read_predictions(tmp_path / "gone.npz")
+def test_a_part_comes_back_as_it_was_written(tmp_path):
+    write_part(tmp_path / "a.pt", part(1, 2))
+    found = read_part(tmp_path / "a.pt")
+    np.testing.assert_array_equal(found.sample_id, [1, 2])
+    torch.testing.assert_close(found.columns["preds"], part(1, 2).columns["preds"])
+    assert found.columns["text"] == ["text 1", "text 2"]
+    assert found.states == {"m": {"": (1, {"total": torch.tensor(3)})}}
+    with pytest.raises(StepError, match=r"gone\.pt are missing"):
+        read_part(tmp_path / "gone.pt")
+
+
+def test_results_of_samples_are_rows_of_parquet(tmp_path):
+    whole = merge([part(1, 0), part(2)], np.arange(3))
+    whole.columns["boxes"] = joined([torch.ones(1, 2), torch.zeros(2, 3)])
+    for name in ("a", "b"):
+        write_results(tmp_path / name, whole, ["x.png", "y.png", "z.png"], "test")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    found = parquet.read_table(tmp_path / "a").to_pylist()
+    assert found[1] == {
+        "sample_id": 1,
+        "source": "y.png",
+        "split": "test",
+        "preds": [1.0, -1.0],
+        "label": 1,
+        "text": "text 1",
+        "boxes": [0.0, 0.0, 0.0],
+    }

@@ -20,7 +20,7 @@ from headrace.errors import (
     TargetError,
     UserCodeError,
 )
-from headrace.evaluation.predict import Predictor, choose_device, load_model
+from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
@@ -113,8 +113,8 @@ def test_scores_a_range_in_batches(tmp_path):
     found = predictor(tmp_path, answer).predict(10, 10)
     assert sizes == [4, 4, 2]
     np.testing.assert_array_equal(found.sample_id, np.arange(10, 20))
-    np.testing.assert_array_equal(found.scores[:, 0], np.arange(11, 21))
-    assert found.scores.dtype == np.float32
+    np.testing.assert_array_equal(found.predictions.scores[:, 0], np.arange(11, 21))
+    assert found.predictions.scores.dtype == np.float32
 
 
 def test_samples_are_transformed_as_in_training_without_random_numbers(tmp_path):
@@ -124,12 +124,12 @@ def test_samples_are_transformed_as_in_training_without_random_numbers(tmp_path)
 
     plain = predictor(tmp_path, two_scores)
     found = replace(plain, reading=Reading(transforms=(tenfold,))).predict(0, 5)
-    np.testing.assert_array_equal(found.scores[:, 0], np.arange(5) * 10 + 1)
+    np.testing.assert_array_equal(found.predictions.scores[:, 0], np.arange(5) * 10 + 1)
 
 
 def test_regression_takes_one_value_a_sample(tmp_path):
     found = predictor(tmp_path, lambda batch: batch["array"][:, None], "regression").predict(0, 5)
-    np.testing.assert_array_equal(found.scores, np.arange(1, 6))
+    np.testing.assert_array_equal(found.predictions.scores, np.arange(1, 6))
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,7 @@ def test_regression_takes_one_value_a_sample(tmp_path):
         (lambda batch: torch.zeros(4, 3), "multiclass", r"gave \(4, 3\), .* \(4, 2\)"),
         (lambda batch: torch.zeros(3, 2), "multiclass", r"gave \(3, 2\)"),
         (lambda batch: {"scores": 1}, "multiclass", "gave dict"),
+        (lambda batch: {"preds": 1}, "multiclass", "gave int"),
         (two_scores, "regression", r"gave \(4, 2\), .* \(4,\)"),
     ],
 )

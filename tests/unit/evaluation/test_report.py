@@ -40,15 +40,16 @@ def dataset(tmp_path):
 
 
 def as_html(dataset: ShardedDataset) -> str:
-    judgement = judge(predictions(), dataset, sample_ids(dataset), EvaluateSpec())
+    spec = EvaluateSpec(min_metrics={"accuracy": 0.99})
+    judgement = judge(predictions(), dataset, sample_ids(dataset), spec)
     return render(
         Report(
             title="Evaluation of <digits>",
             lead="90 samples",
-            cards=cards(judgement.metrics, {"accuracy": 0.99}),
+            cards=cards(judgement.metrics, spec),
             figures=judgement.figures,
             tables=judgement.tables,
-            failures=shortfalls(judgement.metrics, {"accuracy": 0.99}),
+            failures=shortfalls(judgement.metrics, spec),
         )
     )
 
@@ -165,6 +166,7 @@ def test_large_pictures_are_made_small():
 
 
 def test_undefined_metric_is_a_shortfall():
-    assert shortfalls({"accuracy": 1.0}, {"auroc": 0.9, "accuracy": 1.0}) == (
+    spec = EvaluateSpec(min_metrics={"auroc": 0.9, "accuracy": 1.0})
+    assert shortfalls({"accuracy": 1.0}, spec) == (
         "auroc is undefined on this split, at least 0.9 was asked for",
     )

@@ -13,8 +13,8 @@ from lightning.pytorch import LightningModule
 
 from headrace.errors import ShardError, StepError
 from headrace.evaluation.conclude import sample_ids, split_on_node
-from headrace.evaluation.metrics import Predictions
-from headrace.evaluation.predict import Predictor
+from headrace.evaluation.parts import Part
+from headrace.evaluation.predictor import Predictor
 from headrace.files.manifest import Manifest
 from headrace.objects.store import LocalStore
 from headrace.recipe.evaluate import EvaluateSpec
@@ -100,11 +100,11 @@ def predictor(dataset: ShardedDataset) -> Predictor:
     )
 
 
-def equal(found: Predictions, expected: Predictions, first: int = 0) -> bool:
+def equal(found: Part, expected: Part, first: int = 0) -> bool:
     rows = slice(first, first + len(found.sample_id))
     return bool(
         np.array_equal(found.sample_id, expected.sample_id[rows])
-        and np.array_equal(found.scores, expected.scores[rows])
+        and np.array_equal(found.columns["preds"], expected.columns["preds"][rows])
     )
 
 

@@ -1,0 +1,135 @@
+"""Metrics that the recipe names: made, and their values of a whole split."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torchmetrics import Metric
+
+from headrace.data.targets import Allowed, instantiate
+from headrace.errors import HeadraceError, UserCodeError
+from headrace.evaluation.report import Column, Table
+from headrace.evaluation.states import State, check_mergeable, merged
+from headrace.recipe.evaluate import EvaluateSpec
+
+_MOST_NAMED = 100
+"""Longest vector of which each value is a metric of its own name."""
+
+_MOST_COLUMNS = 30
+
+
+@dataclass(frozen=True)
+class OwnValues:
+    """What the recipe's metrics gave."""
+
+    metrics: dict[str, float]
+    """Numbers by name; those of a vector or mapping as `name.class`, without what is undefined."""
+    tables: tuple[Table, ...]
+    """Vectors and matrices."""
+
+
+def make_metrics(spec: EvaluateSpec, allowed: Allowed) -> dict[str, Metric]:
+    """Make the metrics of a recipe, by name.
+
+    Raises:
+        TargetError: One is not allowed, or is no metric.
+        UserCodeError: One cannot be made, or not be put together from shards.
+    """
+    made = {
+        name: instantiate(target, allowed, f"evaluate.metrics.{name}")
+        for name, target in spec.metrics.items()
+    }
+    for name, metric in made.items():
+        check_mergeable(name, metric)
+    return made
+
+
+def own_values(
+    metrics: Mapping[str, Metric], states: Sequence[Mapping[str, State]], classes: Sequence[str]
+) -> OwnValues:
+    """Compute metrics of a whole split.
+
+    Args:
+        metrics: Fresh ones by name.
+        states: Of each shard, in the order of the split.
+        classes: Names of the dataset's classes, for vectors of that length.
+
+    Raises:
+        UserCodeError: One raised.
+    """
+    found = {
+        name: _computed(name, merged(name, metric, [state[name] for state in states]))
+        for name, metric in metrics.items()
+    }
+    leaves = [leaf for name, value in found.items() for leaf in _leaves(name, value)]
+    numbers = {
+        name: number
+        for path, value in leaves
+        for name, number in _numbers(path, value, classes)
+        if math.isfinite(number)
+    }
+    return OwnValues(numbers, tuple(_table(*leaf, classes) for leaf in leaves if _is_shown(leaf)))
+
+
+def _computed(name: str, metric: Metric) -> object:
+    try:
+        return metric.compute()
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(
+            f"The metric '{name}' raised {type(error).__name__}: {error}",
+            "It was given all samples, and asked for its value.",
+            trace="".join(traceback.format_exception(error)),
+        ) from error
+
+
+_Leaf = tuple[str, object]
+"""A name, with dots where values lie in mappings, and a value that is no mapping."""
+
+
+def _leaves(path: str, value: object) -> Iterator[_Leaf]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(f"{path}.{name}", inner)
+    elif isinstance(value, torch.Tensor) and value.numel() == 1:
+        yield path, float(value)
+    else:
+        yield path, value
+
+
+def _numbers(path: str, value: object, classes: Sequence[str]) -> Iterator[tuple[str, float]]:
+    if isinstance(value, int | float):
+        yield path, float(value)
+    elif isinstance(value, torch.Tensor) and value.ndim == 1 and len(value) <= _MOST_NAMED:
+        for name, number in zip(_names(len(value), classes), value.tolist(), strict=True):
+            yield f"{path}.{name}", float(number)
+
+
+def _is_shown(leaf: _Leaf) -> bool:
+    return not isinstance(leaf[1], int | float)
+
+
+def _table(path: str, value: object, classes: Sequence[str]) -> Table:
+    shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+    if not isinstance(value, torch.Tensor) or len(shape) not in (1, 2) or shape[-1:] == (0,):
+        what = f"of the shape {shape}" if shape else f"a {type(value).__name__}"
+        return Table(title=path, columns=(), rows=(), empty=f"It is {what}: draw it by a figure.")
+    cells = value.double().reshape(len(value), -1)[:, :_MOST_COLUMNS].tolist()
+    titles = ["Value"] if len(shape) == 1 else _names(shape[1], classes)[:_MOST_COLUMNS]
+    return Table(
+        title=path,
+        columns=(Column(name=""), *(Column(name=title, kind="number") for title in titles)),
+        rows=[
+            (name, *(f"{number:.6g}" for number in row))
+            for name, row in zip(_names(len(cells), classes), cells, strict=True)
+        ],
+    )
+
+
+def _names(length: int, classes: Sequence[str]) -> list[str]:
+    return list(classes) if len(classes) == length else [str(index) for index in range(length)]

@@ -1,0 +1,129 @@
+"""A trained model that scores samples of a split."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch import LightningModule
+from torchmetrics import Metric
+
+from headrace.data.checkpoint_content import read_checkpoint
+from headrace.data.dataset import Reading, SampleReader
+from headrace.data.targets import Allowed, instantiate, instantiate_all
+from headrace.data.transforms import Batch, Transform, apply
+from headrace.errors import HeadraceError, MemoryExhaustedError, RecipeError, UserCodeError
+from headrace.evaluation.outputs import TARGET, kept, named, update
+from headrace.evaluation.parts import LABEL, Column, Part, joined_columns
+from headrace.evaluation.states import state_of
+from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.shards.dataset import ShardedDataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """Scores samples; deterministic for a given batch size, number of threads and device."""
+
+    model: LightningModule
+    """With trained weights, in evaluation mode."""
+    transforms: tuple[Transform, ...]
+    """Applied to every batch, on the model's device."""
+    dataset: ShardedDataset
+    spec: EvaluateSpec
+    device: torch.device
+    reading: Reading = field(default_factory=Reading)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Further ones by name; copies of them see the samples."""
+
+    def predict(self, first: int, num_samples: int) -> Part:
+        """Score consecutive samples of the split."""
+        metrics = {name: deepcopy(each).to(self.device) for name, each in self.metrics.items()}
+        ids, columns = [], []
+        for batch in self._batches(first, num_samples):
+            ids.append(batch["sample_id"].numpy())
+            columns.append(self._score(batch, metrics))
+        states = {name: state_of(name, metric) for name, metric in metrics.items()}
+        return Part(np.concatenate(ids), joined_columns(columns), states)
+
+    def _batches(self, first: int, num_samples: int) -> Iterator[Batch]:
+        reader = SampleReader(self.dataset, self.reading)
+        for start in range(first, first + num_samples, self.spec.batch_size):
+            end = min(start + self.spec.batch_size, first + num_samples)
+            yield reader.read(np.arange(start, end))
+
+    def _score(self, batch: Batch, metrics: Mapping[str, Metric]) -> dict[str, Column]:
+        num_classes = len(self.dataset.manifest.classes)
+        with _named_errors(batch), torch.inference_mode():
+            seen = apply(self.transforms, move_data_to_device(batch, self.device))
+            found = self.model.predict_step(seen, 0)
+        given = named(found, len(batch["sample_id"]), self.spec, num_classes)
+        label = {TARGET: seen[LABEL]} if LABEL in seen else {}
+        with torch.inference_mode():
+            update(metrics, {**label, **given})
+        columns = kept(given, len(batch["sample_id"]))
+        return {**columns, LABEL: batch[LABEL]} if LABEL in batch else columns
+
+
+@contextmanager
+def _named_errors(batch: Batch) -> Iterator[None]:
+    """Tell whose code raised, and for which samples."""
+    num_samples = len(batch["sample_id"])
+    try:
+        yield
+    except (HeadraceError, MemoryError):
+        raise
+    except torch.cuda.OutOfMemoryError as error:
+        raise MemoryExhaustedError(
+            f"{num_samples} samples at once do not fit into the accelerator: {error}",
+            "Lower `evaluate.batch_size`.",
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(
+            f"predict_step raised {type(error).__name__}: {error}",
+            "Evaluation calls `model.predict_step(batch, 0)` after `data.transforms`.",
+            trace="".join(traceback.format_exception(error)),
+            where=f"samples {int(batch['sample_id'][0])} and following",
+        ) from error
+
+
+def load_model(
+    recipe: Recipe, site: Site, checkpoint: Path
+) -> tuple[LightningModule, tuple[Transform, ...]]:
+    """Make model and transforms of a recipe and give the model its trained weights."""
+    if recipe.model is None:
+        raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
+    allowed = Allowed.of(recipe, site)
+    torch.manual_seed(recipe.seed)
+    model: LightningModule = instantiate(recipe.model, allowed, "model")
+    _load_weights(model, read_checkpoint(checkpoint, pickled=site.pickled_checkpoints == "allow"))
+    return model.eval(), instantiate_all(recipe.data.transforms, allowed, "data.transforms")
+
+
+def choose_device(accelerator: str) -> torch.device:
+    """Where to run: the recipe's `trainer.accelerator`, `auto` takes a GPU when there is one."""
+    if accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available()):
+        return torch.device("cuda")
+    return torch.device("cpu")
+
+
+def _load_weights(model: LightningModule, content: Mapping[str, Any]) -> None:
+    try:
+        model.configure_model()
+        model.on_load_checkpoint(content)
+        model.load_state_dict(content["state_dict"], strict=model.strict_loading)
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(
+            f"The checkpoint does not fit {type(model).__name__}: {error}",
+            "Evaluate with the model settings that the checkpoint was trained with.",
+            trace="".join(traceback.format_exception(error)),
+        ) from error

@@ -1,0 +1,213 @@
+"""Metrics of shards are put together as if one metric had seen the whole split."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics
+from torchmetrics import Metric, classification, regression, retrieval, segmentation, wrappers
+from torchmetrics.image import PeakSignalNoiseRatio
+from torchmetrics.text import Perplexity, WordErrorRate
+
+from headrace.data.targets import Allowed
+from headrace.errors import TargetError, UserCodeError
+from headrace.evaluation.outputs import update
+from headrace.evaluation.own_metrics import make_metrics, own_values
+from headrace.evaluation.states import check_mergeable, merged, state_of
+from headrace.recipe.evaluate import EvaluateSpec
+
+NUM_SAMPLES = 24
+SHARDS = (range(7), range(7, 8), range(8, 24))
+BATCH = 4
+
+
+def samples() -> dict[str, Any]:
+    random = torch.Generator().manual_seed(5)
+    target = torch.randint(0, 2, (NUM_SAMPLES,), generator=random)
+    values = torch.randn(NUM_SAMPLES, generator=random)
+    masks = torch.randint(0, 3, (2, NUM_SAMPLES, 4, 4), generator=random)
+    return {
+        "binary": {"preds": torch.sigmoid(values + target), "target": target},
+        "value": {"value": values, "weight": values.abs()},
+        "regression": {"preds": values, "target": values * 0.5 + target},
+        "retrieval": {
+            "preds": torch.sigmoid(values),
+            "target": target,
+            "indexes": torch.arange(NUM_SAMPLES) // 3,
+        },
+        "tokens": {
+            "preds": torch.randn(NUM_SAMPLES, 5, 7, generator=random),
+            "target": torch.randint(0, 7, (NUM_SAMPLES, 5), generator=random),
+        },
+        "masks": {"preds": masks[0], "target": masks[1]},
+        "text": {
+            "preds": [f"one {index % 5} three" for index in range(NUM_SAMPLES)],
+            "target": ["one 2 three"] * NUM_SAMPLES,
+        },
+        "images": {"preds": masks[0] / 3, "target": masks[1] / 3},
+    }
+
+
+METRICS = {
+    "auroc by lists": ("binary", classification.BinaryAUROC),
+    "auroc by bins": ("binary", lambda: classification.BinaryAUROC(thresholds=20)),
+    "accuracy": ("binary", classification.BinaryAccuracy),
+    "confusion": ("binary", classification.BinaryConfusionMatrix),
+    "mean": ("value", torchmetrics.MeanMetric),
+    "largest": ("value", torchmetrics.MaxMetric),
+    "kept": ("value", torchmetrics.CatMetric),
+    "r2": ("regression", regression.R2Score),
+    "pearson": ("regression", regression.PearsonCorrCoef),
+    "spearman": ("regression", regression.SpearmanCorrCoef),
+    "map": ("retrieval", retrieval.RetrievalMAP),
+    "perplexity": ("tokens", Perplexity),
+    "iou": ("masks", lambda: segmentation.MeanIoU(3, per_class=True, input_format="index")),
+    "dice": ("masks", lambda: segmentation.DiceScore(3, input_format="index")),
+    "words": ("text", WordErrorRate),
+    "psnr": ("images", lambda: PeakSignalNoiseRatio(data_range=1.0)),
+    "by class": (
+        "masks",
+        lambda: wrappers.ClasswiseWrapper(
+            classification.MulticlassAccuracy(3, average=None), labels=["a", "b", "c"]
+        ),
+    ),
+}
+IN_ORDER = {"kept"}
+"""Metrics whose value is the samples themselves."""
+
+
+def seen(metric: Metric, given: Mapping[str, Any], rows: range) -> Metric:
+    for first in range(rows.start, rows.stop, BATCH):
+        batch = slice(first, min(first + BATCH, rows.stop))
+        update({"m": metric}, {name: value[batch] for name, value in given.items()})
+    return metric
+
+
+def stored(state: Any) -> Any:
+    """As it comes back from a file."""
+    file = BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*will save all:UserWarning")
+@pytest.mark.parametrize("name", METRICS)
+def test_equal_to_one_metric_of_the_whole_split(name):
+    kind, make = METRICS[name]
+    given = samples()[kind]
+    expected = seen(make(), given, range(NUM_SAMPLES)).compute()
+    states = [stored(state_of(name, seen(make(), given, rows))) for rows in SHARDS]
+    check_mergeable(name, make())
+    torch.testing.assert_close(merged(name, make(), states).compute(), expected)
+    orders = () if name in IN_ORDER else itertools.permutations(states)
+    for order in orders:
+        torch.testing.assert_close(merged(name, make(), order).compute(), expected)
+
+
+class Means(Metric):
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("mean", torch.tensor(0.0), dist_reduce_fx="mean")
+
+    def update(self, preds):
+        self.mean = preds.mean()
+
+    def compute(self):
+        return self.mean
+
+
+class Words(Metric):
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("seen", [], dist_reduce_fx=None)
+
+    def update(self, preds):
+        self.seen.append("a word")
+
+    def compute(self):
+        return 0
+
+
+def test_what_cannot_be_put_together_is_named():
+    for metric, words in ((Means(), "'m' keeps a mean in 'mean'"), (Words(), "other things than")):
+        metric.update(torch.ones(2))
+        with pytest.raises(UserCodeError, match=words):
+            state_of("m", metric)
+    spec = EvaluateSpec(
+        metrics={
+            "m": {
+                "_target_": "torchmetrics.wrappers.BootStrapper",
+                "base_metric": {"_target_": "torchmetrics.MeanMetric"},
+            }
+        }
+    )
+    with pytest.raises(UserCodeError, match=r"'m' is a BootStrapper[^$]* ClasswiseWrapper"):
+        make_metrics(spec, Allowed(listed=()))
+
+
+def test_only_metrics_are_metrics():
+    for target in ("torch.nn.Linear", "torchmetrics.text.bert.BERTScore", "os.getcwd"):
+        with pytest.raises(TargetError, match=r"evaluate\.metrics\.m"):
+            make_metrics(EvaluateSpec(metrics={"m": {"_target_": target}}), Allowed(listed=()))
+
+
+def test_a_metric_is_given_what_it_takes():
+    metrics = {
+        "loss": torchmetrics.MeanMetric(),
+        "weighted": torchmetrics.MeanMetric(),
+        "accuracy": classification.BinaryAccuracy(),
+    }
+    ones = torch.ones(2)
+    given = {
+        "loss": torch.tensor([1.0, 3.0]),
+        "weighted": {"value": torch.tensor([0.0, 4.0]), "weight": torch.tensor([3.0, 1.0])},
+        "preds": ones,
+        "target": ones,
+        "indexes": ones,
+    }
+    update(metrics, given)
+    assert [float(metric.compute()) for metric in metrics.values()] == [2, 1, 1]
+    accuracy = {"accuracy": classification.BinaryAccuracy()}
+    with pytest.raises(UserCodeError, match=r"takes \(preds, target\), but the model gave preds:"):
+        update(accuracy, {"preds": ones})
+    with pytest.raises(UserCodeError, match="'accuracy' raised RuntimeError") as told:
+        update(accuracy, {"preds": ones, "target": torch.ones(3)})
+    assert "in update" in told.value.trace
+
+
+class Many(torchmetrics.SumMetric):
+    def compute(self):
+        return {
+            "map": super().compute(),
+            "by_class": torch.tensor([0.5, float("nan"), 1]),
+            "pair": torch.tensor([1.0, 2.0]),
+            "matrix": torch.eye(3),
+            "curve": (torch.ones(2), torch.ones(3)),
+        }
+
+
+def test_values_have_names_and_tables():
+    states = []
+    for value in (1.0, 2.0):
+        metric = Many()
+        metric.update(value)
+        states.append({"m": state_of("m", metric)})
+    found = own_values({"m": Many()}, states, ("cat", "dog", "owl"))
+    assert found.metrics == {
+        "m.map": 3.0,
+        "m.by_class.cat": 0.5,
+        "m.by_class.owl": 1.0,
+        "m.pair.0": 1.0,
+        "m.pair.1": 2.0,
+    }
+    tables = {table.title: table for table in found.tables}
+    assert tables["m.by_class"].rows == [("cat", "0.5"), ("dog", "nan"), ("owl", "1")]
+    assert [column.name for column in tables["m.matrix"].columns] == ["", "cat", "dog", "owl"]
+    assert tables["m.matrix"].rows[1] == ("dog", "0", "1", "0")
+    assert "a tuple: draw it by a figure" in tables["m.curve"].empty
