@@ -11,6 +11,7 @@ import io
 import pathlib
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.fabric.utilities.data import AttributeDict
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from headrace.errors import PickledCheckpointError, StepError
+from headrace.files.archives import archive_damage
 
 _REFUSED = re.compile(
     r"(?:Trying to load unsupported )?GLOBAL ([\w.]+)|((?:Trying to|Can only) [^\n]{,120})"
@@ -52,18 +56,55 @@ def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
         PickledCheckpointError: It holds such objects, and they are not wanted.
         StepError: It is missing, damaged, or no checkpoint of Lightning.
     """
+    content = _loaded(path, pickled=pickled)
+    if not isinstance(content, Mapping) or "state_dict" not in content:
+        raise StepError(f"{path} is no checkpoint of Lightning: it has no 'state_dict'")
+    return content
+
+
+def _loaded(path: Path, *, pickled: bool) -> object:
+    problem = archive_damage(path) if zipfile.is_zipfile(path) else None
+    if problem is not None:
+        raise StepError(f"The checkpoint {path} is damaged: {problem}", "Run the train step again.")
     try:
         with refusing(path):
-            content = torch.load(path, map_location="cpu", weights_only=not pickled)
+            return torch.load(path, map_location="cpu", weights_only=not pickled)
     except FileNotFoundError:
         raise StepError(f"The checkpoint {path} is missing", "Run the train step again.") from None
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise StepError(
             f"The checkpoint {path} is damaged: {error}", "Run the train step again."
         ) from error
-    if not isinstance(content, Mapping) or "state_dict" not in content:
-        raise StepError(f"{path} is no checkpoint of Lightning: it has no 'state_dict'")
-    return content
+
+
+def read_weights(path: Path, *, pickled: bool = False) -> Mapping[str, Tensor]:
+    """Weights by name: of a checkpoint of Lightning, a `state_dict`, or a `.safetensors` file.
+
+    Raises:
+        PickledCheckpointError: As `read_checkpoint`.
+        StepError: The file is missing, damaged, or holds no weights.
+    """
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    content = _loaded(path, pickled=pickled)
+    weights = content.get("state_dict", content) if isinstance(content, Mapping) else {}
+    if not weights or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise StepError(f"{path} holds no weights: it is neither a checkpoint nor a state_dict")
+    return weights
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            aliases = file.metadata() or {}
+    except FileNotFoundError:
+        raise StepError(f"The weights {path} are missing") from None
+    except SafetensorError as error:
+        raise StepError(f"The weights {path} are damaged: {error}") from error
+    # weights that share memory are written once, with their other names as metadata
+    shared = {name: weights[kept] for name, kept in aliases.items() if kept in weights}
+    return weights | shared
 
 
 def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) -> None:

@@ -174,6 +174,8 @@ def check_places(recipe: Recipe, site: Site) -> None:
         )
     for key, value, lists in _places(recipe):
         roots = [root for name in lists for root in getattr(site, name)]
+        if key == "train.init_from":  # weights of the site's own runs, which are read as such only
+            roots.append(str(Path(site.folder).expanduser() / "runs"))
         if not any(_lies_in(value, root) for root in roots):
             line = f'{lists[0]}: ["{_shown(value)}"]'
             raise RecipeError(

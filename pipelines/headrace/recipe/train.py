@@ -108,7 +108,9 @@ class TrainSpec(Record):
     args: tuple[str, ...] = ()
     """Arguments of the script."""
     init_from: str | None = None
-    """Checkpoint whose weights training begins with, as of another run; null: the model's own."""
+    """Weights that training begins with: a checkpoint, a `.safetensors` file, or a run, `RUN`,
+    `RUN:best`, `RUN:last`, `RUN:STEP` (`RUN` is its best one, or its last); null: the model's own.
+    """
     init_strict: bool = True
     """All weights must be there by name and shape; `false` takes those that fit."""
     max_restarts: int = Field(default=3, ge=0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.errors import DataError, RecipeError, UnknownNameError, UserError, nearest
+from headrace.files.layout import RunFolder
 from headrace.recipe.arguments import is_as_here
 from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.recipe import Recipe
@@ -16,6 +17,9 @@ from headrace.recipe.site import Role, Site
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of
+
+_WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors")
+"""Endings of files that `train.init_from` may name; what has none of them may be a run."""
 
 Outputs = Mapping[str, JsonValue]
 
@@ -78,7 +82,8 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
             package for its object stores is missing.
         DataError: Its packed dataset lacks a split or labels, or its manifest is damaged.
     """
-    recipe, site = absolute(recipe), opened(site, is_from_terminal=is_from_terminal)
+    recipe = absolute(_with_init_file(recipe))
+    site = opened(site, is_from_terminal=is_from_terminal)
     check_packing(recipe, site)
     if kind == "train":
         check_training(recipe, site)
@@ -111,6 +116,22 @@ def _is_seen(path: Path, role: Role, site: Site) -> bool:
     return role.backend == "local" or path.is_relative_to(Path(site.folder).expanduser())
 
 
+def _with_init_file(recipe: Recipe) -> Recipe:
+    """The recipe with the file in place of the run in `train.init_from`: `RUN[:CHECKPOINT]`."""
+    wanted = recipe.train.init_from
+    if wanted is None or Path(wanted).expanduser().exists() or Path(wanted).suffix in _WEIGHTS:
+        return recipe
+    if "/" in wanted or wanted.startswith("~"):
+        return recipe
+    from headrace.ledger.ledger import open_ledger
+    from headrace.training.chosen import chosen
+
+    run_id, _, checkpoint = wanted.partition(":")
+    path = chosen(RunFolder(Path(open_ledger().run(run_id).folder)), checkpoint)
+    train = recipe.train.model_copy(update={"init_from": str(path)})
+    return recipe.model_copy(update={"train": train})
+
+
 def _check_init(recipe: Recipe, site: Site) -> None:
     wanted = recipe.train.init_from
     if wanted is None:
@@ -119,7 +140,8 @@ def _check_init(recipe: Recipe, site: Site) -> None:
     if _is_seen(path, site.roles[recipe.train.role], site) and not path.is_file():
         raise RecipeError(
             f"train.init_from is {wanted}, which is no file",
-            "Name a checkpoint: `headrace status RUN` tells those of a run.",
+            "Name a checkpoint, a .safetensors file, or a run: RUN, RUN:best, RUN:last, RUN:STEP; "
+            "`headrace runs` lists runs.",
         )
 
 

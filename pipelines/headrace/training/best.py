@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
 from headrace.errors import RecipeError, nearest
-from headrace.files.atomic import read_record, write_record
+from headrace.files.atomic import write_record
 from headrace.recipe.train import TrainerSpec
 from headrace.training import checkpoints
 from headrace.training.checkpointing import StepCheckpoints
+from headrace.training.chosen import best_of
 from headrace.training.records import BestCheckpoint
-
-
-def best_of(folder: Path) -> BestCheckpoint | None:
-    """The best checkpoint in a folder; None when there is none."""
-    best = read_record(folder / checkpoints.BEST, BestCheckpoint)
-    return best if best is not None and (folder / best.file).exists() else None
 
 
 class KeepBest(Callback):  # type: ignore[misc]

@@ -6,11 +6,10 @@ import logging
 import os
 import re
 import shutil
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from headrace.files.archives import archive_damage
 from headrace.files.atomic import fsync_folder
 
 logger = logging.getLogger(__name__)
@@ -23,9 +22,6 @@ OUTCOME = "final.json"
 
 BEST = "best.json"
 """Names the checkpoint in which the metric of `trainer.monitor` is best."""
-
-_DAMAGE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
-"""What `zipfile` raises for bits that flipped: in data, in names, in flags and in methods."""
 
 _NAME = re.compile(r"step-(\d{9,})\.ckpt")
 _BEST_NAME = re.compile(r"best-(\d{9,})\.ckpt")
@@ -54,13 +50,15 @@ def newest_step(folder: Path) -> int:
     return max((step_of(path) or 0 for path in newest_first(folder)), default=0)
 
 
-def newest_whole(folder: Path) -> Path | None:
-    """The newest checkpoint that can be read; damaged ones are passed over."""
+def newest_whole(folder: Path, tell: Callable[..., None] | None = None) -> Path | None:
+    """The newest checkpoint that can be read; damaged ones are told, `checkpoint` and `why`."""
     for path in newest_first(folder):
         problem = damage(path)
         if problem is None:
             return path
         logger.warning("Checkpoint %s is passed over: %s", path, problem)
+        if tell is not None:
+            tell(checkpoint=str(path), why=problem)
     return None
 
 
@@ -84,14 +82,7 @@ def damage(path: Path) -> str | None:
 
     A folder (of a sharded strategy) is taken as it is: it got its name only when it was whole.
     """
-    if path.is_dir():
-        return None
-    try:
-        with zipfile.ZipFile(path) as archive:
-            bad = archive.testzip()
-    except _DAMAGE as error:
-        return f"{type(error).__name__}: {error}"
-    return None if bad is None else f"checksum of {bad} is wrong"
+    return None if path.is_dir() else archive_damage(path)
 
 
 def publish(prepared: Path, final: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from headrace.clusters.fleet import Fleet, Node
@@ -210,7 +211,8 @@ class Gang:
         if self._context.recipe.train.script is not None:
             return None  # a script finds its own
         checkpoints.remove_partial(folder)
-        newest = checkpoints.newest_whole(folder)
+        tell = partial(self._context.event, "damaged_checkpoint")
+        newest = checkpoints.newest_whole(folder, tell)
         return str(newest) if newest is not None else None
 
     def _launches(

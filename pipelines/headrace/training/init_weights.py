@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from headrace.data.checkpoint_content import read_checkpoint
+from headrace.data.checkpoint_content import read_weights
 from headrace.errors import RecipeError
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def load_weights(
 
     Args:
         model: As it was made; what does not come from the checkpoint stays.
-        path: A checkpoint of Lightning.
+        path: A checkpoint of Lightning, a `state_dict`, or a `.safetensors` file.
         strict: Whether all weights must be the same by name and shape.
         pickled: Whether the checkpoint may hold objects of any class, which may run any code.
 
@@ -32,7 +32,7 @@ def load_weights(
         RecipeError: They do not fit; names which, and how.
         StepError: The checkpoint is missing or damaged.
     """
-    given: Mapping[str, Tensor] = read_checkpoint(path, pickled=pickled)["state_dict"]
+    given = read_weights(path, pickled=pickled)
     own = model.state_dict()
     fitting = {
         name: value

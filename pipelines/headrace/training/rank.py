@@ -27,7 +27,7 @@ from headrace.staging.bringing import arriving_source
 from headrace.staging.gang_store import Brought, Traffic, node_source
 from headrace.steps.context import resolved
 from headrace.training import checkpoints
-from headrace.training.best import KeepBest, best_of
+from headrace.training.best import KeepBest
 from headrace.training.checkpointing import (
     CheckpointWriter,
     StepCheckpoints,
@@ -35,6 +35,7 @@ from headrace.training.checkpointing import (
     TrainingPausedError,
     weights_hash,
 )
+from headrace.training.chosen import best_of
 from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
 from headrace.training.history import KeepHistory, mean_over_ranks

@@ -25,8 +25,8 @@ from headrace.shards.dataset import ShardedDataset
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import request_cancel
 from headrace.training import checkpoints, gang
-from headrace.training.best import best_of
 from headrace.training.checkpointing import weights_hash
+from headrace.training.chosen import best_of
 from headrace.training.step import run
 from support.training import (
     CODE,
@@ -277,6 +277,9 @@ def test_a_cancelled_training_ends_at_once_and_the_next_attempt_goes_on(
     assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
     events = [json.loads(line) for line in second.folder.events.read_text().splitlines()]
     assert [e["resume"] for e in events if e["event"] == "launch"] == [str(before)]
+    told = [e for e in events if e["event"] == "damaged_checkpoint"]
+    assert [each["checkpoint"] for each in told] == [str(newest)]
+    assert "BadZipFile" in told[0]["why"]
 
 
 def test_training_stops_with_a_checkpoint_before_its_lease_ends_and_goes_on_in_another(

@@ -56,6 +56,12 @@ def test_what_the_site_lists_is_allowed_from_airflow(site, override):
     check(site, override)
 
 
+def test_training_may_begin_with_weights_of_the_sites_runs_and_nothing_else_lies_there(site):
+    check(site, f"train.init_from={site.folder}/runs/a/checkpoints/final.ckpt")
+    with pytest.raises(RecipeError, match="does not let recipes go"):
+        check(site, f"dataset.source={site.folder}/runs/a")
+
+
 @pytest.mark.parametrize(
     ("override", "key", "line"),
     [

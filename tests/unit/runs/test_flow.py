@@ -19,6 +19,8 @@ from headrace.runs.flow import fitted, step_of, steps_of
 from headrace.runs.steps import collect, start_step
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult
+from headrace.training import checkpoints
+from headrace.training.records import BestCheckpoint
 from support.runs import lease_on_disk, make_run
 from support.shards import write_dataset
 
@@ -194,3 +196,32 @@ def test_weights_to_begin_with_that_are_missing_are_told_before_anything_starts(
         fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
     (tmp_path / "a.ckpt").touch()
     assert fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+
+
+def test_a_run_stands_for_its_best_or_last_checkpoint_or_the_one_of_a_step(tmp_path: Path) -> None:
+    run, source = make_run(), f"dataset.source={tmp_path}"
+    folder = run.folder.checkpoints
+    folder.mkdir()
+
+    def begins_with(wanted: str) -> str | None:
+        recipe = load_recipe("digits", [f"train.init_from={wanted}", source])
+        kept, _ = fitted(recipe, load_site("laptop"), "train", is_from_terminal=True)
+        return kept.train.init_from
+
+    with pytest.raises(UnknownNameError, match="has no checkpoint 'last'"):
+        begins_with(run.run_id)
+    for name in ("step-000000007.ckpt", "best-000000005.ckpt", "final.ckpt"):
+        (folder / name).touch()
+    assert begins_with(run.run_id) == str(folder / "final.ckpt")
+    best = BestCheckpoint(file="best-000000005.ckpt", metric="loss", value=0.1, epoch=0, step=5)
+    write_record(folder / checkpoints.BEST, best)
+    for wanted in (run.run_id, f"{run.run_id}:best"):
+        assert begins_with(wanted) == str(folder / best.file)
+    assert begins_with(f"{run.run_id}:last") == str(folder / "final.ckpt")
+    assert begins_with(f"{run.run_id}:7") == str(folder / "step-000000007.ckpt")
+    with pytest.raises(
+        UnknownNameError, match=r"There are: best-000000005\.ckpt, final\.ckpt, step"
+    ):
+        begins_with(f"{run.run_id}:8")
+    with pytest.raises(UnknownNameError, match="no-such-run"):
+        begins_with("no-such-run")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from safetensors.torch import save_file
 
 from headrace.errors import RecipeError, StepError
 from headrace.training.init_weights import load_weights
@@ -57,3 +58,42 @@ def test_nothing_that_fits_is_no_beginning(tmp_path: Path):
         load_weights(Model(), tmp_path / "b.ckpt", strict=False)
     with pytest.raises(StepError, match="missing"):
         load_weights(Model(), tmp_path / "none.ckpt")
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.safetensors"])
+def test_weights_alone_will_do(tmp_path: Path, name: str):
+    other, model = Model(), Model()
+    save = save_file if name.endswith(".safetensors") else torch.save
+    save(other.state_dict(), tmp_path / name)
+    load_weights(model, tmp_path / name)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[key])
+
+
+def flip(path: Path, values: torch.Tensor) -> None:
+    """Change one bit of one of these values in a file."""
+    content = bytearray(path.read_bytes())
+    content[bytes(content).index(values.numpy().tobytes()[:40]) + 8] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_bit_that_flipped_is_no_weight(tmp_path: Path):
+    """`torch.load` alone would give it to the model."""
+    other = Model()
+    path = saved(tmp_path, other)
+    flip(path, other.body.weight.detach())
+    with pytest.raises(StepError, match=r"a\.ckpt is damaged: checksum of .* is wrong"):
+        load_weights(Model(), path)
+
+
+def test_a_torn_or_missing_file_of_weights_is_told(tmp_path: Path):
+    path = tmp_path / "a.safetensors"
+    with pytest.raises(StepError, match="missing"):
+        load_weights(Model(), path)
+    save_file(Model().state_dict(), path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(StepError, match=r"a\.safetensors are damaged"):
+        load_weights(Model(), path)
+    torch.save([1, 2], tmp_path / "b.pt")
+    with pytest.raises(StepError, match="holds no weights"):
+        load_weights(Model(), tmp_path / "b.pt")
