@@ -1,0 +1,110 @@
+"""The command export: trained weights and models as files for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.filesize import decimal
+
+from headrace.cli.console import JsonOption, open_console
+from headrace.errors import UnknownNameError, UserError
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.runs import open_run, outputs_of
+from headrace.steps.context import resolved
+
+if TYPE_CHECKING:
+    from headrace.training.export import Exported
+
+Format = Literal["weights", "safetensors", "torch-export"]
+
+
+def export(
+    what: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="Id of a run, or a file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = "weights",
+    checkpoint: Annotated[
+        str, typer.Option(help="Of a run: best, last, or a number of steps; best if there is one.")
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the trained weights of a run, or its model, for other programs.
+
+    The file is written whole or not at all. The formats: **weights**, a `state_dict` that
+    `torch.load(…, weights_only=True)` reads; **safetensors**, without any pickle;
+    **torch-export**, the model's `forward` as a program, which `torch.export.load` reads and
+    which needs none of its Python code. The last one makes the run's model here and traces it
+    with its `example_input_array`, or with samples of the run's dataset after `data.transforms`.
+
+    Examples:
+        headrace export digits-20260102-030405-0a1b2c3d -o digits.pt
+
+        headrace export RUN --checkpoint best --format safetensors -o digits.safetensors
+
+        headrace export RUN --format torch-export -o digits.pt2 --json
+
+        headrace export path/to/final.ckpt -o weights.pt --force
+    """
+    output = output.expanduser().absolute()
+    if output.exists() and not force:
+        raise UserError(f"{output} exists", "Name another file, or replace it with --force.")
+    if not output.parent.is_dir():
+        raise UserError(f"There is no folder {output.parent}", "Make it, or name another one.")
+    found = Path(what).expanduser().absolute()
+    if found.exists():
+        if checkpoint:
+            raise UserError("--checkpoint goes with a run, not with a file", "Leave it out.")
+        done = _written(_run_of(found), found, output, form)
+    else:
+        from headrace.training.chosen import chosen
+
+        run = RunFolder(Path(open_ledger().run(what).folder))
+        done = _written(run, chosen(run, checkpoint), output, form)
+    typer.echo(done.model_dump_json(indent=1)) if as_json else _tell(done)
+
+
+def _run_of(checkpoint: Path) -> RunFolder | None:
+    """The run in whose folder of checkpoints a file lies."""
+    run = RunFolder(checkpoint.parent.parent)
+    return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
+
+
+def _written(run: RunFolder | None, checkpoint: Path, output: Path, form: Format) -> Exported:
+    if form == "torch-export":
+        if run is None:
+            raise UserError(
+                f"{checkpoint} lies in no run, whose recipe would tell its model",
+                "Name a run, or take --format weights or safetensors.",
+            )
+        from headrace.training.export_program import export_program
+
+        return export_program(run, checkpoint, output, _dataset(run))
+    from headrace.training.export import export_weights
+
+    pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
+    return export_weights(checkpoint, output, form, pickled=pickled)
+
+
+def _dataset(run: RunFolder) -> str | None:
+    """Where the run's dataset lies: packed by it, or named in its recipe."""
+    named = resolved(run)[0].dataset.path
+    try:
+        packed = outputs_of(open_run(run.run_id).run_id).get("pack", {})
+    except UnknownNameError:  # the ledger is of another home
+        return named
+    return str(packed["dataset"]) if "dataset" in packed else named
+
+
+def _tell(done: Exported) -> None:
+    console = open_console()
+    step = "" if done.step is None else f", after {done.step:,} steps"
+    console.print(f"{done.path}: {decimal(done.num_bytes)}, {done.format}", highlight=False)
+    console.print(
+        f"{done.num_values:,} values in {done.num_tensors:,} tensors{step}", highlight=False
+    )
+    console.print(f"from {done.checkpoint}", highlight=False)
+    for name, shape in done.inputs.items():
+        console.print(f"forward takes {name}: {shape}", highlight=False)
