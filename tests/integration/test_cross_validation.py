@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +64,7 @@ def test_a_run_is_judged_on_its_fold_alone(place: Place) -> None:
     assert outputs["evaluate"]["num_samples"] == FOLD_SAMPLES
     report = Path(outputs["evaluate"]["report"]).read_text().replace("&#39;", "'")
     assert f"{FOLD_SAMPLES} samples of fold 2 of split 'train'" in report
+    for title in ("Loss", "Accuracy", "Learning rate", "Throughput"):
+        assert f'alt="{title}"' in report
+    assert "headrace run folded --site laptop data.fold=2" in report
+    assert re.search(r">data.fold</td><td[^>]*>0</td><td[^>]*>2</td>", report)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import JsonValue, TypeAdapter
 
 from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError
+from headrace.evaluation.curves import training_figures
 from headrace.evaluation.judge import Judgement, cards, judge
 from headrace.evaluation.own_metrics import make_metrics, own_values
 from headrace.evaluation.parts import Part, merge, read_part
@@ -26,9 +24,10 @@ from headrace.evaluation.plan import (
     read_inputs,
     shortfalls,
 )
-from headrace.evaluation.report import Column, Report, Table, render
+from headrace.evaluation.provenance import changes_tables, evaluated_step, provenance_table
+from headrace.evaluation.report import Report, render
 from headrace.evaluation.results import FILE_NAME, write_results
-from headrace.files.atomic import read_record, write_json, write_text
+from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
 from headrace.objects.store import is_remote
@@ -44,10 +43,9 @@ from headrace.staging.gang_store import Traffic, node_source
 from headrace.staging.peers import PeerGroup
 from headrace.staging.staged import StagingOptions, staged
 from headrace.staging.staged_folder import StagedFolder
-from headrace.steps.context import Skipped, StepContext
+from headrace.steps.context import StepContext
+from headrace.steps.history import read_history, read_usage
 from headrace.steps.run import open_context
-
-_PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 
 
 def conclude(job: Job) -> dict[str, Any]:
@@ -101,13 +99,16 @@ def _write(
     manifest: Manifest,
 ) -> dict[str, Any]:
     folder, metrics = context.run_folder.report, judgement.metrics
+    history, usage = read_history(context.run_folder), read_usage(context.run_folder)
+    made = provenance_table(context, inputs, manifest.fingerprint, num_samples, history)
     report = Report(
         title=f"Evaluation of {context.recipe.name}",
         lead=f"{num_samples:,} samples of {_what(inputs.spec.split, context)} of dataset "
         f"'{manifest.name}', each counted once. Run {context.spec.run_id}.",
         cards=cards(metrics, inputs.spec),
         figures=judgement.figures,
-        tables=(*judgement.tables, _provenance(context, inputs, manifest.fingerprint, num_samples)),
+        training=training_figures(history, usage, evaluated_step(inputs.checkpoint, history)),
+        tables=(*judgement.tables, *changes_tables(context), made),
         failures=shortfalls(metrics, inputs.spec),
     )
     write_json(folder / "metrics.json", {"metrics": metrics, "num_samples": num_samples})
@@ -125,46 +126,6 @@ def _what(split: str, context: StepContext) -> str:
     if packed == split:
         return f"split '{split}'"
     return f"fold {context.recipe.data.fold} of split '{packed}'"
-
-
-def _provenance(context: StepContext, inputs: Inputs, fingerprint: str, num_samples: int) -> Table:
-    rows = [
-        ("Run", context.spec.run_id),
-        ("Recipe", context.recipe.name),
-        ("Site", context.site.name),
-        ("Dataset fingerprint", fingerprint),
-        ("Checkpoint", str(inputs.checkpoint)),
-        ("Samples", str(num_samples)),
-        *_skipped(context),
-        *_recorded(context.run_folder.provenance),
-        ("Python", platform.python_version()),
-        *((name, version(name)) for name in _PACKAGES),
-    ]
-    columns = (Column(name="What"), Column(name="Value", kind="path"))
-    return Table(title="Where this comes from", columns=columns, rows=rows)
-
-
-def _skipped(context: StepContext) -> list[tuple[str, str]]:
-    found = read_record(context.run_folder.skipped, Skipped)
-    if found is None or not found.shards:
-        return []
-    files = ", ".join(sorted(found.files))
-    return [("Left out of training", f"{found.num_samples:,} samples of damaged shards: {files}")]
-
-
-def _recorded(path: Path) -> list[tuple[str, str]]:
-    if not path.exists():
-        return []
-    content = TypeAdapter(dict[str, JsonValue]).validate_json(path.read_bytes())
-    git, command = content.get("git"), content.get("command")
-    told: dict[str, object] = {
-        "Git commit": git.get("commit") if isinstance(git, dict) else None,
-        "Uncommitted changes": git.get("dirty") if isinstance(git, dict) else None,
-        "Recipe file": content.get("recipe_file"),
-        "Command": " ".join(map(str, command)) if isinstance(command, list) else None,
-        "Started on": content.get("host"),
-    }
-    return [(name, str(value)) for name, value in told.items() if value is not None]
 
 
 @contextmanager

@@ -12,19 +12,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from headrace.data.dataset import SampleReader
+from headrace.evaluation.figures import classification_figures, regression_figures
 from headrace.evaluation.metrics import (
     ClassificationResult,
     Predictions,
     classification_result,
     regression_metrics,
 )
-from headrace.evaluation.report import (
-    Card,
-    Column,
-    Table,
-    classification_figures,
-    regression_figures,
-)
+from headrace.evaluation.report import Card, Column, Table
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 

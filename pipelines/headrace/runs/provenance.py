@@ -14,9 +14,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.errors import without_secrets
+from headrace.errors import RecipeError, without_secrets
 from headrace.processes import ProcessIdentity
-from headrace.recipe.load import BUILT_IN, locate
+from headrace.recipe.difference import differences
+from headrace.recipe.load import BUILT_IN, load_recipe, locate
+from headrace.recipe.recipe import Recipe
 
 _PACKAGES = (
     "headrace", "torch", "lightning", "torchmetrics", "numpy", "h5py", "dask", "distributed",
@@ -25,10 +27,11 @@ _PACKAGES = (
 _PROCESS = "cli"
 
 
-def provenance(recipe: str) -> dict[str, JsonValue]:
+def provenance(recipe: str, resolved: Recipe) -> dict[str, JsonValue]:
     """Record of where a run of a recipe, given by name or file, comes from.
 
     The git state is that of the recipe's folder, or of the working folder for built-in recipes.
+    `resolved` is the recipe of the run; what it changes of the file is told.
     """
     file = locate("recipes", recipe)
     folder = Path.cwd() if file.is_relative_to(BUILT_IN) else file.absolute().parent
@@ -42,7 +45,16 @@ def provenance(recipe: str) -> dict[str, JsonValue]:
         "recipe_file": str(file),
         "versions": _versions(),
         "git": git_state(folder),
+        "changes": _changes(recipe, resolved),
     }
+
+
+def _changes(recipe: str, resolved: Recipe) -> list[JsonValue]:
+    try:
+        written = load_recipe(recipe)
+    except RecipeError:  # a file that is none without the overrides of the run
+        return []
+    return [change.model_dump() for change in differences(written, resolved)]
 
 
 def git_state(folder: Path) -> JsonValue:

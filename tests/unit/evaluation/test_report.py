@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 from headrace.evaluation.conclude import sample_ids
+from headrace.evaluation.figures import classification_figures, confusion_matrix
 from headrace.evaluation.judge import cards, classification_mistakes, confused_pairs, judge, to_png
 from headrace.evaluation.metrics import Predictions, classification_result
 from headrace.evaluation.plan import shortfalls
-from headrace.evaluation.report import Report, classification_figures, confusion_matrix, render
+from headrace.evaluation.report import Report, render
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.processes import ProcessIdentity
+from headrace.recipe.load import BUILT_IN
 from headrace.runs.provenance import git_state, owner_is_gone, owner_process, process_owner
 from support.runs import ended_owner, make_run
 
@@ -63,6 +64,21 @@ def test_a_run_of_a_built_in_recipe_records_that_of_the_working_folder(
     monkeypatch.chdir(repository)
     recorded = json.loads(make_run().folder.provenance.read_text())
     assert recorded["git"] == git_state(repository) is not None
+
+
+def test_a_run_records_what_it_changes_of_its_recipe_file() -> None:
+    recorded = json.loads(
+        make_run(overrides=("trainer.max_epochs=3",)).folder.provenance.read_text()
+    )
+    assert recorded["changes"] == [{"key": "trainer.max_epochs", "before": "15", "after": "3"}]
+
+
+def test_a_file_that_is_no_recipe_without_the_overrides_has_no_changes(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    text = (BUILT_IN / "recipes" / "digits.yaml").read_text()
+    file.write_text(text.replace("seed: 7", "seed: none"))
+    run = make_run(recipe=str(file), overrides=("seed=1",))
+    assert json.loads(run.folder.provenance.read_text())["changes"] == []
 
 
 def test_an_owner_text_names_the_process_that_wrote_it():

@@ -1,0 +1,192 @@
+"""How training went, as figures: losses and metrics by step, speed and use of the nodes by time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Sized
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from headrace.evaluation.drawing import ACCENT, figure, png
+from headrace.steps.history import History, HistoryRow, UsageRow
+
+_SIZE = (5.2, 3.4)
+_MAX_FIGURES = 12
+_MAX_NODES = 4
+_LOG_FROM = 100.0
+_MARKED = 60
+_PART = re.compile(r"^(train(ing)?|val(id(ation)?)?|test)[/_.\- ]")
+_UNITS = ((259_200.0, 86_400.0, "days"), (10_800.0, 3_600.0, "hours"), (180.0, 60.0, "minutes"))
+
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Steps and values."""
+
+
+def training_figures(
+    history: History, usage: Mapping[str, Sequence[UsageRow]], evaluated: int | None = None
+) -> dict[str, bytes]:
+    """All figures of a training, by title; none without a history.
+
+    Restarts are dashed lines. Metrics that differ in `train` and `val` only share a figure.
+
+    Args:
+        history: Of the training.
+        usage: How busy each node was.
+        evaluated: Optimizer steps of the checkpoint that is evaluated, which is marked.
+    """
+    if not history.rows:
+        return {}
+    figures = {
+        _title(name): _by_step(curves, history, evaluated)
+        for name, curves in list(_grouped(history).items())[:_MAX_FIGURES]
+    }
+    figures["Learning rate"] = _by_step(_learning_rates(history), history, evaluated)
+    figures["Throughput"] = _throughput(history)
+    figures["Waiting for data, and use of the nodes"] = _utilisation(history, usage)
+    return figures
+
+
+def _grouped(history: History) -> dict[str, dict[str, Curve]]:
+    """The curves of each figure by name, the losses first; the others as they were logged."""
+    found: dict[str, dict[str, Curve]] = {"loss": {}}
+    losses = [(row.step, row.loss) for row in history.rows if row.loss is not None]
+    if losses:
+        found["loss"]["loss of training"] = _curve(losses)
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in history.metrics:
+        for name, value in row.metrics.items():
+            points[name].append((row.step, value))
+    for name, each in points.items():
+        found.setdefault(_PART.sub("", name), {})[name] = _curve(each)
+    return {name: curves for name, curves in found.items() if curves}
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> Curve:
+    steps, values = zip(*points, strict=True)
+    return steps, values
+
+
+def _learning_rates(history: History) -> dict[str, Curve]:
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in history.rows:
+        for index, rate in enumerate(row.learning_rates):
+            points[f"optimizer {index + 1}"].append((row.step, rate))
+    return {name: _curve(each) for name, each in points.items()}
+
+
+def _title(name: str) -> str:
+    return name[:1].upper() + name[1:].replace("_", " ")
+
+
+def _by_step(curves: Mapping[str, Curve], history: History, evaluated: int | None) -> bytes:
+    drawn, axes = figure(*_SIZE)
+    for name, (steps, values) in curves.items():
+        axes.plot(steps, values, marker=_marker(values), markersize=3, linewidth=1.3, label=name)
+    _scale(axes, [value for _, values in curves.values() for value in values])
+    _mark_restarts(axes, [row.step for row in history.starts[1:]])
+    if evaluated is not None:
+        axes.axvline(evaluated, color=ACCENT, linewidth=1, alpha=0.6, label="evaluated")
+    axes.set(xlabel="Optimizer step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(fontsize=8, frameon=False)
+    return png(drawn)
+
+
+def _throughput(history: History) -> bytes:
+    drawn, axes = figure(*_SIZE)
+    clock = _Clock(history.told)
+    rows = [row for row in history.told if row.samples_per_s is not None]
+    rates = [row.samples_per_s or 0.0 for row in rows]
+    clock.plot(axes, [row.at for row in rows], rates, "", ACCENT)
+    clock.finish(axes)
+    axes.set(ylabel="Samples a second", ylim=(0, None))
+    return png(drawn)
+
+
+def _utilisation(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> bytes:
+    drawn, axes = figure(*_SIZE)
+    clock = _Clock(history.told)
+    waits = [row for row in history.told if row.data_wait is not None]
+    times = [row.at for row in waits]
+    clock.plot(axes, times, [row.data_wait or 0.0 for row in waits], "waiting for data", "C1")
+    for index, (place, rows) in enumerate(list(usage.items())[:_MAX_NODES]):
+        style, times = ("-", "--", ":", "-.")[index], [row.at for row in rows]
+        clock.plot(axes, times, [row.cpu for row in rows], f"CPU of {place}", "C0", style)
+        asked = [row for row in rows if row.gpu is not None]
+        shares, times = [row.gpu or 0.0 for row in asked], [row.at for row in asked]
+        clock.plot(axes, times, shares, f"GPUs of {place}", "C2", style)
+    clock.finish(axes)
+    axes.set(ylim=(0, 1.05))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    more = f"{_MAX_NODES} of {len(usage)} nodes" if len(usage) > _MAX_NODES else None
+    axes.legend(fontsize=8, title=more, title_fontsize=8, frameon=False)
+    return png(drawn)
+
+
+class _Clock:
+    """The axis of time since a training began, in a fitting unit; lines break at restarts."""
+
+    def __init__(self, told: Sequence[HistoryRow]) -> None:
+        self._began_at = told[0].at
+        self._starts = [row.at for row in told if row.starts][1:]
+        length_s = told[-1].at - self._began_at
+        fitting = ((size, name) for least, size, name in _UNITS if length_s >= least)
+        self._unit_s, self._unit = next(fitting, (1.0, "seconds"))
+
+    def plot(
+        self,
+        axes: Axes,
+        times: Sequence[float],
+        values: Sequence[float],
+        label: str,
+        color: str,
+        style: str = "-",
+    ) -> None:
+        """Draw a line of values at times in seconds since the epoch; nothing without any."""
+        cuts = np.searchsorted(times, self._starts)
+        places = (np.asarray(times, float) - self._began_at) / self._unit_s
+        parts = zip(np.split(places, cuts), np.split(np.asarray(values, float), cuts), strict=True)
+        for x, y in parts:
+            if len(x):
+                marker = _marker(y)
+                axes.plot(
+                    x,
+                    y,
+                    style,
+                    color=color,
+                    marker=marker,
+                    markersize=3,
+                    linewidth=1.2,
+                    label=label,
+                )
+                label = "_"
+
+    def finish(self, axes: Axes) -> None:
+        """Mark the restarts and name the axis."""
+        _mark_restarts(axes, [(at - self._began_at) / self._unit_s for at in self._starts])
+        axes.set(xlabel=f"Time since training began, {self._unit}")
+
+
+def _mark_restarts(axes: Axes, places: Sequence[float]) -> None:
+    for index, place in enumerate(places):
+        label = "restart" if index == 0 else "_"
+        axes.axvline(place, color="grey", linestyle="--", linewidth=0.9, alpha=0.7, label=label)
+
+
+def _marker(values: Sized) -> str:
+    return "o" if len(values) <= _MARKED else ""
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    """Show values that are far apart on a logarithmic axis, and one value above zero."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known or min(known) <= 0:
+        return
+    if max(known) / min(known) > _LOG_FROM:
+        axes.set_yscale("log")
+    elif max(known) == min(known):
+        axes.set_ylim(0, 2 * known[0])

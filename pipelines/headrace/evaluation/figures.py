@@ -1,0 +1,153 @@
+"""Pictures of how good a model is: confusion, curves, reliability, residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torchmetrics.functional.classification as classification
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from headrace.evaluation.drawing import ACCENT, figure, png
+from headrace.evaluation.metrics import CALIBRATION_BINS, ClassificationResult
+
+_MAX_NAMED_CLASSES = 25
+_MAX_CURVES = 10
+
+_Classes = dict[str, tuple[torch.Tensor, torch.Tensor]]
+"""Two tensors `(n,)` by the name of a class."""
+
+
+def classification_figures(
+    result: ClassificationResult, label: npt.NDArray[np.int64]
+) -> dict[str, bytes]:
+    """All pictures for a classifier as PNG bytes, by title."""
+    names = [each.name for each in result.classes]
+    shown = _hardest_classes(result)
+    correct = result.predicted == label
+    classes = {names[each]: _one_class(result.probabilities, label, each) for each in shown}
+    return {
+        "Confusion matrix": confusion_matrix(result.confusion, names),
+        "ROC curves": _roc_curves(classes, len(names)),
+        "Precision and recall": _precision_recall_curves(classes, len(names)),
+        "Reliability": _reliability(result.probabilities.max(1), correct),
+    }
+
+
+def regression_figures(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> dict[str, bytes]:
+    """All pictures for a regressor as PNG bytes, by title."""
+    return {
+        "Predicted and true values": _predicted_and_true(predicted, label),
+        "Residuals": _residuals(predicted, label),
+    }
+
+
+def _hardest_classes(result: ClassificationResult) -> list[int]:
+    """Up to ten classes of the lowest AUROC, in the order of the classes."""
+    scored = [
+        (each.auroc, index) for index, each in enumerate(result.classes) if each.auroc is not None
+    ]
+    return sorted(index for _, index in sorted(scored)[:_MAX_CURVES])
+
+
+def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> bytes:
+    """Rows are true classes, columns predicted ones; colour is the share of the true class."""
+    few = len(names) <= _MAX_NAMED_CLASSES
+    side = min(max(4.5, 0.36 * len(names) + 1.6), 11.0)
+    drawn, axes = figure(side, side * 0.92)
+    share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    drawn.colorbar(image, ax=axes, fraction=0.046, label="Share of the true class")
+    axes.set(xlabel="Predicted", ylabel="True")
+    if few:
+        axes.set_xticks(range(len(names)), names, rotation=45 if _are_long(names) else 0)
+        axes.set_yticks(range(len(names)), names)
+        for (row, column), count in np.ndenumerate(confusion):
+            if count:
+                color = "white" if share[row, column] > 0.5 else "black"
+                axes.text(column, row, str(count), ha="center", va="center", color=color, size=8)
+    return png(drawn)
+
+
+def _roc_curves(classes: _Classes, num_classes: int) -> bytes:
+    """One curve a class, one against the rest."""
+    curves = {name: classification.binary_roc(*each)[:2] for name, each in classes.items()}
+    drawn, axes = _curves(curves, num_classes)
+    axes.plot([0, 1], [0, 1], "--", color="grey", linewidth=1)
+    axes.set(xlabel="False positive rate", ylabel="True positive rate")
+    return png(drawn)
+
+
+def _precision_recall_curves(classes: _Classes, num_classes: int) -> bytes:
+    found = {
+        name: classification.binary_precision_recall_curve(*each) for name, each in classes.items()
+    }
+    curves = {name: (recall, precision) for name, (precision, recall, _) in found.items()}
+    drawn, axes = _curves(curves, num_classes)
+    axes.set(xlabel="Recall", ylabel="Precision", ylim=(0, 1.03))
+    return png(drawn)
+
+
+def _curves(curves: _Classes, num_classes: int) -> tuple[Figure, Axes]:
+    """A curve `(x, y)` for each class that is shown."""
+    drawn, axes = figure(5.2, 4.6)
+    for name, (x, y) in curves.items():
+        axes.plot(x, y, linewidth=1.4, label=name)
+    _legend(axes, len(curves), num_classes)
+    return drawn, axes
+
+
+def _reliability(confidence: npt.NDArray[Any], correct: npt.NDArray[np.bool_]) -> bytes:
+    """How often the model is right at each confidence, both `(num_samples,)`."""
+    edges = np.linspace(0, 1, CALIBRATION_BINS + 1)
+    places = np.clip(np.digitize(confidence, edges[1:-1], right=True), 0, CALIBRATION_BINS - 1)
+    counts = np.bincount(places, minlength=CALIBRATION_BINS)
+    hits = np.bincount(places, weights=correct, minlength=CALIBRATION_BINS)
+    drawn, axes = figure(5.2, 4.6)
+    used = counts > 0
+    middle, width = (edges[:-1] + edges[1:])[used] / 2, 1 / CALIBRATION_BINS
+    axes.bar(middle, (hits[used] / counts[used]), width, color=ACCENT, edgecolor="white")
+    axes.plot([0, 1], [0, 1], "--", color="grey", linewidth=1)
+    axes.set(xlabel="Confidence", ylabel="Accuracy", xlim=(0, 1), ylim=(0, 1.03))
+    return png(drawn)
+
+
+def _predicted_and_true(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> bytes:
+    drawn, axes = figure(5.2, 4.6)
+    axes.plot(label, predicted, ".", color=ACCENT, alpha=0.5, markersize=4)
+    low = float(min(label.min(), predicted.min()))
+    high = float(max(label.max(), predicted.max()))
+    axes.plot([low, high], [low, high], "--", color="grey", linewidth=1)
+    axes.set(xlabel="True", ylabel="Predicted")
+    return png(drawn)
+
+
+def _residuals(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> bytes:
+    drawn, axes = figure(5.2, 4.6)
+    axes.hist(predicted - label, bins=40, color=ACCENT, edgecolor="white")
+    axes.axvline(0, color="grey", linestyle="--", linewidth=1)
+    axes.set(xlabel="Predicted - true", ylabel="Samples")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return png(drawn)
+
+
+def _one_class(
+    probabilities: npt.NDArray[Any], label: npt.NDArray[np.int64], index: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = torch.from_numpy(np.ascontiguousarray(probabilities[:, index]))
+    return scores, torch.from_numpy((label == index).astype(np.int64))
+
+
+def _legend(axes: Axes, num_shown: int, num_classes: int) -> None:
+    title = f"{num_shown} hardest of {num_classes}" if num_shown < num_classes else None
+    if num_shown:
+        axes.legend(fontsize=8, title=title, title_fontsize=8, frameon=False)
+
+
+def _are_long(names: Sequence[str]) -> bool:
+    return max(len(name) for name in names) > 3
