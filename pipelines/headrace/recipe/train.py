@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from headrace.recipe.base import Name, Seconds, Target
+from headrace.recipe.scale import DdpSpec
 from headrace.record import Record
 
 _SAME = (
@@ -49,6 +50,8 @@ class TrainerSpec(Record):
     """Validate after every so many epochs."""
     deterministic: bool = True
     """Use only deterministic kernels."""
+    ddp: DdpSpec = DdpSpec()
+    """How ranks share gradients."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
     """Write a checkpoint after every so many optimizer steps."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -83,6 +86,28 @@ class TrainerSpec(Record):
             raise ValueError(f"'{twice[0]}' is written twice, also in extra: leave one out")
         kept = {name: value for name, value in content.items() if name not in passed}
         return {**kept, "extra": {**extra, **{name: content[name] for name in sorted(passed)}}}
+
+    @property
+    def gpu_only(self) -> tuple[str, str] | None:
+        """What PyTorch does between GPUs only, and what to do; None when none of it is asked for.
+
+        Source: `_check_comm_hook`, `_passing_sync_batchnorm_handle` of its DDP, 2.13.
+        """
+        if self.ddp.comm_hook == "bf16":
+            key, instead = "ddp.comm_hook: bf16", "Set trainer.ddp.comm_hook to fp16 or powersgd"
+        elif self.extra.get("sync_batchnorm"):
+            key, instead = "sync_batchnorm", "Set trainer.sync_batchnorm to false"
+        else:
+            return None
+        return f"trainer.{key} works between GPUs only, in PyTorch", f"{instead}, or use GPUs."
+
+    @model_validator(mode="after")
+    def _check_together(self) -> TrainerSpec:
+        if self.accelerator == "cpu" and self.gpu_only:
+            raise ValueError(". ".join(self.gpu_only))
+        if "strategy" in self.extra and self.ddp != DdpSpec():
+            raise ValueError("trainer.ddp goes without trainer.strategy, which names another")
+        return self
 
     @field_validator("extra")
     @classmethod

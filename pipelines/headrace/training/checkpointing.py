@@ -21,6 +21,7 @@ from headrace.files.layout import checkpoint_name
 from headrace.files.machine import free_bytes, is_full
 from headrace.training import checkpoints
 from headrace.training.records import NodeLaunch, Paused
+from headrace.training.strategies import ExactDDPStrategy
 
 _LOOK_EVERY_S = 2.0
 
@@ -43,6 +44,8 @@ class CheckpointWriter:
     def write(self, trainer: Trainer, path: Path, *, weights_only: bool = False) -> None:
         """Write a checkpoint; raises a `StorageFullError`, after which nothing is left of it."""
         self._before()
+        if isinstance(trainer.strategy, ExactDDPStrategy):
+            trainer.strategy.average_replicas()
         prepared = path.with_name(f".{path.name}.{self._token}.partial")
         try:
             trainer.save_checkpoint(prepared, weights_only=weights_only)

@@ -23,6 +23,8 @@ OUTCOME = "final.json"
 BEST = "best.json"
 """Names the checkpoint in which the metric of `trainer.monitor` is best."""
 
+_ARCHIVE = b"PK\x03\x04"
+
 _NAME = re.compile(r"step-(\d{9,})\.ckpt")
 _BEST_NAME = re.compile(r"best-(\d{9,})\.ckpt")
 
@@ -56,9 +58,38 @@ def newest_whole(folder: Path, tell: Callable[..., None] | None = None) -> Path 
         problem = damage(path)
         if problem is None:
             return path
-        logger.warning("Checkpoint %s is passed over: %s", path, problem)
-        if tell is not None:
-            tell(checkpoint=str(path), why=problem)
+        _pass_over(path, problem, tell)
+    return None
+
+
+def _pass_over(path: Path, problem: str, tell: Callable[..., None] | None) -> None:
+    logger.warning("Checkpoint %s is passed over: %s", path, problem)
+    if tell is not None:
+        tell(checkpoint=str(path), why=problem)
+
+
+def of_script(folder: Path) -> list[Path]:
+    """What a script has left in its folder under names of its own, newest first."""
+    own = [
+        path for path in folder.iterdir() if not path.name.startswith(".") and path.name != OUTCOME
+    ]
+    return sorted(own, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def newest_of_script(folder: Path, tell: Callable[..., None] | None = None) -> Path | None:
+    """The newest file that a script can go on from; empty ones and torn archives are told as there.
+
+    `torch.save` writes archives; of other files it is not known whether they are whole.
+    """
+    for path in of_script(folder):
+        if path.is_dir():
+            return path
+        with path.open("rb") as file:
+            start = file.read(len(_ARCHIVE))
+        problem = damage(path) if start == _ARCHIVE else None if start else "it is empty"
+        if problem is None:
+            return path
+        _pass_over(path, problem, tell)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import time
 import traceback
@@ -39,6 +40,13 @@ _PEER_WORDS = (
     "store",
     "process group",
 )
+_LEFT_ALONE = re.compile(
+    r"^(?:\[rank\d+\]: )?(?:RuntimeError|torch\.distributed\.Dist\w+): .*"
+    r"(?:gloo|NCCL|(?:closed|reset) by peer)",
+    re.MULTILINE,
+)
+"""How torch's error reads, in the output of a script, when another rank has gone."""
+
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 _PORT_WORDS = ("eaddrinuse", "address already in use")
 
@@ -81,10 +89,14 @@ def describe(error: BaseException, rank: int) -> RankFailure:
 
 def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
     """What is known about a script that ended with an exit code other than 0; `log` is its end."""
-    port_taken = _contains(log.lower(), _PORT_WORDS)
+    kind = FailureKind.SCRIPT_FAILED
+    if _contains(log.lower(), _PORT_WORDS):
+        kind = FailureKind.PORT_TAKEN
+    elif _LEFT_ALONE.search(log):
+        kind = FailureKind.PEER_LOST
     return RankFailure(
         rank=rank,
-        kind=FailureKind.PORT_TAKEN if port_taken else FailureKind.SCRIPT_FAILED,
+        kind=kind,
         what=f"the script ended with {end.cause}",
         hint="Correct the script and run again.",
         trace=log,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -169,6 +169,8 @@ class Gang:
         finally:
             write_text(folder.stop, "the launch is over")
             self._note_staged(folder)
+        if (last := read_record(folder.progress, TrainingProgress)) is not None:
+            self._follow(last)
         paused = read_record(folder.paused, Paused)
         if paused is not None:
             raise self._context.lease_over(f"Training stopped after step {paused.step}")
@@ -208,11 +210,10 @@ class Gang:
     def _resume(self) -> str | None:
         folder = self._context.run_folder.checkpoints
         folder.mkdir(parents=True, exist_ok=True)
-        if self._context.recipe.train.script is not None:
-            return None  # a script finds its own
         checkpoints.remove_partial(folder)
-        tell = partial(self._context.event, "damaged_checkpoint")
-        newest = checkpoints.newest_whole(folder, tell)
+        is_script = self._context.recipe.train.script is not None
+        find = checkpoints.newest_of_script if is_script else checkpoints.newest_whole
+        newest = find(folder, partial(self._context.event, "damaged_checkpoint"))
         return str(newest) if newest is not None else None
 
     def _launches(
@@ -271,13 +272,9 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
             if outcome.failures:
                 tell_failure(launch, outcome)
             watch.conclude(outcome)
-        streamed = sum(_streamed(launch), start=data.relayed)
+        found = (read_record(launch.folder.streamed(rank), Brought) for rank in launch.ranks)
+        streamed = sum((each for each in found if each is not None), start=data.relayed)
     return outcome.model_copy(update={"streamed": streamed})
-
-
-def _streamed(launch: NodeLaunch) -> Iterator[Brought]:
-    for rank in launch.ranks:
-        yield read_record(launch.folder.streamed(rank), Brought) or Brought()
 
 
 def _run_ranks(

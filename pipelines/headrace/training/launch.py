@@ -39,7 +39,7 @@ def rank_children(node: NodeReady, recipe: Recipe, role: Role) -> tuple[Child, .
                 **_networks(node.interface),
                 **model_environment(role),
                 **torchrun_environment(launch, rank, recipe.train.max_restarts),
-                **(_script_environment(launch, node.dataset) if recipe.train.script else {}),
+                **(_script_environment(node, recipe) if recipe.train.script else {}),
             },
             log=logs / f"rank-{rank}.log",
         )
@@ -113,13 +113,19 @@ def _networks(interface: str | None) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
-def _script_environment(launch: NodeLaunch, dataset: str) -> dict[str, str]:
+def _script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
+    """What a script is told; `HEADRACE_LAUNCH` is for `headrace.script` alone."""
+    launch = node.launch
     run = RunFolder(Path(launch.run_folder))
     return {
-        "HEADRACE_DATASET": dataset,
+        "HEADRACE_DATASET": node.dataset,
         "HEADRACE_CHECKPOINTS": str(run.checkpoints),
         "HEADRACE_RUN_FOLDER": str(run.path),
+        "HEADRACE_SEED": str(recipe.seed),
+        "HEADRACE_LAUNCH": str(launch.folder.ready(launch.node_index)),
+        **({"HEADRACE_RESUME": launch.resume} if launch.resume else {}),
         **({"HEADRACE_STOP_AT": f"{launch.stop_at:.0f}"} if launch.stop_at else {}),
+        **({"HEADRACE_NOTICE": launch.notice} if launch.notice else {}),
     }
 
 

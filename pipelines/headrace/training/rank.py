@@ -13,18 +13,14 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from headrace.data.checkpoint_content import refusing
-from headrace.data.dataset import reading_of
-from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
-from headrace.data.streaming import shards_held
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.errors import RecipeError, StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes import begin_child
-from headrace.shards.places import ShardSource
-from headrace.staging.bringing import arriving_source
-from headrace.staging.gang_store import Brought, Traffic, node_source
+from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
 from headrace.training import checkpoints
 from headrace.training.best import KeepBest
@@ -41,6 +37,7 @@ from headrace.training.failures import describe
 from headrace.training.history import KeepHistory, mean_over_ranks
 from headrace.training.init_weights import load_weights
 from headrace.training.meeting import meet
+from headrace.training.rank_data import settings_of
 from headrace.training.records import NodeReady, TrainingOutcome
 from headrace.training.trainer import (
     LossGuard,
@@ -89,31 +86,10 @@ class _RankTraining:
         self._finish(trainer, saving, progress.data_wait)
 
     def _data(self) -> HeadraceDataModule:
-        data = self._recipe.data
+        given = (self._recipe, self._site)
         return HeadraceDataModule(
-            DataSettings(
-                folder=Path(self._node.dataset),
-                spec=data,
-                seed=self._recipe.seed,
-                rank=self._rank,
-                world_size=self._launch.world_size,
-                transforms=instantiate_all(data.transforms, self._allowed, "data.transforms"),
-                augment=instantiate_all(data.augment, self._allowed, "data.augment"),
-                reading=reading_of(data, self._allowed),
-                source=self._source(),
-                skipped=self._launch.skipped,
-                overlap=self._recipe.stage.overlap,
-                accumulate=self._recipe.trainer.accumulate_grad_batches,
-                num_epochs=self._recipe.trainer.max_epochs,
-            )
+            settings_of(self._node, self._rank, given, self._allowed, self._traffic)
         )
-
-    def _source(self) -> ShardSource:
-        source, options = self._launch.dataset, self._site.s3
-        if self._recipe.stage.overlap:
-            return arriving_source(source, options)
-        room = shards_held(self._recipe.data)
-        return node_source(source, options, room, self._launch.group, self._traffic)
 
     def _tell_streamed(self) -> None:
         if self._traffic.brought != Brought():

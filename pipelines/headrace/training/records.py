@@ -162,7 +162,7 @@ class Paused(Record):
     """Optimizer steps done, all of them in the newest checkpoint."""
 
 
-class TrainingProgress(Record):
+class TrainingProgress(Figures):
     """How far training is; replaced about every second."""
 
     epoch: int
@@ -175,6 +175,10 @@ class TrainingProgress(Record):
     """Samples trained a second over all ranks, since the last report."""
     data_wait: float = 0.0
     """Share of the time that rank 0 has waited for batches, since the last report."""
+    total_steps: int | None = None
+    """Optimizer steps there will be, as a script told; null: not told."""
+    metrics: dict[str, float] = {}
+    """What a script reported last, by name."""
 
 
 class FailureKind(str, Enum):

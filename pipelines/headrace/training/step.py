@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def train(context: StepContext, fleet: Fleet, dataset: str, manifest: Manifest) 
     gang = Gang(context, fleet, size, dataset, follow, skipped.files)
     causes = gang.run()
     if context.recipe.train.script is not None:
-        _complete_script(context, manifest, size[0] * size[1])
+        _complete_script(context, manifest, size[0] * size[1], follow.last)
     elif gang.trained is not None:
         folder = context.run_folder.checkpoints
         write_record(folder / checkpoints.OUTCOME, gang.trained)
@@ -90,27 +91,29 @@ def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | Non
 
 
 class Follower:
-    """Passes the progress of rank 0 on to the step's status."""
+    """Passes the progress of rank 0 on to the step's status; `last` is the newest."""
 
     def __init__(self, context: StepContext, plan: TrainPlan | None, world_size: int) -> None:
         self._context = context
         self._plan = plan
         self._world_size = world_size
-        self._last = TrainingProgress(epoch=0, step=0)
+        self.last = TrainingProgress(epoch=0, step=0)
 
     def __call__(self, progress: TrainingProgress | None) -> None:
         """Take a report, None while ranks start; raises as `StepContext.check`."""
         total = None if self._plan is None else self._plan.total_steps
         if progress is None:
-            phase = f"starting {self._world_size} ranks"
-            self._context.progress(self._last.step, total, "steps", phase)
+            does = "running" if self._plan is None else "starting"  # scripts need not report
+            phase = f"{does} {self._world_size} ranks"
+            self._context.progress(self.last.step, total, "steps", phase)
             return
-        if progress != self._last:
-            self._last = progress
+        total = total or progress.total_steps
+        if progress != self.last:
+            self.last = progress
             loss = {} if progress.loss is None else {"loss": progress.loss}
-            self._context.report(
-                samples_per_s=progress.samples_per_s, data_wait=progress.data_wait, **loss
-            )
+            told = {name: each for name, each in progress.metrics.items() if math.isfinite(each)}
+            rates = {"samples_per_s": progress.samples_per_s, "data_wait": progress.data_wait}
+            self._context.report(**(told | loss | rates))
         epochs = "" if self._plan is None else f"/{self._plan.epochs}"
         phase = f"epoch {progress.epoch + 1}{epochs}"
         self._context.progress(progress.step, total, "steps", phase)
@@ -126,19 +129,19 @@ def _follower(context: StepContext, manifest: Manifest) -> tuple[Follower, tuple
     return Follower(context, plan, num_nodes * ranks_per_node), (num_nodes, ranks_per_node)
 
 
-def _complete_script(context: StepContext, manifest: Manifest, world_size: int) -> None:
+def _complete_script(
+    context: StepContext, manifest: Manifest, world_size: int, last: TrainingProgress
+) -> None:
     folder = context.run_folder.checkpoints
-    files = [
-        path
-        for path in folder.iterdir()
-        if not path.name.startswith(".") and path.name != checkpoints.OUTCOME
-    ]
-    newest = max(files, key=lambda path: path.stat().st_mtime_ns, default=None)
+    newest = next(iter(checkpoints.of_script(folder)), None)
+    loss = {} if last.loss is None else {"loss": last.loss}
     outcome = TrainingOutcome(
         fingerprint=training_fingerprint(context.recipe, manifest),
         checkpoint=str(newest) if newest is not None else "",
-        epochs=0,
-        steps=0,
+        epochs=last.epoch + 1 if last.step else 0,
+        steps=last.step,
         world_size=world_size,
+        metrics=loss | last.metrics,
+        data_wait=last.data_wait,
     )
     write_record(folder / checkpoints.OUTCOME, outcome)

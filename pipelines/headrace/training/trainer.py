@@ -1,4 +1,4 @@
-"""Lightning's Trainer from a recipe, with a DDP that is exact where Lightning's is not.
+"""Lightning's Trainer from a recipe.
 
 And the callbacks of every rank: random numbers, signs of life, progress, NaN, step limit.
 """
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from headrace.data.loader import BatchLoader
@@ -28,35 +27,10 @@ from headrace.recipe.base import Target
 from headrace.recipe.targets import uses
 from headrace.recipe.train import TrainerSpec
 from headrace.training.records import TrainingProgress
+from headrace.training.strategies import make_strategy
 from headrace.training.watch import Beat
 
 _INTERVAL_S = 1.0
-
-
-class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
-    """DDP whose results do not depend on interruptions, and whose means over ranks are right.
-
-    DDP lays gradients out anew after its first step, by the order in which they became ready. More
-    than two summands give other bits in another layout, so a resumed training would differ in its
-    first step. With `find_unused_parameters` the layout stays.
-    """
-
-    def __init__(self, world_size: int, deterministic: bool) -> None:
-        if deterministic and world_size > 2:
-            super().__init__(find_unused_parameters=True)
-        else:
-            super().__init__()
-
-    def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
-        """Reduce over ranks; the mean of integers is no integer.
-
-        Lightning divides what a model logged by the mean number of samples over ranks, rounded
-        down, which is wrong when ranks validate on unequal numbers.
-        """
-        is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
-        if is_mean and isinstance(tensor, Tensor) and not tensor.is_floating_point():
-            tensor = tensor.double()
-        return super().reduce(tensor, group=group, reduce_op=reduce_op)
 
 
 def build_trainer(
@@ -67,7 +41,7 @@ def build_trainer(
         "accelerator": spec.accelerator,
         "devices": ranks_per_node,
         "num_nodes": num_nodes,
-        "strategy": _strategy(spec, num_nodes * ranks_per_node),
+        "strategy": make_strategy(spec, num_nodes, ranks_per_node),
         "precision": spec.precision,
         "max_epochs": spec.max_epochs,
         "max_steps": spec.max_steps,
@@ -83,10 +57,6 @@ def build_trainer(
     make = instantiate({"_target_": spec.target}, allowed, "trainer", partial=True)
     trainer: Trainer = make(**(arguments | others | spec.extra))
     return trainer
-
-
-def _strategy(spec: TrainerSpec, world_size: int) -> ExactDDPStrategy | str:
-    return ExactDDPStrategy(world_size, spec.deterministic) if world_size > 1 else "auto"
 
 
 def build_loggers(targets: Sequence[Target], allowed: Allowed, folder: Path) -> list[Logger]:

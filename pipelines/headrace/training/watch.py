@@ -54,7 +54,10 @@ def read_beat(path: Path) -> tuple[int, float | None]:
 
 
 class RankWatch:
-    """Watches the ranks of one node; one without a sign of life for `hang_timeout_s` hangs."""
+    """Watches the ranks of one node; one without a sign of life for `hang_timeout_s` hangs.
+
+    A script hangs only if it has given one before.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class RankWatch:
         self._looked_at = now
         if is_over(self._launch):
             return False
-        self._hung = [] if self._is_script else self._find_hung()
+        self._hung = self._find_hung()
         if self._hung:
             self._dump_traces()
         return not self._hung
@@ -103,6 +106,8 @@ class RankWatch:
         hung = []
         for rank in self._ranks:
             _, at_s = read_beat(self._launch.folder.beat(rank))
+            if at_s is None and self._is_script:
+                continue  # scripts need not give any
             limit_s = self._hang_timeout_s if at_s else max(self._hang_timeout_s, START_S)
             silent_s = now_s - (at_s or self._started_s)
             if rank_name(rank) in self._group.running and silent_s > limit_s:

@@ -120,31 +120,3 @@ def test_a_target_that_the_site_does_not_allow_is_refused(dataset, tmp_path):
     assert "does not allow the target 'os.getpid'" in error.what
     assert "headrace.data.transforms" in error.hint
     assert num_launches(context) == 1
-
-
-def script(folder: Path, dataset: Path, argument: str, code: Path = CODE) -> StepContext:
-    recipe = make_recipe(
-        {
-            "train": {"script": str(CODE / "sum_script.py"), "args": [argument]},
-        }
-    )
-    return make_context(folder, recipe, make_site(folder, allowed_code=[str(code)]))
-
-
-def test_a_plain_script_runs_as_under_torchrun(dataset, tmp_path, no_leftover_processes):
-    outputs = train_here(script(tmp_path, dataset, "add"), dataset)
-    assert Path(outputs["checkpoint"]).read_text() == "80"
-    assert outputs["world_size"] == 2
-
-
-def test_a_script_that_fails_shows_the_end_of_its_output(dataset, tmp_path):
-    error = failure_of(failure(script(tmp_path, dataset, "fail"), dataset))
-    assert error.failure_class is FailureClass.USER_ERROR
-    assert "the script ended with exit code 3" in error.message
-    assert error.trace == "no such option: fail"
-
-
-def test_a_script_outside_the_allowed_folders_is_refused(dataset, tmp_path):
-    error = failure(script(tmp_path, dataset, "add", code=tmp_path), dataset)
-    assert "does not allow code from" in error.what
-    assert str(tmp_path) in error.hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, harm):
     assert checkpoints.damage(good) is None
     assert checkpoints.damage(bad)
     assert checkpoints.newest_whole(tmp_path) == good
+
+
+@pytest.mark.parametrize("harm", ["torn", "empty"])
+def test_a_script_goes_on_from_the_newest_file_that_is_whole(tmp_path, harm):
+    assert checkpoints.newest_of_script(tmp_path) is None
+    for at, name in enumerate(("b.pt", "a.txt", "c.pt", ".d.pt.1.partial", checkpoints.OUTCOME)):
+        torch.save({"w": torch.arange(1000)}, tmp_path / name)
+        os.utime(tmp_path / name, (at, at))
+    (tmp_path / "a.txt").write_text("of no known format")
+    os.utime(tmp_path / "a.txt", (1, 1))
+    content = (tmp_path / "c.pt").read_bytes() if harm == "torn" else b""
+    assert checkpoints.newest_of_script(tmp_path) == tmp_path / "c.pt"
+    (tmp_path / "c.pt").write_bytes(content[:-100])
+    assert checkpoints.newest_of_script(tmp_path) == tmp_path / "a.txt"
 
 
 def test_bits_that_flip_anywhere_are_damage_or_harmless(tmp_path):

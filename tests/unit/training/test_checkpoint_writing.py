@@ -22,7 +22,11 @@ def _writing(num_bytes: int) -> SimpleNamespace:
         path.write_bytes(bytes(num_bytes))
 
     return SimpleNamespace(
-        global_step=5, callback_metrics={}, is_global_zero=True, save_checkpoint=save
+        global_step=5,
+        callback_metrics={},
+        is_global_zero=True,
+        save_checkpoint=save,
+        strategy=None,
     )
 
 

@@ -80,6 +80,8 @@ def test_scripts_learn_where_data_and_checkpoints_lie():
     assert first.env["HEADRACE_DATASET"] == "/shm/d"
     assert first.env["HEADRACE_CHECKPOINTS"] == "/runs/r1/checkpoints"
     assert first.env["HEADRACE_RUN_FOLDER"] == "/runs/r1"
+    assert first.env["HEADRACE_SEED"] == "0"
+    assert "HEADRACE_RESUME" not in first.env
     assert "GLOO_SOCKET_IFNAME" not in first.env
 
 

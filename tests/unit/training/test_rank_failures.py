@@ -183,6 +183,17 @@ def test_scripts_that_lost_the_race_for_a_port_are_not_blamed():
     assert script_failure(0, end, "ValueError").kind is K.SCRIPT_FAILED
 
 
+def test_the_rank_of_a_script_that_lost_another_is_not_blamed():
+    """Though it is seen first; where no rank has failed by itself, the network has."""
+    end = ChildEnd(name="rank 0", code=1, at=0.0, stopped=False)
+    log = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    lost = script_failure(0, end, f"Traceback\n{log}\n")
+    assert lost.kind is K.PEER_LOST
+    raised = script_failure(1, end, "ValueError: no peer of gloo").model_copy(update={"at": 1.0})
+    assert isinstance(verdict([outcome(lost, raised)]), UserCodeError)
+    assert isinstance(verdict([outcome(lost)]), WorkerLostError)
+
+
 def test_beats_are_counted(tmp_path):
     path = tmp_path / "beat"
     assert read_beat(path) == (0, None)

@@ -1,0 +1,100 @@
+"""The training and validation batches of one rank, without a framework around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.data.dataset import Reading
+from headrace.data.loader import BatchLoader
+from headrace.data.order import EachOnceOrder, Order, TrainOrder, choose_epochs
+from headrace.data.streaming import check_streamable
+from headrace.data.transforms import Transform
+from headrace.recipe.dataset import TRAIN, VALIDATION
+from headrace.recipe.recipe import DataSpec
+from headrace.shards.dataset import ShardedDataset
+from headrace.shards.places import ShardSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """What a rank needs to know to read its share."""
+
+    folder: Path
+    """Folder of the dataset, packed or staged."""
+    spec: DataSpec
+    """The recipe's `data`."""
+    seed: int
+    """Seed of the run."""
+    rank: int = 0
+    """Rank, from 0."""
+    world_size: int = 1
+    """Number of ranks."""
+    transforms: tuple[Transform, ...] = ()
+    """Applied to every batch."""
+    augment: tuple[Transform, ...] = ()
+    """Applied to training batches, after `transforms`."""
+    reading: Reading = field(default_factory=Reading)
+    """How samples become batches."""
+    source: ShardSource | None = None
+    """Where shards come from that are not in `folder`."""
+    skipped: tuple[str, ...] = ()
+    """Files of damaged shards that are left out."""
+    overlap: bool = False
+    """Whether epoch 0 may start before all shards are there, see `stage.overlap`."""
+    accumulate: int = 1
+    """Batches an optimizer step."""
+    num_epochs: int | None = None
+    """Epochs there will be, so that nothing is fetched for one more; null: unknown."""
+
+
+class Loaders:
+    """Batches of one rank.
+
+    Attributes:
+        train: Batches to train on, with a position that can be saved.
+        epochs: Which samples each epoch of it takes.
+    """
+
+    def __init__(self, settings: DataSettings) -> None:
+        self._settings = settings
+        dataset = self._split(TRAIN)
+        self.epochs = choose_epochs(dataset, settings.spec, settings.seed, settings.overlap)
+        check_streamable(dataset, settings.spec)
+        order = TrainOrder(
+            num_samples=self.epochs.num_samples,
+            seed=settings.seed,
+            global_batch_size=settings.spec.global_batch_size,
+            accumulate=settings.accumulate,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            drop_last=settings.spec.drop_last,
+            epochs=self.epochs,
+        )
+        self.train = self._loader(dataset, order)
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether the dataset has samples to validate on."""
+        return self.train.dataset.manifest.splits.get(VALIDATION, 0) > 0
+
+    def validation(self) -> BatchLoader:
+        """Batches of the validation split, each sample once over all ranks."""
+        dataset = self._split(VALIDATION)
+        order = EachOnceOrder(
+            num_samples=len(dataset),
+            global_batch_size=self.train.order.batch_span,
+            rank=self._settings.rank,
+            world_size=self._settings.world_size,
+        )
+        return self._loader(dataset, order)
+
+    def _split(self, name: str) -> ShardedDataset:
+        told = self._settings
+        return ShardedDataset(told.folder, name, told.source, told.spec.fold, told.skipped)
+
+    def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
+        told, prefetch = self._settings, self._settings.spec.prefetch
+        return BatchLoader(
+            dataset, order, prefetch=prefetch, reading=told.reading, num_epochs=told.num_epochs
+        )

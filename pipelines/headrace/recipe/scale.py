@@ -1,0 +1,68 @@
+"""The part of a recipe for many ranks: what they share, and what they tell each other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from headrace.record import Record
+
+
+class PowerSgdSpec(Record):
+    """Gradients as products of two narrow matrices (Vogels et al. 2019, arXiv:1905.13727)."""
+
+    rank: int = Field(default=1, ge=1)
+    """Columns of the narrow matrices: more are more exact."""
+    start: int = Field(default=1000, ge=2)
+    """Optimizer steps with whole gradients before, again after each resume."""
+    min_compression_rate: float = Field(default=2.0, gt=0)
+    """Weights whose gradients would shrink by less than this factor are sent whole."""
+
+
+class LocalSgdSpec(Record):
+    """Ranks train alone and average weights now and then (Lin et al. 2020, arXiv:1808.07217)."""
+
+    period: int = Field(ge=2)
+    """Optimizer steps between two averagings; validation and checkpoints take the mean, too."""
+    start: int = Field(default=0, ge=0)
+    """Optimizer steps as in plain DDP before; weights are averaged after the step that follows."""
+    within_nodes: bool = False
+    """Ranks of a node average their gradients in each step: only nodes go on their own."""
+
+
+class DdpSpec(Record):
+    """PyTorch's DistributedDataParallel; what is left out is as there."""
+
+    bucket_cap_mb: float | None = Field(default=None, gt=0)
+    """MiB of gradients sent at a time; null: PyTorch's own."""
+    static_graph: bool = False
+    """The same weights are used in each step. With more than two ranks a resume that gives the
+    same bits is lost."""
+    gradient_as_bucket_view: bool = False
+    """Gradients lie in what is sent: saves memory of their size."""
+    find_unused_parameters: bool | None = None
+    """Look in each step for weights without gradient. Null: with `deterministic` and more than two
+    ranks, where a resume with the same bits needs it."""
+    comm_hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    """Gradients are sent in this form. `powersgd` keeps what it left out for the next step, on each
+    rank, in no checkpoint: a resume gives slightly other weights."""
+    powersgd: PowerSgdSpec | None = None
+    """Goes with `comm_hook: powersgd`."""
+    local_sgd: LocalSgdSpec | None = None
+    """Average weights now and then, not gradients in each step. A resume begins with the mean on
+    all ranks: it gives slightly other weights."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DdpSpec:
+        if self.static_graph and self.find_unused_parameters:
+            raise ValueError(
+                "static_graph finds unused weights by itself: leave out find_unused_parameters"
+            )
+        if self.powersgd is not None and self.comm_hook != "powersgd":
+            raise ValueError("powersgd goes with comm_hook: powersgd")
+        if self.local_sgd is not None and self.comm_hook != "none":
+            raise ValueError(
+                f"local_sgd sends no gradients: it goes without comm_hook: {self.comm_hook}"
+            )
+        return self

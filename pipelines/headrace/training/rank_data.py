@@ -1,0 +1,46 @@
+"""What a rank is to read, and from where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.data.dataset import reading_of
+from headrace.data.loaders import DataSettings
+from headrace.data.streaming import shards_held
+from headrace.data.targets import Allowed, instantiate_all
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.shards.places import ShardSource
+from headrace.staging.bringing import arriving_source
+from headrace.staging.gang_store import Traffic, node_source
+from headrace.training.records import NodeReady
+
+
+def settings_of(
+    node: NodeReady, rank: int, given: tuple[Recipe, Site], allowed: Allowed, traffic: Traffic
+) -> DataSettings:
+    """The data of a rank, by the recipe and site `given`; `traffic` counts what it fetches."""
+    recipe, site = given
+    data, launch = recipe.data, node.launch
+    return DataSettings(
+        folder=Path(node.dataset),
+        spec=data,
+        seed=recipe.seed,
+        rank=rank,
+        world_size=launch.world_size,
+        transforms=instantiate_all(data.transforms, allowed, "data.transforms"),
+        augment=instantiate_all(data.augment, allowed, "data.augment"),
+        reading=reading_of(data, allowed),
+        source=_source(node, recipe, site, traffic),
+        skipped=launch.skipped,
+        overlap=recipe.stage.overlap,
+        accumulate=recipe.trainer.accumulate_grad_batches,
+        num_epochs=recipe.trainer.max_epochs,
+    )
+
+
+def _source(node: NodeReady, recipe: Recipe, site: Site, traffic: Traffic) -> ShardSource:
+    launch = node.launch
+    if recipe.stage.overlap:
+        return arriving_source(launch.dataset, site.s3)
+    return node_source(launch.dataset, site.s3, shards_held(recipe.data), launch.group, traffic)

@@ -1,0 +1,130 @@
+"""Strategies of Lightning for many ranks: exact where Lightning's are not, as the recipe says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from lightning.pytorch.strategies import DDPStrategy, Strategy
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+
+from headrace.errors import RecipeError
+from headrace.recipe.scale import DdpSpec, LocalSgdSpec, PowerSgdSpec
+from headrace.recipe.train import TrainerSpec
+
+
+class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
+    """DDP whose results do not depend on interruptions, and whose means over ranks are right.
+
+    DDP lays gradients out anew after its first step, by the order in which they became ready. More
+    than two summands give other bits in another layout, so a resumed training would differ in its
+    first step. With `find_unused_parameters` the layout stays.
+
+    Args:
+        spec: The recipe's `trainer`.
+        world_size: Number of ranks.
+        ranks_per_node: Of these on each node.
+    """
+
+    def __init__(self, spec: TrainerSpec, world_size: int, ranks_per_node: int) -> None:
+        self._gpu_only = spec.gpu_only
+        self._ranks_per_node = ranks_per_node
+        ddp = spec.ddp
+        unused = ddp.find_unused_parameters
+        if unused is None:
+            unused = spec.deterministic and world_size > 2 and not ddp.static_graph
+        super().__init__(
+            **_communication(ddp),
+            bucket_cap_mb=ddp.bucket_cap_mb,
+            static_graph=ddp.static_graph,
+            gradient_as_bucket_view=ddp.gradient_as_bucket_view,
+            find_unused_parameters=unused,
+        )
+
+    def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
+        """Reduce over ranks; the mean of integers is no integer.
+
+        Lightning divides what a model logged by the mean number of samples over ranks, rounded
+        down, which is wrong when ranks validate on unequal numbers.
+        """
+        is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
+        if is_mean and isinstance(tensor, Tensor) and not tensor.is_floating_point():
+            tensor = tensor.double()
+        return super().reduce(tensor, group=group, reduce_op=reduce_op)
+
+    def configure_ddp(self) -> None:
+        """Wrap the model; a `RecipeError` for what PyTorch refuses on CPUs."""
+        if self.root_device.type == "cpu" and self._gpu_only:
+            raise RecipeError(*self._gpu_only)
+        super().configure_ddp()
+
+    def _register_ddp_hooks(self) -> None:
+        """Register the hook; Lightning does so on GPUs only, since gloo once knew none."""
+        state = self._ddp_comm_state
+        if isinstance(state, PostLocalSGDState) and state.post_local_gradient_allreduce:
+            state.subgroup, _ = dist.new_subgroups(self._ranks_per_node)  # type: ignore[no-untyped-call]
+        if self._ddp_comm_hook is not None:
+            self.model.register_comm_hook(state, self._ddp_comm_hook)
+
+    def on_train_start(self) -> None:
+        """Local SGD goes on at the step of the checkpoint; PyTorch's own counts begin anew."""
+        if self._model_averager is not None:
+            step = self.lightning_module.trainer.global_step
+            self._ddp_comm_state.iter = self._model_averager.step = step
+
+    def on_validation_start(self) -> None:
+        """Validate the mean of all ranks' weights."""
+        self.average_replicas()
+
+    def average_replicas(self) -> None:
+        """Give all ranks the mean of their weights, where local SGD lets them part."""
+        if self._model_averager is not None:
+            for weight in filter(lambda each: each.requires_grad, self.model.parameters()):
+                weight.data.copy_(super().reduce(weight.data, reduce_op="mean"))
+
+
+def make_strategy(spec: TrainerSpec, num_nodes: int, ranks_per_node: int) -> Strategy | str:
+    """The strategy of a recipe's Trainer."""
+    world_size = num_nodes * ranks_per_node
+    if world_size == 1:
+        return "auto"
+    return ExactDDPStrategy(spec, world_size, ranks_per_node)
+
+
+def _communication(spec: DdpSpec) -> dict[str, Any]:
+    """Arguments of Lightning's DDPStrategy for the hook of a recipe."""
+    if spec.local_sgd is not None:
+        return _local_sgd(spec.local_sgd)
+    if spec.comm_hook == "powersgd":
+        return _power_sgd(spec.powersgd or PowerSgdSpec())
+    hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+    return {"ddp_comm_hook": hooks.get(spec.comm_hook)}
+
+
+def _power_sgd(spec: PowerSgdSpec) -> dict[str, Any]:
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None,
+        matrix_approximation_rank=spec.rank,
+        start_powerSGD_iter=spec.start,
+        min_compression_rate=spec.min_compression_rate,
+    )
+    return {"ddp_comm_state": state, "ddp_comm_hook": powerSGD_hook.powerSGD_hook}
+
+
+def _local_sgd(spec: LocalSgdSpec) -> dict[str, Any]:
+    state = PostLocalSGDState(  # type: ignore[no-untyped-call]
+        process_group=None,
+        subgroup=None,
+        start_localSGD_iter=spec.start,
+        post_local_gradient_allreduce=spec.within_nodes,
+    )
+    return {
+        "ddp_comm_state": state,
+        "ddp_comm_hook": post_localSGD_hook,
+        "model_averaging_period": spec.period,
+    }

@@ -1,0 +1,149 @@
+"""What the keys for many ranks compute, on two ranks: each against one process's own reckoning."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+Found = list[dict[str, Any]]
+TESTS = Path(__file__).parents[2]
+WORLD_SIZE = 2
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory) -> dict[str, Found]:
+    """What each rank found, `check -> [of rank 0, of rank 1]`; all checks in one start."""
+    folder = tmp_path_factory.mktemp("scale")
+    logs = [folder / f"rank-{rank}.log" for rank in range(WORLD_SIZE)]
+    started = [_start(rank, folder, log) for rank, log in enumerate(logs)]
+    try:
+        # a rank that fails leaves the other waiting
+        wait_until(
+            lambda: all(p.poll() == 0 for p in started) or any(p.poll() for p in started),
+            240,
+            "the ranks to end",
+        )
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    failed = [log.read_text()[-4000:] for log, p in zip(logs, started, strict=True) if p.returncode]
+    assert not failed, "\n".join(failed)
+    found = [torch.load(folder / f"rank-{rank}.pt") for rank in range(WORLD_SIZE)]
+    return {name: [each[name] for each in found] for name in found[0]}
+
+
+def _start(rank: int, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "support.scale_ranks", str(rank), str(folder)],
+            env=os.environ | {"PYTHONPATH": str(TESTS)},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def assert_close(found: list[Tensor], wanted: list[Tensor], error: float = 1e-6) -> None:
+    """Vectors that differ by at most a share of the wanted one's largest value."""
+    assert len(found) == len(wanted) > 0
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=error * float(other.abs().max()))
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """Largest difference of two vectors, as a share of the second's largest value."""
+    return float((one - other).abs().max() / other.abs().max())
+
+
+@pytest.mark.parametrize("options", ["plain", "views", "static"])
+def test_gradients_are_those_of_the_joint_batch(ranks, options):
+    for each in ranks["plain"]:
+        assert_close(each["found"][options], each["wanted"])
+
+
+def test_smaller_buckets_are_more_messages(ranks):
+    few, many = ranks["plain"][0]["counts"]
+    assert many > few
+
+
+def test_fp16_sends_what_fits_into_16_bits(ranks):
+    """The sum of halves, rounded once each: exactly that, and not the exact mean."""
+    for each in ranks["compressed"]:
+        halves = zip(*each["each"], strict=True)
+        wanted = [sum(g.half() / WORLD_SIZE for g in both).float() for both in halves]
+        assert_close(each["found"], wanted, 0.0)
+        means = [torch.stack(both).mean(0) for both in zip(*each["each"], strict=True)]
+        assert_close(each["found"], means, 1e-3)
+        assert distance(each["found"][0], means[0]) > 0
+
+
+def test_power_sgd_of_full_rank_is_exact(ranks):
+    """Gradients of two samples are of rank two: two columns hold them, one does not."""
+    for each in ranks["power_sgd"]:
+        assert_close(each["found"][2], each["wanted"], 1e-4)
+        whole, narrow = each["found"][1][:2], each["found"][1][2]
+        assert_close(whole, each["wanted"][:2])
+        assert distance(narrow, each["wanted"][2]) > 0.05
+    first, second = (each["found"][1][2] for each in ranks["power_sgd"])
+    assert torch.equal(first, second)
+
+
+def test_local_sgd_trains_apart_and_averages(ranks):
+    """Ranks differ between averagings, and agree after: as two processes would by hand."""
+    found = ranks["local_sgd"]
+    for rank, each in enumerate(found):
+        assert_close(each["weights"], each["replicas"][rank])
+    apart = [not torch.equal(*both) for both in zip(*(r["weights"] for r in found), strict=True)]
+    assert apart == [False, False, False, True, True, False, True]
+
+
+def test_local_sgd_validates_and_keeps_the_mean(ranks):
+    first, second = ranks["local_sgd"]
+    assert torch.equal(first["final"], second["final"])
+    mean = (first["replicas"][0][-1] + first["replicas"][1][-1]) / 2
+    assert_close([first["final"]], [mean])
+    assert_close(first["validated"], [mean])
+    assert torch.equal(torch.cat([w.flatten() for w in first["saved"].values()]), first["final"])
+
+
+def test_local_sgd_goes_on_at_its_step(ranks):
+    """Resumed after step 4 it averages after step 6, not at once: with plain SGD nothing else
+    is lost."""
+    for each in ranks["local_sgd"]:
+        assert_close(each["after"], each["weights"][4:])
+
+
+def test_ranks_of_a_node_may_share_gradients(ranks):
+    """Both ranks are on one node: weights as of one process."""
+    for each in ranks["local_sgd"]:
+        assert_close(each["node"], each["one"])
+
+
+def test_local_sgd_sends_weights_in_place_of_gradients(ranks):
+    """Of eight steps, after the first and the fifth."""
+    with_gradients = ranks["accumulated"][0]["messages"][1]
+    assert ranks["local_sgd"][0]["messages"] == with_gradients - 8 + 2
+
+
+def test_accumulated_batches_are_one_big_batch_and_one_message(ranks):
+    for each in ranks["accumulated"]:
+        assert_close(each["found"], [each["wanted"]])
+    accumulated, each_batch = ranks["accumulated"][0]["messages"]
+    assert each_batch - accumulated == 8 - 2
+
+
+def test_what_pytorch_does_between_gpus_only_is_refused_by_name(ranks):
+    for each in ranks["only_on_gpus"]:
+        bf16, synced = each["told"]
+        assert "trainer.ddp.comm_hook: bf16 works between GPUs only" in bf16
+        assert "trainer.sync_batchnorm works between GPUs only" in synced

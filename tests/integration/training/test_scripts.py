@@ -1,0 +1,113 @@
+"""Scripts in place of a model: in the environment of torchrun, with what headrace adds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from headrace.errors import HeadraceError, LeaseTakenError
+from headrace.files.atomic import write_text
+from headrace.states import FailureClass
+from headrace.steps.context import StepContext
+from headrace.steps.history import read_history
+from headrace.steps.run import failure_of
+from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("blobs") / "dataset"
+    write_blobs(folder)
+    return folder
+
+
+def script(folder: Path, name: str, *arguments: str, code: Path = CODE, ranks: int = 2):
+    recipe = make_recipe(
+        {
+            "seed": 3,
+            "data": {"global_batch_size": 16},
+            "train": {"script": str(CODE / f"{name}.py"), "args": arguments},
+        }
+    )
+    return make_context(folder, recipe, make_site(folder, ranks=ranks, allowed_code=[str(code)]))
+
+
+def failure(context: StepContext, dataset: Path) -> HeadraceError:
+    with pytest.raises(HeadraceError) as caught:
+        train_here(context, dataset)
+    return caught.value
+
+
+def test_a_ddp_loop_that_is_killed_goes_on_at_the_same_sample(
+    dataset, tmp_path, no_leftover_processes
+):
+    """Kill -9 of one rank; 80 samples make 5 steps an epoch, a checkpoint comes every third."""
+    context = script(tmp_path, "ddp_loop", "2", "1:7")
+    outputs = train_here(context, dataset)
+    assert Path(outputs["checkpoint"]).name == "trained.pt"
+    assert (outputs["restarts"], outputs["world_size"]) == (1, 2)
+    assert (outputs["epochs"], outputs["steps"]) == (2, 10)
+    assert outputs["metrics"]["loss"] == context.metrics["loss"] > 0
+    assert (context.current.done, context.current.total) == (10, 10)
+
+    history = read_history(context.run_folder)
+    assert [row.step for row in history.starts] == [0, 6]
+    assert [row.launch for row in history.starts] == [1, 2]
+
+    seen = [
+        tuple(map(int, line.split()))
+        for rank in range(2)
+        for line in (context.run_folder.path / f"seen-{rank}").read_text().splitlines()
+    ]
+    assert Counter(sample for step, sample in set(seen)) == dict.fromkeys(range(80), 2)
+    again = {step for (step, _), times in Counter(seen).items() if times > 1}
+    assert again == {7}  # died in step 8; went on from the checkpoint of step 6
+
+
+def test_a_script_that_knows_nothing_of_headrace(dataset, tmp_path, no_leftover_processes):
+    outputs = train_here(script(tmp_path, "argparse_script", "--steps=7"), dataset)
+    assert (Path(outputs["checkpoint"]).parent / "sum.txt").read_text().startswith("7 on ")
+    assert outputs["world_size"] == 2
+
+
+def test_an_exception_on_one_rank_ends_the_others_by_sigterm(
+    dataset, tmp_path, no_leftover_processes
+):
+    context = script(tmp_path, "argparse_script", "--steps=7", "--fails-on=1")
+    told = failure_of(failure(context, dataset))
+    assert told.failure_class is FailureClass.USER_ERROR
+    assert told.message.startswith("Rank 1 on node-0: the script ended with exit code 1")
+    assert told.trace.endswith("ValueError: this rank alone")
+    assert (context.run_folder.checkpoints / "stopped-0.txt").read_text() == "saved in time"
+
+
+def test_a_script_with_keys_and_values_pauses_and_goes_on(dataset, tmp_path):
+    """As one does whose machines are taken away."""
+    arguments = ("optimizer.lr=0.4", "steps=3")
+    context = script(tmp_path, "key_value_script", *arguments, ranks=1)
+    write_text(context.lease_folder.notice, "spot")
+    error = failure(context, dataset)
+    assert isinstance(error, LeaseTakenError)
+    assert error.what.startswith("Training stopped after step 2")
+
+    again = script(tmp_path, "key_value_script", *arguments, ranks=1)
+    outputs = train_here(again, dataset)
+    half = again.run_folder.checkpoints / "half.txt"
+    assert Path(outputs["checkpoint"]).read_text() == f"from {half}"
+    assert outputs["metrics"]["loss"] == pytest.approx(0.4 / 3)
+    assert "top5" not in again.metrics
+    (told,) = read_history(again.run_folder).metrics
+    assert (told.launch, told.step, list(told.metrics)) == (2, 1, ["top5"])
+    config = OmegaConf.load(again.run_folder.path / "config.yaml")
+    assert config.optimizer.lr == 0.4
+
+
+def test_a_script_outside_the_allowed_folders_is_refused(dataset, tmp_path):
+    error = failure(script(tmp_path, "argparse_script", code=tmp_path), dataset)
+    assert "does not allow code from" in error.what
+    assert str(tmp_path) in error.hint

@@ -1,0 +1,32 @@
+"""Keys for many ranks that cannot work together are refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import RecipeError
+from headrace.recipe.load import load_recipe
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["ddp.static_graph=true", "ddp.find_unused_parameters=true"], "static_graph finds unused"),
+        (["ddp.powersgd.rank=2"], "powersgd goes with comm_hook: powersgd"),
+        (["ddp.comm_hook=fp16", "ddp.local_sgd.period=4"], "without comm_hook: fp16"),
+        (["ddp.comm_hook=powersgd", "ddp.powersgd.start=1"], "greater than or equal to 2"),
+        (["ddp.comm_hook=bf16", "accelerator=cpu"], "bf16 works between GPUs only"),
+        (["sync_batchnorm=true", "accelerator=cpu"], "sync_batchnorm works between GPUs only"),
+        (["strategy=ddp_spawn", "ddp.static_graph=true"], "trainer.ddp goes without"),
+    ],
+)
+def test_combinations_that_cannot_work(overrides, told):
+    with pytest.raises(RecipeError, match=told):
+        load_recipe("digits", [f"trainer.{each}" for each in overrides])
+
+
+def test_a_recipe_for_gpus_is_not_refused():
+    overrides = ["accelerator=auto", "sync_batchnorm=true", "ddp.comm_hook=bf16"]
+    trainer = load_recipe("digits", [f"trainer.{each}" for each in overrides]).trainer
+    assert trainer.ddp.comm_hook == "bf16"
+    assert trainer.extra == {"sync_batchnorm": True}
