@@ -15,112 +15,36 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributed import FileStore  # type: ignore[attr-defined]
-from torch.utils.data import DataLoader
+from torch.distributed.tensor import DTensor
 
-from headrace.data.targets import Allowed
-from headrace.errors import RecipeError
-from headrace.recipe.load import parse
-from headrace.recipe.train import TrainerSpec
-from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints
-from headrace.training.trainer import build_trainer
+from headrace.errors import PickledCheckpointError, RecipeError
+from support.scale_models import (
+    RATE,
+    WORLD_SIZE,
+    Batches,
+    Block,
+    Deep,
+    Notes,
+    Own,
+    Small,
+    batches,
+    fit,
+    flat,
+    gradient,
+    joint,
+    saving_in,
+)
 
-WORLD_SIZE = 2
-BATCH = 4
-RATE = 0.1
 CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {}
-Batches = list[tuple[Tensor, Tensor]]
 
 
 def check(function: Callable[[Path], dict[str, Any]]) -> Callable[[Path], dict[str, Any]]:
     """Enter a function into `CHECKS`."""
     CHECKS[function.__name__] = function
     return function
-
-
-class Small(LightningModule):
-    """A regression by a network, trained with plain SGD unless a model says otherwise."""
-
-    def __init__(self, network: nn.Module | None = None) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.network = network or nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
-        self.losses: list[float] = []
-        self.validated: list[Tensor] = []
-
-    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
-        del index
-        loss = nn.functional.mse_loss(self.network(batch[0]), batch[1])
-        self.losses.append(float(loss.detach()))
-        return loss
-
-    def validation_step(self, batch: Any, index: int) -> None:
-        del batch, index
-        self.validated.append(flat(self))
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=RATE)
-
-
-class Notes(Callback):
-    """Gradients before each optimizer step, and weights after each batch."""
-
-    def __init__(self) -> None:
-        self.gradients: list[Tensor] = []
-        self.weights: list[Tensor] = []
-
-    def on_before_optimizer_step(self, trainer: Trainer, model: LightningModule, *_: Any) -> None:
-        del trainer
-        self.gradients.append(torch.cat([p.grad.detach().flatten() for p in model.parameters()]))
-
-    def on_train_batch_end(self, trainer: Trainer, model: LightningModule, *_: Any) -> None:
-        del trainer
-        self.weights.append(flat(model))
-
-
-def flat(model: nn.Module) -> Tensor:
-    """All parameters in one vector."""
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
-
-
-def batches(rank: int, count: int, size: int = BATCH, seed: int = 0) -> Batches:
-    """Batches of a rank, `(size, 16)` and `(size, 1)` each."""
-    generator = torch.Generator().manual_seed(1000 * seed + rank)
-    return [
-        (torch.randn(size, 16, generator=generator), torch.randn(size, 1, generator=generator))
-        for _ in range(count)
-    ]
-
-
-def joint(count: int, size: int = BATCH) -> Batches:
-    """The batches of all ranks together."""
-    parts = [batches(rank, count, size) for rank in range(WORLD_SIZE)]
-    return [
-        (torch.cat([x for x, _ in each]), torch.cat([y for _, y in each]))
-        for each in zip(*parts, strict=True)
-    ]
-
-
-def gradient(model: Small, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Gradient of one process."""
-    loss = nn.functional.mse_loss(model.network(batch[0]), batch[1])
-    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
-
-
-def fit(model: LightningModule, data: Batches, keys: dict[str, Any], **others: Any) -> Trainer:
-    """Train one epoch with these keys of a recipe's `trainer`."""
-    content = {"accelerator": "cpu", "max_epochs": 1, **keys}
-    validation, resume = others.pop("validation", None), others.pop("resume", None)
-    keeps = any(isinstance(each, StepCheckpoints) for each in others.get("callbacks", ()))
-    trainer = build_trainer(
-        parse(TrainerSpec, content, "test"), Allowed(listed=()), 1, WORLD_SIZE,
-        logger=False, enable_checkpointing=keeps, **others,
-    )  # fmt: skip
-    loaders = [DataLoader(each, batch_size=None) for each in (data, validation or [])]  # type: ignore[arg-type]
-    trainer.fit(model, *loaders, ckpt_path=resume, weights_only=True)
-    return trainer
 
 
 def step_gradients(data: Batches, ddp: dict[str, Any]) -> list[Tensor]:
@@ -191,7 +115,7 @@ def local_sgd(folder: Path) -> dict[str, Any]:
     """Seven steps: two as in DDP, then alone, averaged after steps 3 and 6, and in the end."""
     rank, rates = dist.get_rank(), {"period": 3, "start": 2}
     mine, notes, model = batches(rank, 7), Notes(), Small()
-    saving = _saving(folder / "local")
+    saving = saving_in(folder / "local")
     trainer = fit(model, mine, {"ddp": {"local_sgd": rates}}, callbacks=[notes, saving],
                   validation=mine[:1])  # fmt: skip
     resumed, after = Small(), Notes()
@@ -212,12 +136,6 @@ def local_sgd(folder: Path) -> dict[str, Any]:
         "node": node.weights,
         "messages": messages(Small(), batches(rank, 8), {"ddp": {"local_sgd": {"period": 4}}}),
     }
-
-
-def _saving(folder: Path, every_steps: int = 4) -> StepCheckpoints:
-    folder.mkdir(exist_ok=True)
-    writer = CheckpointWriter(token="t", before=lambda: None)
-    return StepCheckpoints(folder, every_steps=every_steps, prune=lambda: None, writer=writer)
 
 
 def _replicas(data: list[Batches], period: int, start: int) -> list[list[Tensor]]:
@@ -259,6 +177,80 @@ def accumulated(_: Path) -> dict[str, Any]:
     big = (torch.cat([x for x, _ in every]), torch.cat([y for _, y in every]))
     counts = [messages(Small(), batches(rank, 8), each) for each in (keys, {})]
     return {"found": notes.gradients, "wanted": gradient(Small(), big), "messages": counts}
+
+
+@check
+def sharded(folder: Path) -> dict[str, Any]:
+    """The same training by DDP and FSDP2: losses, what a rank holds, checkpoint and resume."""
+    rank, keys = dist.get_rank(), {"gradient_clip_val": 0.5}
+    mine, found = batches(rank, 6), {}
+    for name, more in {
+        "ddp": {},
+        "fsdp": {"strategy": "fsdp", "fsdp": {"wrap": ["Block"]}},
+    }.items():
+        model, saving = Deep(), saving_in(folder / name)
+        trainer = fit(model, mine, {**keys, **more}, callbacks=[saving])
+        content = torch.load(saving.final, weights_only=True)
+        weights = [each.to_local() if isinstance(each, DTensor) else each
+                   for each in model.parameters()]  # fmt: skip
+        found[name] = {
+            "losses": model.losses,
+            "held": sum(each.numel() for each in weights),
+            "saved": content["state_dict"],
+            "optimizer": content["optimizer_states"][0]["state"],
+            "steps": trainer.global_step,
+        }
+    resumed, rest = Deep(), mine[4:] + mine[:4]
+    path = folder / "fsdp" / "step-000000004.ckpt"
+    fit(resumed, rest, {**keys, "strategy": "fsdp"}, resume=path)
+    back = Deep()
+    fit(back, rest, keys, resume=path)
+    return {**found, "resumed": resumed.losses, "back": back.losses}
+
+
+@check
+def tensor_parallel(_: Path) -> dict[str, Any]:
+    """Both ranks get the same samples, and each works with half of the columns."""
+    mine = batches(0, 4)
+    keys = {"strategy": "fsdp", "fsdp": {"tensor_parallel_size": 2}}
+    model, alone = Own(), Deep()
+    fit(model, mine, keys)
+    optimizer = alone.configure_optimizers()
+    for batch in mine:
+        optimizer.zero_grad()
+        alone.training_step(batch, 0).backward()
+        optimizer.step()
+    held = [each.to_local().shape[0] for each in model.parameters() if isinstance(each, DTensor)]
+    return {"losses": model.losses, "wanted": alone.losses, "held": held}
+
+
+@check
+def not_to_be_sharded(_: Path) -> dict[str, Any]:
+    """Messages for models and classes that FSDP2 cannot take so."""
+    mine, told = batches(dist.get_rank(), 1), []
+    bare, tied = Deep(), Deep()
+    bare.scale = nn.Parameter(torch.ones(1))
+    tied.again = tied.network[0]
+    for model, wrap in ((bare, []), (tied, []), (Deep(), ["Blok"])):
+        try:
+            fit(model, mine, {"strategy": "fsdp", "fsdp": {"wrap": wrap}})
+        except RecipeError as error:
+            told.append(str(error))
+    return {"told": told}
+
+
+@check
+def sharded_with_a_pickle(folder: Path) -> dict[str, Any]:
+    """A state that no resume could load: rank 0 tells so without the others."""
+    model = Deep()
+    model.on_save_checkpoint = lambda checkpoint: checkpoint.update(mine=Block())  # type: ignore[method-assign]
+    try:
+        saving = saving_in(folder / "pickle")
+        fit(model, batches(dist.get_rank(), 1), {"strategy": "fsdp"}, callbacks=[saving])
+    except PickledCheckpointError as error:
+        dist.barrier()  # for which `fit` waits on the other rank
+        return {"told": str(error)}
+    return {"told": ""}
 
 
 def main(rank: int, folder: Path) -> None:

@@ -68,7 +68,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
         num_nodes, ranks_per_node = gang_size(recipe, role)
         check_global_batch(
             recipe.data.global_batch_size,
-            num_nodes * ranks_per_node,
+            recipe.trainer.data_ranks(num_nodes * ranks_per_node),
             recipe.trainer.accumulate_grad_batches,
         )
 

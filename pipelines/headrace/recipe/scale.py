@@ -66,3 +66,19 @@ class DdpSpec(Record):
                 f"local_sgd sends no gradients: it goes without comm_hook: {self.comm_hook}"
             )
         return self
+
+
+class FsdpSpec(Record):
+    """Weights, gradients and optimizer state shared out (PyTorch's FSDP2, `fully_shard`).
+
+    A model with a `configure_model` of its own shards itself there, over `self.device_mesh`, whose
+    axes are `data_parallel` and `tensor_parallel`.
+    """
+
+    wrap: tuple[str, ...] = ()
+    """Names of classes of modules, such as `TransformerBlock`: one of each is whole at a time.
+    Empty: all that the model's attributes hold."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Ranks side by side that get the same samples, for tensor parallelism by the model."""
+    reshard_after_forward: bool = True
+    """Give up others' weights between forward and backward: less memory, more messages."""

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.errors import RecipeError
 from headrace.recipe.base import Name, Seconds, Target
-from headrace.recipe.scale import DdpSpec
+from headrace.recipe.scale import DdpSpec, FsdpSpec
 from headrace.record import Record
 
 _SAME = (
@@ -27,6 +28,10 @@ OF_LIGHTNING = {
 }
 """Arguments of Lightning's Trainer that headrace sets, and what to do in their place; those that
 are not here are passed on."""
+
+
+_SHARDED_PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
+"""Source: Lightning 2.6, `_AcceleratorConnector._check_precision…` for ModelParallelStrategy."""
 
 
 class TrainerSpec(Record):
@@ -50,8 +55,12 @@ class TrainerSpec(Record):
     """Validate after every so many epochs."""
     deterministic: bool = True
     """Use only deterministic kernels."""
+    strategy: str = "ddp"
+    """How ranks share the work: `ddp`, `fsdp`, or another strategy of Lightning's by its name."""
     ddp: DdpSpec = DdpSpec()
-    """How ranks share gradients."""
+    """How ranks share gradients, with strategy ddp."""
+    fsdp: FsdpSpec = FsdpSpec()
+    """How ranks share weights, with strategy fsdp."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
     """Write a checkpoint after every so many optimizer steps."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -105,9 +114,39 @@ class TrainerSpec(Record):
     def _check_together(self) -> TrainerSpec:
         if self.accelerator == "cpu" and self.gpu_only:
             raise ValueError(". ".join(self.gpu_only))
-        if "strategy" in self.extra and self.ddp != DdpSpec():
-            raise ValueError("trainer.ddp goes without trainer.strategy, which names another")
+        strategy = self.extra.get("strategy", self.strategy)
+        if strategy != "ddp" and self.ddp != DdpSpec():
+            raise ValueError(f"ddp goes with strategy ddp, not with {strategy}")
+        if strategy != "fsdp" and self.fsdp != FsdpSpec():
+            raise ValueError(f"fsdp goes with strategy fsdp, not with {strategy}")
+        if strategy == "fsdp":
+            self._check_sharded()
         return self
+
+    def _check_sharded(self) -> None:
+        """Refuse what Lightning leaves out without a word, or refuses on the nodes."""
+        if self.extra.get("sync_batchnorm"):
+            raise ValueError("sync_batchnorm goes with strategy ddp: fsdp does not convert layers")
+        if self.precision not in _SHARDED_PRECISIONS:
+            raise ValueError(
+                f"strategy fsdp knows no precision {self.precision}: choose one of "
+                f"{', '.join(_SHARDED_PRECISIONS)}"
+            )
+
+    def data_ranks(self, world_size: int) -> int:
+        """Number of ranks that get samples of their own; the others get the same as their peers."""
+        rest = world_size % self.fsdp.tensor_parallel_size
+        if rest:
+            raise RecipeError(
+                f"trainer.fsdp.tensor_parallel_size is {self.fsdp.tensor_parallel_size}, by which "
+                f"{world_size} ranks cannot be divided",
+                "Set it to a divisor of train.nodes x train.ranks_per_node.",
+            )
+        return world_size // self.fsdp.tensor_parallel_size
+
+    def data_rank(self, rank: int) -> int:
+        """Whose samples a rank gets: neighbours share the work on the same ones."""
+        return rank // self.fsdp.tensor_parallel_size
 
     @field_validator("extra")
     @classmethod

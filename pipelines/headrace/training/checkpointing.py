@@ -21,7 +21,7 @@ from headrace.files.layout import checkpoint_name
 from headrace.files.machine import free_bytes, is_full
 from headrace.training import checkpoints
 from headrace.training.records import NodeLaunch, Paused
-from headrace.training.strategies import ExactDDPStrategy
+from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
 
 _LOOK_EVERY_S = 2.0
 
@@ -63,7 +63,10 @@ class CheckpointWriter:
         if not self._plain or weights_only in self._checked:
             return
         try:
-            check_can_be_loaded(prepared, trainer._checkpoint_connector.dump_checkpoint)  # noqa: SLF001
+            # what is shared out, rank 0 cannot gather alone: then the error names no place
+            is_sharded = isinstance(trainer.strategy, ShardedStrategy)
+            dump = trainer._checkpoint_connector.dump_checkpoint  # noqa: SLF001
+            check_can_be_loaded(prepared, dict if is_sharded else dump)
         except PickledCheckpointError:
             checkpoints.remove(prepared)
             raise

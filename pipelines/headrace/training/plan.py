@@ -69,7 +69,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         seed=recipe.seed,
         global_batch_size=recipe.data.global_batch_size,
         accumulate=recipe.trainer.accumulate_grad_batches,
-        world_size=num_nodes * ranks_per_node,
+        world_size=recipe.trainer.data_ranks(num_nodes * ranks_per_node),
         drop_last=recipe.data.drop_last,
     )
     if manifest.splits.get(VALIDATION):

@@ -70,7 +70,8 @@ class _RankTraining:
         model = self._model()
         guard = LossGuard(self._recipe.trainer.stop_on_nan)
         saving = self._saving(guard)
-        progress = ProgressWriter(self._folder.progress, data.train_loader, self._launch.world_size)
+        data_ranks = self._recipe.trainer.data_ranks(self._launch.world_size)
+        progress = ProgressWriter(self._folder.progress, data.train_loader, data_ranks)
         trainer = self._trainer(data, guard, saving, progress)
         meet(trainer.strategy, self._launch, self._rank)
         try:
@@ -133,7 +134,7 @@ class _RankTraining:
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
-        seed = StepSeed(self._recipe.seed, rank)
+        seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         in_time = StopInTime(launch, saving, self._folder.paused)
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)

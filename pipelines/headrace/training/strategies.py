@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import (
+    DDPStrategy,
+    ModelParallelStrategy,
+    ParallelStrategy,
+    Strategy,
+)
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
@@ -16,10 +23,26 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 from headrace.errors import RecipeError
 from headrace.recipe.scale import DdpSpec, LocalSgdSpec, PowerSgdSpec
 from headrace.recipe.train import TrainerSpec
+from headrace.training.sharding import shard
 
 
-class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
-    """DDP whose results do not depend on interruptions, and whose means over ranks are right.
+class _ExactMeans(ParallelStrategy):  # type: ignore[misc]
+    """Means over ranks that are right."""
+
+    def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
+        """Reduce over ranks; the mean of integers is no integer.
+
+        Lightning divides what a model logged by the mean number of samples over ranks, rounded
+        down, which is wrong when ranks validate on unequal numbers.
+        """
+        is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
+        if is_mean and isinstance(tensor, Tensor) and not tensor.is_floating_point():
+            tensor = tensor.double()
+        return super().reduce(tensor, group=group, reduce_op=reduce_op)
+
+
+class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
+    """DDP whose results do not depend on interruptions.
 
     DDP lays gradients out anew after its first step, by the order in which they became ready. More
     than two summands give other bits in another layout, so a resumed training would differ in its
@@ -45,17 +68,6 @@ class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
             gradient_as_bucket_view=ddp.gradient_as_bucket_view,
             find_unused_parameters=unused,
         )
-
-    def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
-        """Reduce over ranks; the mean of integers is no integer.
-
-        Lightning divides what a model logged by the mean number of samples over ranks, rounded
-        down, which is wrong when ranks validate on unequal numbers.
-        """
-        is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
-        if is_mean and isinstance(tensor, Tensor) and not tensor.is_floating_point():
-            tensor = tensor.double()
-        return super().reduce(tensor, group=group, reduce_op=reduce_op)
 
     def configure_ddp(self) -> None:
         """Wrap the model; a `RecipeError` for what PyTorch refuses on CPUs."""
@@ -88,9 +100,37 @@ class ExactDDPStrategy(DDPStrategy):  # type: ignore[misc]
                 weight.data.copy_(super().reduce(weight.data, reduce_op="mean"))
 
 
+class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]
+    """FSDP2, for models that do not shard themselves too; a checkpoint is one ordinary file.
+
+    Args:
+        spec: The recipe's `trainer`.
+        world_size: Number of ranks.
+    """
+
+    def __init__(self, spec: TrainerSpec, world_size: int) -> None:
+        self._spec = spec.fsdp
+        super().__init__(
+            data_parallel_size=spec.data_ranks(world_size),
+            tensor_parallel_size=spec.fsdp.tensor_parallel_size,
+            save_distributed_checkpoint=False,
+        )
+
+    def setup_environment(self) -> None:
+        """Have the model sharded where Lightning asks it to do so by itself."""
+        super().setup_environment()
+        model, mesh = self.lightning_module, self.device_mesh["data_parallel"]
+        if not is_overridden("configure_model", model):
+            model.configure_model = partial(shard, model, self._spec, mesh)
+
+
 def make_strategy(spec: TrainerSpec, num_nodes: int, ranks_per_node: int) -> Strategy | str:
     """The strategy of a recipe's Trainer."""
     world_size = num_nodes * ranks_per_node
+    if spec.strategy == "fsdp":
+        return ShardedStrategy(spec, world_size)
+    if spec.strategy != "ddp":
+        return spec.strategy
     if world_size == 1:
         return "auto"
     return ExactDDPStrategy(spec, world_size, ranks_per_node)

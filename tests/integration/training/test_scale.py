@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -147,3 +148,78 @@ def test_what_pytorch_does_between_gpus_only_is_refused_by_name(ranks):
         bf16, synced = each["told"]
         assert "trainer.ddp.comm_hook: bf16 works between GPUs only" in bf16
         assert "trainer.sync_batchnorm works between GPUs only" in synced
+
+
+def test_fsdp_trains_as_ddp_does(ranks):
+    """Clipped gradients, Adam: losses, weights and optimizer states; a rank holds half of them."""
+    for each in ranks["sharded"]:
+        ddp, fsdp = each["ddp"], each["fsdp"]
+        assert fsdp["losses"] == pytest.approx(ddp["losses"], rel=1e-6)
+        assert len(set(ddp["losses"])) == ddp["steps"] == fsdp["steps"] == 6
+        assert fsdp["saved"].keys() == ddp["saved"].keys()
+        for name, value in ddp["saved"].items():
+            torch.testing.assert_close(fsdp["saved"][name], value)
+        assert fsdp["optimizer"].keys() == ddp["optimizer"].keys()
+        for index, state in ddp["optimizer"].items():
+            torch.testing.assert_close(fsdp["optimizer"][index]["exp_avg"], state["exp_avg"])
+    held = [each["fsdp"]["held"] for each in ranks["sharded"]]
+    whole = ranks["sharded"][0]["ddp"]["held"]
+    assert sum(held) == whole
+    assert max(held) < 0.6 * whole
+
+
+def test_a_checkpoint_of_fsdp_is_an_ordinary_one(ranks):
+    """It is resumed by FSDP, and by DDP."""
+    for each in ranks["sharded"]:
+        rest = each["ddp"]["losses"][4:]
+        assert each["resumed"] == pytest.approx(rest, rel=1e-6)
+        assert each["back"] == pytest.approx(rest, rel=1e-6)
+
+
+def test_tensor_parallel_ranks_work_on_the_same_samples(ranks):
+    """A model that splits its layers by itself, against one process."""
+    for each in ranks["tensor_parallel"]:
+        assert each["losses"] == pytest.approx(each["wanted"], rel=1e-5)
+        assert each["held"] == [8, 8, 8, 8]
+
+
+def test_what_fsdp_cannot_shard_is_refused_by_name(ranks):
+    for each in ranks["not_to_be_sharded"]:
+        bare, tied, unknown = each["told"]
+        assert "the weight scale lies in no part" in bare
+        assert "the weight network.0.linear.weight lies in two parts" in tied
+        assert "Did you mean 'Block'?" in unknown
+    told = [each["told"] for each in ranks["sharded_with_a_pickle"]]
+    assert "support.scale_models.Block" in told[0]
+    assert told[1] == ""
+
+
+def test_a_sharded_training_that_is_killed_goes_on(tmp_path, no_leftover_processes):
+    """By the ranks of a step; two ranks' sums are the same bits in FSDP and DDP."""
+    write_blobs(tmp_path / "dataset")
+    killed = _train(tmp_path / "fsdp", strategy="fsdp", dies=[[1, 8]])
+    plain = _train(tmp_path / "ddp")
+    assert killed["restarts"] >= 1
+    assert killed["weights_xxh3"] == plain["weights_xxh3"]
+    assert killed["metrics"]["val/accuracy"] == plain["metrics"]["val/accuracy"]
+
+
+def _train(folder: Path, strategy: str = "ddp", **options: Any) -> dict[str, Any]:
+    notes = folder / "notes"
+    notes.mkdir(parents=True)
+    recipe = make_recipe(
+        {
+            "code": [str(CODE)],
+            "data": {"global_batch_size": 8},
+            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
+            "trainer": {
+                "accelerator": "cpu",
+                "max_epochs": 1,
+                "checkpoint_every_steps": 3,
+                "monitor": "val/accuracy",
+                "strategy": strategy,
+            },
+        }
+    )
+    site = make_site(folder, allowed_code=[str(CODE)])
+    return train_here(make_context(folder, recipe, site), folder.parent / "dataset")
