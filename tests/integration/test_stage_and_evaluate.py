@@ -259,6 +259,14 @@ class Harmful(DigitsClassifier):
                     file.seek(-1, 2)
                     file.write(bytes([last ^ 1]))
         return super().predict_step(batch, index)
+
+    def test_step(self, batch, index):
+        scores = self.predict_step(batch, index)
+        self.log("hits", (scores.argmax(1) == batch["label"]).float().mean())
+        return {{"preds": scores}}
+
+def seen(results):
+    return f"<p>{{len(results['source'])}} pictures, {{results['preds'].shape[1]}} classes</p>"
 """
 
 
@@ -269,6 +277,7 @@ OWN = {
         for name, kind in (("accuracy", "Accuracy"), ("auroc", "AUROC"))
     },
     "max_metrics": {"accuracy": 1},
+    "figures": {"seen": {"_target_": "users_models.seen"}},
 }
 """Of sums, and of lists of all scores."""
 
@@ -287,10 +296,10 @@ def with_model(home, dataset):
     code = MODELS.format(home=home, first=NUM_TRAIN)
     (home / "code" / "users_models.py").write_text(code)
 
-    def make(name: str) -> Recipe:
+    def make(name: str, **evaluate: object) -> Recipe:
         model = Target.model_validate({"_target_": f"users_models.{name}"})
         own = {"code": (str(home / "code"),), "model": model}
-        return recipe(dataset, **OWN).model_copy(update=own)
+        return recipe(dataset, **OWN, **evaluate).model_copy(update=own)
 
     return make
 
@@ -304,19 +313,23 @@ def test_an_evaluation_survives_the_death_of_what_predicts(
     assert result.failure is None, result.failure
     assert result.outputs["num_samples"] == NUM_TEST
     assert result.outputs["metrics"] == pytest.approx(own_metrics_here(dataset), abs=1e-5)
+    assert f"{NUM_TEST} pictures, 10 classes" in Path(result.outputs["report"]).read_text()
 
 
 def test_an_evaluation_of_a_shard_that_changes_is_made_again_and_told(
     lease, home, site, dataset, checkpoint, with_model
 ):
     given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
-    step, _ = submit(lease, home, site, "evaluate", with_model("Harmful"), **given)
+    step, _ = submit(lease, home, site, "evaluate", with_model("Harmful", step="test"), **given)
     wait_until(lambda: mailbox.outcome(step) is not None, 240, "the step")
     result = mailbox.outcome(step)
     assert (home / "harmed").exists()
     assert result.failure is None, result.failure
     assert result.outputs["num_samples"] == NUM_TEST
-    assert result.outputs["metrics"] == pytest.approx(own_metrics_here(dataset), abs=1e-5)
+    labels = ShardedDataset(dataset, "test").gather("label", np.arange(NUM_TEST))
+    hits = float((_scores_here(dataset).argmax(1) == labels).mean())
+    expected = {**own_metrics_here(dataset), "hits": hits}
+    assert result.outputs["metrics"] == pytest.approx(expected, abs=1e-5)
     (told,) = mailbox.status(step).restarts
     assert "shards/test-00000.h5" in told
     assert "changed since it was verified" in told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,9 @@ from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError
 from headrace.evaluation.curves import training_figures
 from headrace.evaluation.judge import Judgement, cards, judge
-from headrace.evaluation.own_metrics import make_metrics, own_values
+from headrace.evaluation.logged import logged_metrics
+from headrace.evaluation.own_figures import own_figures
+from headrace.evaluation.own_metrics import OwnValues, make_metrics, own_values
 from headrace.evaluation.parts import Part, merge, read_part
 from headrace.evaluation.plan import (
     Inputs,
@@ -24,9 +25,10 @@ from headrace.evaluation.plan import (
     read_inputs,
     shortfalls,
 )
+from headrace.evaluation.predictor import make_model
 from headrace.evaluation.provenance import changes_tables, evaluated_step, provenance_table
 from headrace.evaluation.report import Report, render
-from headrace.evaluation.results import FILE_NAME, write_results
+from headrace.evaluation.results import FILE_NAME, results_of, write_results
 from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
@@ -57,12 +59,19 @@ def conclude(job: Job) -> dict[str, Any]:
     with _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset:
         ids = sample_ids(dataset)
         whole = merge(parts, ids)
+        results = results_of(whole, _sources(dataset, ids), inputs.spec.split)
+        write_results(context.run_folder.report / FILE_NAME, results)
         found = Judgement(metrics={}, figures={}, tables=())
         if inputs.spec.task != "custom":
             found = judge(whole.predictions, dataset, ids, inputs.spec)
-        judgement = _with_own(context, inputs.spec, found, parts, dataset.manifest.classes)
-        folder = context.run_folder.report
-        write_results(folder / FILE_NAME, whole, _sources(dataset, ids), inputs.spec.split)
+        own = _own_metrics(context, inputs.spec, parts, dataset.manifest.classes)
+        drawn = own_figures(inputs.spec, Allowed.of(context.recipe, context.site), results)
+        judgement = Judgement(
+            metrics={**found.metrics, **own.metrics},
+            figures={**found.figures, **drawn.images},
+            tables=(*own.tables, *found.tables),
+            pages=drawn.pages,
+        )
         return _write(context, inputs, len(ids), judgement, dataset.manifest)
 
 
@@ -76,19 +85,16 @@ def _opened(
     return nullcontext(ShardedDataset(Path(dataset), split, fold=recipe.data.fold))
 
 
-def _with_own(
-    context: StepContext,
-    spec: EvaluateSpec,
-    found: Judgement,
-    parts: Sequence[Part],
-    classes: Sequence[str],
-) -> Judgement:
-    """Add the metrics that the recipe names."""
-    metrics = make_metrics(spec, Allowed.of(context.recipe, context.site))
-    own = own_values(metrics, [part.states for part in parts], classes)
-    return replace(
-        found, metrics={**found.metrics, **own.metrics}, tables=(*own.tables, *found.tables)
-    )
+def _own_metrics(
+    context: StepContext, spec: EvaluateSpec, parts: Sequence[Part], classes: Sequence[str]
+) -> OwnValues:
+    """Values of the metrics that the recipe names, and of what the model has logged."""
+    allowed = Allowed.of(context.recipe, context.site)
+    metrics = make_metrics(spec, allowed)
+    keys = {key for part in parts for key in part.states} - metrics.keys()
+    if keys:
+        metrics |= logged_metrics(keys, make_model(context.recipe, allowed))
+    return own_values(metrics, [part.states for part in parts], classes)
 
 
 def _write(
@@ -107,6 +113,7 @@ def _write(
         f"'{manifest.name}', each counted once. Run {context.spec.run_id}.",
         cards=cards(metrics, inputs.spec),
         figures=judgement.figures,
+        pages=judgement.pages,
         training=training_figures(history, usage, evaluated_step(inputs.checkpoint, history)),
         tables=(*judgement.tables, *changes_tables(context), made),
         failures=shortfalls(metrics, inputs.spec),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -50,6 +50,8 @@ class Judgement:
     figures: dict[str, bytes]
     """PNG bytes by title."""
     tables: tuple[Table, ...]
+    pages: dict[str, str] = field(default_factory=dict)
+    """HTML by title."""
 
 
 def judge(

@@ -55,14 +55,14 @@ def own_values(
 
     Args:
         metrics: Fresh ones by name.
-        states: Of each shard, in the order of the split.
+        states: Of each shard, in the order of the split; not each shard has logged all.
         classes: Names of the dataset's classes, for vectors of that length.
 
     Raises:
         UserCodeError: One raised.
     """
     found = {
-        name: _computed(name, merged(name, metric, [state[name] for state in states]))
+        name.rpartition(":")[2]: _computed(name, metric, [each for each in states if name in each])
         for name, metric in metrics.items()
     }
     leaves = [leaf for name, value in found.items() for leaf in _leaves(name, value)]
@@ -75,9 +75,9 @@ def own_values(
     return OwnValues(numbers, tuple(_table(*leaf, classes) for leaf in leaves if _is_shown(leaf)))
 
 
-def _computed(name: str, metric: Metric) -> object:
+def _computed(name: str, metric: Metric, states: Sequence[Mapping[str, State]]) -> object:
     try:
-        return metric.compute()
+        return merged(metric, [state[name] for state in states]).compute()
     except HeadraceError:
         raise
     except (Exception, SystemExit) as error:

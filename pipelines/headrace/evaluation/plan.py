@@ -99,7 +99,8 @@ def _check_metrics(spec: EvaluateSpec) -> None:
         ("max_metrics", spec.max_metrics, lower, "lower"),
     ):
         for name in bounds:
-            if name not in valid and name.partition(".")[0] not in spec.metrics:
+            is_own = spec.step == "test" or name.partition(".")[0] in spec.metrics
+            if name not in valid and not is_own:
                 raise RecipeError(
                     f"evaluate.{key} names '{name}', which is no metric of the task {spec.task} "
                     f"that is better when it is {word}, nor one of evaluate.metrics",

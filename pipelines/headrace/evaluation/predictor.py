@@ -21,6 +21,7 @@ from headrace.data.dataset import Reading, SampleReader
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Batch, Transform, apply
 from headrace.errors import HeadraceError, MemoryExhaustedError, RecipeError, UserCodeError
+from headrace.evaluation.logged import Log, check_testable
 from headrace.evaluation.outputs import TARGET, kept, named, update
 from headrace.evaluation.parts import LABEL, Column, Part, joined_columns
 from headrace.evaluation.states import state_of
@@ -46,13 +47,16 @@ class Predictor:
     """Further ones by name; copies of them see the samples."""
 
     def predict(self, first: int, num_samples: int) -> Part:
-        """Score consecutive samples of the split."""
+        """Score or test consecutive samples of the split."""
+        log = Log(self.model) if self.spec.step == "test" else None
         metrics = {name: deepcopy(each).to(self.device) for name, each in self.metrics.items()}
         ids, columns = [], []
         for batch in self._batches(first, num_samples):
             ids.append(batch["sample_id"].numpy())
-            columns.append(self._score(batch, metrics))
+            columns.append(self._score(batch, metrics, log))
         states = {name: state_of(name, metric) for name, metric in metrics.items()}
+        if log is not None:
+            states |= log.states()
         return Part(np.concatenate(ids), joined_columns(columns), states)
 
     def _batches(self, first: int, num_samples: int) -> Iterator[Batch]:
@@ -61,21 +65,31 @@ class Predictor:
             end = min(start + self.spec.batch_size, first + num_samples)
             yield reader.read(np.arange(start, end))
 
-    def _score(self, batch: Batch, metrics: Mapping[str, Metric]) -> dict[str, Column]:
-        num_classes = len(self.dataset.manifest.classes)
-        with _named_errors(batch), torch.inference_mode():
+    def _score(
+        self, batch: Batch, metrics: Mapping[str, Metric], log: Log | None
+    ) -> dict[str, Column]:
+        num_classes, num_samples = len(self.dataset.manifest.classes), len(batch["sample_id"])
+        with _named_errors(batch, f"{self.spec.step}_step"), torch.inference_mode():
             seen = apply(self.transforms, move_data_to_device(batch, self.device))
-            found = self.model.predict_step(seen, 0)
-        given = named(found, len(batch["sample_id"]), self.spec, num_classes)
+            found = self._stepped(seen, log, num_samples)
+        given = named(found, num_samples, self.spec, num_classes)
         label = {TARGET: seen[LABEL]} if LABEL in seen else {}
         with torch.inference_mode():
             update(metrics, {**label, **given})
-        columns = kept(given, len(batch["sample_id"]))
+        columns = kept(given, num_samples)
         return {**columns, LABEL: batch[LABEL]} if LABEL in batch else columns
+
+    def _stepped(self, batch: Batch, log: Log | None, num_samples: int) -> object:
+        """What the model's step gives for a batch; what it logs goes to `log`."""
+        if log is None:
+            return self.model.predict_step(batch, 0)
+        log.num_samples = num_samples
+        found = self.model.test_step(batch, 0)
+        return found if isinstance(found, Mapping) else {}
 
 
 @contextmanager
-def _named_errors(batch: Batch) -> Iterator[None]:
+def _named_errors(batch: Batch, step: str) -> Iterator[None]:
     """Tell whose code raised, and for which samples."""
     num_samples = len(batch["sample_id"])
     try:
@@ -89,8 +103,8 @@ def _named_errors(batch: Batch) -> Iterator[None]:
         ) from error
     except (Exception, SystemExit) as error:
         raise UserCodeError(
-            f"predict_step raised {type(error).__name__}: {error}",
-            "Evaluation calls `model.predict_step(batch, 0)` after `data.transforms`.",
+            f"{step} raised {type(error).__name__}: {error}",
+            f"Evaluation calls `model.{step}(batch, 0)` after `data.transforms`.",
             trace="".join(traceback.format_exception(error)),
             where=f"samples {int(batch['sample_id'][0])} and following",
         ) from error
@@ -100,13 +114,21 @@ def load_model(
     recipe: Recipe, site: Site, checkpoint: Path
 ) -> tuple[LightningModule, tuple[Transform, ...]]:
     """Make model and transforms of a recipe and give the model its trained weights."""
-    if recipe.model is None:
-        raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
     allowed = Allowed.of(recipe, site)
-    torch.manual_seed(recipe.seed)
-    model: LightningModule = instantiate(recipe.model, allowed, "model")
+    model = make_model(recipe, allowed)
     _load_weights(model, read_checkpoint(checkpoint, pickled=site.pickled_checkpoints == "allow"))
     return model.eval(), instantiate_all(recipe.data.transforms, allowed, "data.transforms")
+
+
+def make_model(recipe: Recipe, allowed: Allowed) -> LightningModule:
+    """Make the model of a recipe, which is not trained yet."""
+    if recipe.model is None:
+        raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
+    torch.manual_seed(recipe.seed)
+    model: LightningModule = instantiate(recipe.model, allowed, "model")
+    if recipe.evaluate is not None and recipe.evaluate.step == "test":
+        check_testable(model)
+    return model
 
 
 def choose_device(accelerator: str) -> torch.device:

@@ -12,6 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 Cell = str | bytes | None
 
+_POLICY = "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'"
+"""What HTML of the user's own may load: nothing from elsewhere."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
@@ -57,6 +60,8 @@ class Report:
     tables: tuple[Table, ...]
     training: dict[str, bytes] = field(default_factory=dict)
     """PNG bytes by title: how training went."""
+    pages: dict[str, str] = field(default_factory=dict)
+    """HTML by title, of the user's own; shown on its own, and may load and run nothing."""
     failures: tuple[str, ...] = ()
     """What was asked for and is not reached."""
 
@@ -70,6 +75,7 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["policy"] = _POLICY
     environment.filters["png"] = _data_url
     return environment.get_template("report.html.jinja").render(report=report)
 

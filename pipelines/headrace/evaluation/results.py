@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,26 +18,30 @@ if TYPE_CHECKING:
 FILE_NAME = "predictions.parquet"
 
 
-def write_results(path: Path, whole: Part, sources: Sequence[str], split: str) -> None:
-    """Write a row a sample, atomically; equal results give equal bytes.
+def results_of(whole: Part, sources: Sequence[str], split: str) -> dict[str, Column]:
+    """All that is known of each sample, by name.
 
     Args:
-        path: The file.
         whole: The samples of the whole split.
         sources: Where each was packed from.
         split: The split, for those who put several files together.
     """
+    own: dict[str, Column] = {
+        "sample_id": torch.from_numpy(whole.sample_id),
+        "source": list(sources),
+        "split": [split] * len(sources),
+    }
+    return {**own, **whole.columns, **own}
+
+
+def write_results(path: Path, results: Mapping[str, Column]) -> None:
+    """Write a row a sample, atomically; equal results give equal bytes."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    columns = {name: _array(column) for name, column in whole.columns.items()}
-    own = {
-        "sample_id": pa.array(whole.sample_id),
-        "source": pa.array(sources, pa.string()),
-        "split": pa.array([split] * len(sources), pa.string()),
-    }
     buffer = BytesIO()
-    parquet.write_table(pa.table({**own, **columns, **own}), buffer, compression="zstd")
+    table = pa.table({name: _array(column) for name, column in results.items()})
+    parquet.write_table(table, buffer, compression="zstd")
     write_bytes(path, buffer.getvalue())
 
 

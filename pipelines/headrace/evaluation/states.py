@@ -57,7 +57,7 @@ def state_of(name: str, metric: Metric) -> State:
     return found
 
 
-def merged(name: str, metric: Metric, states: Sequence[State]) -> Metric:
+def merged(metric: Metric, states: Sequence[State]) -> Metric:
     """Give a fresh metric the states of all shards, in their order."""
     for place, each in _inside(metric):
         parts = [state[place] for state in states]

@@ -54,8 +54,8 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
     """
     for key, target in targets_of(recipe).items():
         if key != "dataset.reader":
-            # a logger may get `save_dir` from headrace
-            is_whole = key != "trainer" and "logger" not in key
+            # a logger may get `save_dir` from headrace, a figure gets the results
+            is_whole = key != "trainer" and "logger" not in key and "figures" not in key
             _check(uses(key, target.as_config(), is_whole=is_whole), recipe, role, listed)
     trainer = recipe.trainer
     extra = Use(key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.recipe.base import Name, Target
 from headrace.record import Record
 
 
-def _by_class(metrics: object) -> object:
-    """A list of targets as a mapping: each is named by its class."""
+def _by_target(metrics: object) -> object:
+    """A list of targets as a mapping: each is named by its class or function."""
     if not isinstance(metrics, list | tuple):
         return metrics
     names = [_class_name(metric) for metric in metrics]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(
-            f"two metrics are named '{twice[0]}' by their class: "
+            f"two of them are named '{twice[0]}' by their target: "
             "write a mapping, as in {first: {_target_: …}, second: {_target_: …}}"
         )
     return dict(zip(names, metrics, strict=True))
@@ -27,8 +27,13 @@ def _by_class(metrics: object) -> object:
 def _class_name(metric: object) -> str:
     target = metric.get("_target_") if isinstance(metric, dict) else getattr(metric, "target", None)
     if not isinstance(target, str):
-        raise ValueError("each metric of the list needs '_target_'")  # noqa: TRY004 - of pydantic
+        raise ValueError("each one of the list needs '_target_'")  # noqa: TRY004 - of pydantic
     return target.rpartition(".")[2]
+
+
+_Targets = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w{0,63}$")], Target], BeforeValidator(_by_target)
+]
 
 
 class EvaluateSpec(Record):
@@ -44,12 +49,19 @@ class EvaluateSpec(Record):
     task: Literal["multiclass", "regression", "custom"] = "multiclass"
     """What the model's output means, and so which metrics are built in; `custom` has none and needs
     no labels."""
-    metrics: Annotated[
-        dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w{0,63}$")], Target],
-        BeforeValidator(_by_class),
-    ] = {}
+    step: Literal["predict", "test"] = "predict"
+    """What the model is asked: `predict_step`, or `test_step`, whose `self.log` gives metrics."""
+    metrics: _Targets = {}
     """Further metrics of torchmetrics by name; those of a list are named by their class."""
     min_metrics: dict[str, float] = {}
     """The step fails when a metric is below its value here."""
     max_metrics: dict[str, float] = {}
     """The step fails when a metric is above its value here."""
+    figures: _Targets = {}
+    """Figures of yours by name: callables that are given the results of all samples."""
+
+    @model_validator(mode="after")
+    def _check(self) -> EvaluateSpec:
+        if self.step == "test" and self.task != "custom":
+            raise ValueError("evaluate.step: test goes with task: custom, the model judges itself")
+        return self

@@ -83,10 +83,11 @@ _AT: dict[str, tuple[Kind, ...]] = {
     **{key: (kind,) for key, kind in _MADE.items()},
     **dict.fromkeys(("data.sample_transforms", "data.transforms", "data.augment"), (_MODULE,)),
     "dataset.reader": (),
+    "evaluate.figures": (),
 }
 """What of the frameworks may stand at a key."""
 
-_INDEX = re.compile(r"\[\d+\]$|(?<=^evaluate\.metrics)\.\w+$")
+_INDEX = re.compile(r"\[\d+\]$|(?<=^evaluate\.(?:metrics|figures))\.\w+$")
 """What follows the key of a list or mapping of targets."""
 _SWITCH = (bool, "true or false")
 SPECIAL_KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
@@ -141,7 +142,9 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
     found = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
     single = {"dataset.reader": recipe.dataset.reader, "model": recipe.model}
     if recipe.evaluate is not None:
-        single |= {f"evaluate.metrics.{name}": one for name, one in recipe.evaluate.metrics.items()}
+        own = {"metrics": recipe.evaluate.metrics, "figures": recipe.evaluate.figures}
+        for key, named in own.items():
+            single |= {f"evaluate.{key}.{name}": one for name, one in named.items()}
     found |= {key: one for key, one in single.items() if one is not None}
     return {**found, "trainer": Target.model_validate({"_target_": trainer.target})}
 

@@ -77,7 +77,7 @@ def test_a_task_of_ones_own_needs_no_labels():
     )
     assert list(spec.metrics) == ["MeanMetric", "Perplexity"]
     assert len(plan(manifest(5, fields=("image",)), spec)) == 1
-    with pytest.raises(ValueError, match="two metrics are named 'MeanMetric'"):
+    with pytest.raises(ValueError, match="two of them are named 'MeanMetric'"):
         EvaluateSpec(metrics=[MEAN, MEAN])
     with pytest.raises(ValueError, match="needs '_target_'"):
         EvaluateSpec(metrics=["torchmetrics.MeanMetric"])

@@ -7,7 +7,7 @@ from pyarrow import parquet
 
 from headrace.errors import StepError
 from headrace.evaluation.parts import Part, joined, merge, read_part, write_part
-from headrace.evaluation.results import write_results
+from headrace.evaluation.results import results_of, write_results
 
 
 def part(*ids: int) -> Part:
@@ -70,7 +70,7 @@ def test_results_of_samples_are_rows_of_parquet(tmp_path):
     whole = merge([part(1, 0), part(2)], np.arange(3))
     whole.columns["boxes"] = joined([torch.ones(1, 2), torch.zeros(2, 3)])
     for name in ("a", "b"):
-        write_results(tmp_path / name, whole, ["x.png", "y.png", "z.png"], "test")
+        write_results(tmp_path / name, results_of(whole, ["x.png", "y.png", "z.png"], "test"))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     found = parquet.read_table(tmp_path / "a").to_pylist()
     assert found[1] == {

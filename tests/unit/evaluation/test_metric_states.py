@@ -104,10 +104,10 @@ def test_equal_to_one_metric_of_the_whole_split(name):
     expected = seen(make(), given, range(NUM_SAMPLES)).compute()
     states = [stored(state_of(name, seen(make(), given, rows))) for rows in SHARDS]
     check_mergeable(name, make())
-    torch.testing.assert_close(merged(name, make(), states).compute(), expected)
+    torch.testing.assert_close(merged(make(), states).compute(), expected)
     orders = () if name in IN_ORDER else itertools.permutations(states)
     for order in orders:
-        torch.testing.assert_close(merged(name, make(), order).compute(), expected)
+        torch.testing.assert_close(merged(make(), order).compute(), expected)
 
 
 class Means(Metric):

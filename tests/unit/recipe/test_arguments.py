@@ -197,6 +197,20 @@ STOP = "lightning.pytorch.callbacks.EarlyStopping"
             "'mine.Trainr' does not exist",
             "They are in",
         ),
+        (
+            {
+                "evaluate": {
+                    "metrics": [{"_target_": "torchmetrics.classification.BinaryAUROC", "bins": 3}]
+                }
+            },
+            "evaluate.metrics.BinaryAUROC: torchmetrics.classification.BinaryAUROC has no argument 'bins'",
+            "Valid: ",
+        ),
+        (
+            {"evaluate": {"figures": {"f": {"_target_": "mine.read", "spacing": 3}}}},
+            "evaluate.figures.f: mine.read has no argument 'spacing'",
+            "Did you mean 'spacing_mm'?",
+        ),
     ],
 )
 def test_a_target_that_cannot_be_made_is_told(code, changes, what, hint):
@@ -229,6 +243,18 @@ def test_a_target_that_cannot_be_made_is_told(code, changes, what, hint):
         model("on_the_nodes_only.Model", unknown=1),
         model("mine.Model", num_classes=1, optimizer={**ADAM, "lr": 0.1}, _recursive_=False),
         {"trainer": {"loggers": [{"_target_": "lightning.pytorch.loggers.CSVLogger"}]}},
+        {"evaluate": {"figures": {"f": {"_target_": "mine.read", "spacing_mm": 3}}}},
+        {
+            "evaluate": {
+                "metrics": [
+                    {
+                        "_target_": "torchmetrics.segmentation.DiceScore",
+                        "num_classes": 3,
+                        "sync_on_compute": False,
+                    }
+                ]
+            }
+        },
     ],
 )
 def test_what_source_does_not_settle_is_not_refused(code, changes):
