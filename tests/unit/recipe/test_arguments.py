@@ -198,15 +198,6 @@ STOP = "lightning.pytorch.callbacks.EarlyStopping"
             "They are in",
         ),
         (
-            {
-                "evaluate": {
-                    "metrics": [{"_target_": "torchmetrics.classification.BinaryAUROC", "bins": 3}]
-                }
-            },
-            "evaluate.metrics.BinaryAUROC: torchmetrics.classification.BinaryAUROC has no argument 'bins'",
-            "Valid: ",
-        ),
-        (
             {"evaluate": {"figures": {"f": {"_target_": "mine.read", "spacing": 3}}}},
             "evaluate.figures.f: mine.read has no argument 'spacing'",
             "Did you mean 'spacing_mm'?",
