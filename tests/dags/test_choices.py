@@ -23,6 +23,8 @@ def test_plain_overrides_pass(override):
         ("[code]=x", "form key=value"),
         ("seed=1\nseed=2", "one line"),
         ("code=[/tmp]", "sets 'code'"),
+        ("+code=[/tmp]", "form key=value"),
+        ("~code", "form key=value"),
         ("dataset.name=${oc.env:HOME}", "interpolation"),
         ('dataset.name="\\x24{oc.env:HOME}"', "interpolation"),
         ('model={a: ["\\u0024{oc.env:HOME}"]}', "interpolation"),

@@ -47,7 +47,11 @@ from headrace.states import StepState
 
 Recipe = Annotated[str, typer.Argument(help="Name of a recipe, or a YAML file.")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
+    list[str] | None,
+    typer.Argument(
+        help="Changes to the recipe, as in trainer.max_epochs=3; +key=value adds a key that is "
+        "not there, ~key takes one out."
+    ),
 ]
 RunArgument = Annotated[
     str | None, typer.Argument(help="Id of the run; the newest one when left out.")

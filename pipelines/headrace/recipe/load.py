@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
@@ -42,6 +42,9 @@ _PLAIN_TAGS = frozenset(
 _OPENS = yaml.MappingStartEvent | yaml.SequenceStartEvent
 _CLOSES = yaml.MappingEndEvent | yaml.SequenceEndEvent
 
+_SIGNS = ("++", "+", "~")
+_NOWHERE = object()
+
 BUILT_IN = Path(__file__).parent / "builtin"
 """Folder of the recipes and sites that come with headrace."""
 
@@ -67,7 +70,8 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
 
     Args:
         name_or_path: Name of a recipe, or the path of a YAML file.
-        overrides: `key=value` with dotted keys, as in `trainer.max_epochs=3`.
+        overrides: `key=value` with dotted keys, as in `trainer.max_epochs=3`. As in Hydra,
+            `+key=value` adds a key that must not be there, `~key` takes one out that must.
 
     Raises:
         RecipeError: No such recipe, a wrong key or a wrong value.
@@ -119,13 +123,13 @@ def locate(folder: str, name_or_path: str) -> Path:
 
 
 def _read(
-    path: Path, origin: str, changes: Sequence[tuple[str, Any]], error_type: type[UserError]
+    path: Path, origin: str, changes: Sequence[_Change], error_type: type[UserError]
 ) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as file:
             config = OmegaConf.create(parsed(file.read(MAX_CHARS + 1)))
-        for key, value in changes:
-            _apply(config, key, value)
+        for change in changes:
+            _apply(config, change)
         content = OmegaConf.to_container(config, resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
         raise error_type(f"{origin} cannot be read: {error}") from None
@@ -138,8 +142,20 @@ def _read(
     return {str(key): value for key, value in content.items()}
 
 
-def _apply(config: Any, key: str, value: object) -> None:
+class _Change(NamedTuple):
+    sign: str
+    key: str
+    value: Any
+
+
+def _apply(config: Any, change: _Change) -> None:
+    sign, key, value = change
     try:
+        if sign == "~":
+            _take_out(config, key)
+            return
+        if sign == "+" and OmegaConf.select(config, key, default=_NOWHERE) is not _NOWHERE:
+            raise RecipeError(f"'+{key}' adds what is there", f"To change it: {key}=VALUE.")
         OmegaConf.update(config, key, value, force_add=True)
     except (OmegaConfBaseException, ValueError, IndexError, TypeError) as error:
         raise RecipeError(
@@ -148,15 +164,31 @@ def _apply(config: Any, key: str, value: object) -> None:
         ) from None
 
 
-def _parse_override(text: str) -> tuple[str, Any]:
-    key, sign, value = text.partition("=")
-    if not sign or not all(key.split(".")):
+def _take_out(config: Any, key: str) -> None:
+    parent, _, name = key.rpartition(".")
+    holder = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(holder, DictConfig) or name not in holder:
+        names = [str(each) for each in holder] if isinstance(holder, DictConfig) else []
+        raise RecipeError(
+            f"'~{key}' takes out what is not there",
+            f"{nearest(name, names)} A key that the file leaves out has its default; a list is "
+            "written anew: trainer.callbacks=[].",
+        )
+    del holder[name]
+
+
+def _parse_override(text: str) -> _Change:
+    sign = next((each for each in _SIGNS if text.startswith(each)), "")
+    key, equals, value = text.removeprefix(sign).partition("=")
+    if bool(equals) == (sign == "~") or not all(key.split(".")):
         raise RecipeError(
             f"The override '{text}' is not of the form key=value",
-            "Write for example trainer.max_epochs=3.",
+            "Write for example trainer.max_epochs=3. +key=value adds a key, ~key takes one out.",
         )
+    if sign == "~":
+        return _Change(sign, key, None)
     try:
-        return key, parsed(f"value: {value}", is_plain=True)["value"]
+        return _Change(sign, key, parsed(f"value: {value}", is_plain=True)["value"])
     except YAMLError as error:
         shown = text if len(text) < 200 else f"{text[:200]}…"
         raise RecipeError(f"The value of the override '{shown}' is not YAML: {error}") from None
@@ -169,7 +201,7 @@ def check_from_outside(overrides: Sequence[str]) -> None:
         RecipeError: One sets `code`, holds an interpolation in any spelling, or is malformed.
     """
     for text in overrides:
-        key, value = _parse_override(text)
+        _, key, value = _parse_override(text)
         if key.split(".")[0] == "code":
             raise RecipeError(
                 f"The override '{text}' sets 'code', which cannot be changed from Airflow",

@@ -49,6 +49,10 @@ def test_name_defaults_to_the_file(recipe_file):
         ("pack.shard_bytes=2MiB", lambda r: r.pack.shard_bytes == 2 * 2**20),
         ("train.timeout=90min", lambda r: r.train.timeout == 5400.0),
         ("dataset.splits={train: 0.5, test: 0.5}", lambda r: "val" not in r.dataset.splits),
+        ("+model.bias=false", lambda r: r.model.as_config()["bias"] is False),
+        ("+trainer.limit_train_batches=3", lambda r: r.trainer.extra["limit_train_batches"] == 3),
+        ("++model.in_features=4", lambda r: r.model.as_config()["in_features"] == 4),
+        ("~model.in_features", lambda r: "in_features" not in r.model.as_config()),
         ("model.hidden=[1, 2]", lambda r: r.model.as_config()["hidden"] == [1, 2]),
     ],
 )
@@ -98,9 +102,16 @@ def test_a_fold_may_be_evaluated(recipe_file):
         (["evaluate.checkpoint=best"], ["evaluate.checkpoint is 'best'", "set trainer.monitor"]),
         (["evaluate.split=tset"], ["evaluate.split is 'tset'", "train, val, test"]),
         (["trainer.callbacks=[{target: a.B}]"], ["callbacks.0._target_' is missing"]),
+        (["trainer.loggers=[wandb]"], ["loggers.0", "valid: csv, tensorboard", "'wandb'"]),
         (["model=null"], ["either 'model' or 'train.script'"]),
         (["seed"], ["'seed' is not of the form key=value", "trainer.max_epochs=3"]),
         (["name=a/b"], ["name", "pattern"]),
+        (["+model.in_features=4"], ["adds what is there", "To change it: model.in_features=VALUE"]),
+        (["+trainer.max_epoch=3"], ["unknown key", "Did you mean 'max_epochs'"]),
+        (["~model.in_feature"], ["takes out what is not there", "Did you mean 'in_features'"]),
+        (["~seed"], ["takes out what is not there", "has its default"]),
+        (["~trainer.callbacks.a"], ["'~trainer.callbacks.a' takes out", "trainer.callbacks=[]"]),
+        (["~model=3"], ["not of the form", "~key takes one out"]),
     ],
 )
 def test_wrong_recipe_is_explained(recipe_file, overrides, words):
@@ -186,7 +197,9 @@ def test_a_wrong_value_names_the_overrides_beside_the_file(recipe_file):
         load_recipe(recipe_file(), ["seed=many"])
 
 
-@pytest.mark.parametrize("override", ["a..b=3", ".=3", "trainer.=3", "=3", "seed"])
+@pytest.mark.parametrize(
+    "override", ["a..b=3", ".=3", "trainer.=3", "=3", "seed", "+a", "~", "+=3"]
+)
 def test_an_override_without_a_whole_key_is_refused(recipe_file, override):
     with pytest.raises(RecipeError, match="not of the form key=value"):
         load_recipe(recipe_file(), [override])
