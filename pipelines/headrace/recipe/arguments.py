@@ -63,7 +63,17 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
 
 
 def check_loggers(recipe: Recipe, role: Role) -> None:
-    """Refuse loggers that lack their package; nodes with packages of their own may have it."""
+    """Refuse loggers that lack their package; nodes with packages of their own may have it.
+
+    And a CSV file of a fixed name: a launch that goes on would delete that of the one before.
+    """
+    for index, logger in enumerate(recipe.trainer.loggers):
+        if logger.target.endswith("CSVLogger") and "version" in logger.as_config():
+            raise TargetError(
+                f"trainer.loggers[{index}]: with 'version', each start of the ranks deletes the "
+                "metrics.csv of the one before",
+                "Leave it out: each start then writes a folder version_0, version_1, … of its own.",
+            )
     if not is_as_here(role):
         return
     for index, logger in enumerate(recipe.trainer.loggers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from headrace.errors import RecipeError
 from headrace.recipe.base import Name, Seconds, Target
@@ -32,6 +32,36 @@ are not here are passed on."""
 
 _SHARDED_PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 """Source: Lightning 2.6, `_AcceleratorConnector._check_precision…` for ModelParallelStrategy."""
+
+_LOGGERS = {
+    "csv": {
+        "_target_": "lightning.pytorch.loggers.CSVLogger",
+        "name": "csv",
+        "flush_logs_every_n_steps": 1,  # a kill loses what is not flushed
+    },
+    "tensorboard": {
+        "_target_": "lightning.pytorch.loggers.TensorBoardLogger",
+        "name": "tensorboard",
+    },
+}
+
+
+def _logger_of(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value not in _LOGGERS:
+        raise ValueError(f"valid: {', '.join(_LOGGERS)}, or a mapping with _target_")
+    return _LOGGERS[value]
+
+
+LoggerTarget = Annotated[
+    Target,
+    BeforeValidator(_logger_of),
+    WithJsonSchema(
+        {"anyOf": [{"enum": [*_LOGGERS]}, {"type": "object", "required": ["_target_"]}]}
+    ),
+]
+"""A logger, by a short name or as a target."""
 
 
 class TrainerSpec(Record):
@@ -73,8 +103,8 @@ class TrainerSpec(Record):
     """End the step with an error when the loss is NaN or infinite."""
     callbacks: tuple[Target, ...] = ()
     """Further Lightning callbacks."""
-    loggers: tuple[Target, ...] = ()
-    """Lightning loggers; `save_dir` defaults to the run's folder."""
+    loggers: tuple[LoggerTarget, ...] = ()
+    """`csv`, `tensorboard`, or loggers of Lightning; `save_dir` defaults to the run's `loggers`."""
     extra: dict[str, object] = {}
     """Further arguments of the Trainer, passed as they are. Those of Lightning's may as well be
     written beside the keys above: `limit_train_batches`, `val_check_interval`, `profiler`, …"""

@@ -59,6 +59,7 @@ def start(
     restarts: int = 3,
     data: dict[str, Any] | None = None,
     init_from: str | None = None,
+    loggers: tuple[str, ...] = (),
     **options: Any,
 ):
     """A step in `folder`; another call is another attempt of the same run."""
@@ -77,6 +78,7 @@ def start(
                 "keep_checkpoints": 2,
                 "monitor": "val/accuracy",
                 "monitor_mode": "max",
+                "loggers": loggers,
             },
             "train": {"max_restarts": restarts, "init_from": init_from},
         }
@@ -185,7 +187,8 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
 
     Here each rank has a node of its own; the ranks of the other node are stopped, too.
     """
-    context = start(tmp_path, nodes=2, ranks=1, dies=[[1, 17], [0, 31]])
+    loggers = ("csv", "tensorboard")
+    context = start(tmp_path, nodes=2, ranks=1, dies=[[1, 17], [0, 31]], loggers=loggers)
     outputs = train_here(context, dataset, ThisProcessFleet(2))
     assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
     assert outputs["metrics"] == undisturbed["metrics"]
@@ -202,6 +205,9 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
         "Rank 0 on node-0": "step-000000030.ckpt",
     }, whys
     assert_each_once(tmp_path)
+    for logger, file in (("csv", "metrics.csv"), ("tensorboard", "events.out.*")):
+        left = sorted(context.run_folder.tensorboard.glob(f"{logger}/version_*/{file}"))
+        assert len(left) >= 3, left  # what dead launches wrote is there, too
     assert_one_history(context.run_folder, RunFolder(Path(undisturbed["checkpoint"]).parents[1]))
     kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
     best = Path(undisturbed["best_checkpoint"])

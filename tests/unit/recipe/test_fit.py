@@ -57,6 +57,13 @@ def test_what_may_bring_labels_is_not_refused(
     check_training(recipe_of(dataset, **changes), load_site("laptop"))
 
 
+def test_a_csv_file_of_a_fixed_name_is_refused() -> None:
+    target = {"_target_": "lightning.pytorch.loggers.CSVLogger", "version": 3}
+    with pytest.raises(TargetError, match=r"deletes the metrics\.csv of the one before"):
+        check_loggers(recipe_of({}, trainer={"loggers": [target]}), Role())
+    check_loggers(recipe_of({}, trainer={"loggers": ["csv", "tensorboard"]}), Role())
+
+
 def with_logger(kind: str) -> Recipe:
     target = {"_target_": f"lightning.pytorch.loggers.{kind}"}
     return recipe_of({}, trainer={"loggers": [{"_target_": "my.Logger"}, target]})
