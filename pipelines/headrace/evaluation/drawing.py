@@ -14,7 +14,7 @@ _DPI = 144
 
 def figure(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure of so many inches with one pair of axes."""
-    made = Figure(figsize=(width, height), layout="constrained")
+    made = Figure(figsize=(width, height), layout="compressed")
     axes = made.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return made, axes

@@ -56,22 +56,37 @@ def _hardest_classes(result: ClassificationResult) -> list[int]:
 
 
 def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> bytes:
-    """Rows are true classes, columns predicted ones; colour is the share of the true class."""
-    few = len(names) <= _MAX_NAMED_CLASSES
-    side = min(max(4.5, 0.36 * len(names) + 1.6), 11.0)
+    """Rows are true classes, columns predicted ones; colour is the share of the true class.
+
+    Of many classes those are shown that are confused most.
+    """
+    shown = _most_confused(confusion)
+    side = max(4.5, 0.36 * len(shown) + 1.6)
     drawn, axes = figure(side, side * 0.92)
     share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    image = axes.imshow(share[np.ix_(shown, shown)], cmap="Blues", vmin=0, vmax=1)
     drawn.colorbar(image, ax=axes, fraction=0.046, label="Share of the true class")
     axes.set(xlabel="Predicted", ylabel="True")
-    if few:
-        axes.set_xticks(range(len(names)), names, rotation=45 if _are_long(names) else 0)
-        axes.set_yticks(range(len(names)), names)
-        for (row, column), count in np.ndenumerate(confusion):
-            if count:
-                color = "white" if share[row, column] > 0.5 else "black"
-                axes.text(column, row, str(count), ha="center", va="center", color=color, size=8)
+    if len(shown) < len(names):
+        axes.set_title(f"{len(shown)} of {len(names)} classes, those confused most", fontsize=9)
+    told = [names[each] for each in shown]
+    axes.set_xticks(range(len(told)), told, rotation=90 if _are_long(told) else 0)
+    axes.set_yticks(range(len(told)), told)
+    for (row, column), count in np.ndenumerate(confusion[np.ix_(shown, shown)]):
+        if count:
+            dark = share[shown[row], shown[column]] > 0.5
+            color = "white" if dark else "black"
+            axes.text(column, row, str(count), ha="center", va="center", color=color, size=8)
     return png(drawn)
+
+
+def _most_confused(confusion: npt.NDArray[np.int64]) -> list[int]:
+    """Up to 25 classes in order: all, or those of the pairs with most mistakes."""
+    wrong = confusion.copy()
+    np.fill_diagonal(wrong, 0)
+    pairs = np.argsort(-wrong, axis=None, kind="stable")[: _MAX_NAMED_CLASSES**2]
+    by_mistakes = np.stack(np.unravel_index(pairs, wrong.shape), 1).ravel().tolist()
+    return sorted(list(dict.fromkeys([*by_mistakes, *range(len(wrong))]))[:_MAX_NAMED_CLASSES])
 
 
 def _roc_curves(classes: _Classes, num_classes: int) -> bytes:

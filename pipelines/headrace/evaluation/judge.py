@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from headrace.data.dataset import SampleReader
 from headrace.evaluation.figures import classification_figures, regression_figures
 from headrace.evaluation.metrics import (
     ClassificationResult,
@@ -19,15 +16,14 @@ from headrace.evaluation.metrics import (
     classification_result,
     regression_metrics,
 )
+from headrace.evaluation.pictures import picture
 from headrace.evaluation.report import Card, Column, Table
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 
 _MAX_PAIRS = 10
+_MAX_CLASSES = 40
 _MAX_MISTAKES = 20
-_SIDE_PIXELS = 96
-_CHANNELS = (1, 3, 4)
-_IMAGES = ("raw", "png", "jpeg", "bmp")
 
 _TITLES = {"f1": "F1", "auroc": "AUROC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
 
@@ -116,9 +112,12 @@ def _asked_for(name: str, spec: EvaluateSpec) -> str:
 
 def _classes_table(result: ClassificationResult) -> Table:
     numbers = ("Samples", "Precision", "Recall", "F1", "AUROC")
+    many = len(result.classes) > _MAX_CLASSES
+    hardest = sorted(result.classes, key=lambda each: each.f1) if many else result.classes
     return Table(
-        title="Classes",
+        title="Classes, the hardest first" if many else "Classes",
         columns=(Column(name="Class"), *(Column(name=name, kind="number") for name in numbers)),
+        shown=_MAX_CLASSES,
         rows=[
             (
                 each.name,
@@ -128,7 +127,7 @@ def _classes_table(result: ClassificationResult) -> Table:
                 f"{each.f1:.4f}",
                 "undefined" if each.auroc is None else f"{each.auroc:.4f}",
             )
-            for each in result.classes
+            for each in hardest
         ],
     )
 
@@ -161,7 +160,7 @@ def _mistakes_table(
     places = [np.flatnonzero(ids == mistake.sample_id) for mistake in mistakes]
     rows = [
         (
-            _thumbnail(dataset, place),
+            picture(dataset, place),
             dataset.sources(place)[0],
             mistake.true,
             mistake.predicted,
@@ -251,25 +250,3 @@ def regression_mistakes(predictions: Predictions) -> tuple[Mistake, ...]:
 
 def _largest(rows: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
     return rows[np.argsort(-weight[rows], kind="stable")][:_MAX_MISTAKES]
-
-
-def _thumbnail(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:
-    """The sample at a place of the split, `(1,) int64`, as a PNG."""
-    info = dataset.manifest.fields[0]
-    if info.encoding not in _IMAGES:
-        return None
-    return to_png(SampleReader(dataset, fields=[info.name]).read(place)[info.name][0].numpy())
-
-
-def to_png(values: NDArray[Any]) -> bytes | None:
-    """Pixels `(height, width[, channels]) uint8` as a small PNG; None when they are none."""
-    if values.dtype != np.uint8 or values.ndim not in (2, 3) or min(values.shape[:2]) < 2:
-        return None
-    if values.ndim == 3 and values.shape[2] not in _CHANNELS:
-        return None
-    pixels = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
-    image = Image.fromarray(np.ascontiguousarray(pixels))
-    image.thumbnail((_SIDE_PIXELS, _SIDE_PIXELS))
-    buffer = BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()

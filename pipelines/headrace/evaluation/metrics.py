@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,13 +162,22 @@ def _by_class(
 
 def _aurocs(scores: torch.Tensor, target: torch.Tensor, num_classes: int) -> Floats:
     """One against the rest; NaN for classes without samples, or with all of them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*(positive|negative) samples", module="torch")
-        found = classification.multiclass_auroc(scores, target, num_classes, average="none")
-    support = torch.bincount(target, minlength=num_classes)
-    defined = (support > 0) & (support < len(target))
-    values: Floats = torch.where(defined, found.double(), torch.nan).numpy()
-    return values
+    values, label = scores.numpy(), target.numpy()
+    return np.array([_auroc(values[:, each], label == each) for each in range(num_classes)])
+
+
+def _auroc(scores: Floats, is_positive: npt.NDArray[np.bool_]) -> float:
+    """Share of pairs in which the positive sample has the higher score, ties by half.
+
+    That is the area under the curve (Hanley and McNeil 1982), without drawing it: of 1000 classes
+    torchmetrics draws so many curves, which takes forty times as long.
+    """
+    positive, negative = scores[is_positive], np.sort(scores[~is_positive])
+    if not len(positive) or not len(negative):
+        return math.nan
+    lower = np.searchsorted(negative, positive, "left")
+    not_higher = np.searchsorted(negative, positive, "right")
+    return float((lower + not_higher).mean() / 2 / len(negative))
 
 
 def _check_finite(predictions: Predictions) -> None:

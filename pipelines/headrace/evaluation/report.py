@@ -45,6 +45,8 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     empty: str = ""
     """What to say when there is no row."""
+    shown: int | None = None
+    """Rows seen at first, the others when they are asked for; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,17 @@ def test_classification_as_scikit_learn():
         )
 
 
+def test_auroc_of_tied_scores_as_scikit_learn():
+    given = classifier()
+    tied = np.round(to_probabilities(given.scores) * 4)
+    scores = (tied + 1) / (tied + 1).sum(1, keepdims=True)
+    result = classification_result(Predictions(given.sample_id, given.label, scores), NAMES)
+    for index, each in enumerate(result.classes):
+        expected = reference.roc_auc_score(given.label == index, scores[:, index])
+        assert each.auroc == pytest.approx(expected, abs=1e-12)
+    assert len(np.unique(scores[:, 0])) < 40
+
+
 def test_calibration_error_by_its_definition():
     predictions = classifier()
     result = classification_result(predictions, NAMES)

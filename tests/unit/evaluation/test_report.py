@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from headrace.evaluation import figures
 from headrace.evaluation.conclude import sample_ids
+from headrace.evaluation.drawing import png
 from headrace.evaluation.figures import classification_figures, confusion_matrix
-from headrace.evaluation.judge import cards, classification_mistakes, confused_pairs, judge, to_png
+from headrace.evaluation.judge import cards, classification_mistakes, confused_pairs, judge
 from headrace.evaluation.metrics import Predictions, classification_result
+from headrace.evaluation.pictures import picture, to_png, to_waveform
 from headrace.evaluation.plan import shortfalls
 from headrace.evaluation.report import Report, render
 from headrace.recipe.evaluate import EvaluateSpec
@@ -107,10 +110,32 @@ def test_figures_are_pictures_and_the_same_each_time():
         assert content == again[title]
 
 
-def test_many_classes_are_drawn_without_names():
-    confusion = np.diag(np.arange(200))
-    with Image.open(BytesIO(confusion_matrix(confusion, [str(i) for i in range(200)]))) as image:
-        assert image.format == "PNG"
+def test_of_many_classes_the_matrix_shows_those_confused_most(monkeypatch):
+    """A thousand, of which 30 and 31, 500 and 7 are taken for each other."""
+    confusion = np.diag(np.full(1000, 50))
+    confusion[30, 31] = confusion[500, 7] = 9
+    drawn = []
+    monkeypatch.setattr(figures, "png", lambda each: drawn.append(each.axes[0]) or png(each))
+    content = confusion_matrix(confusion, [f"class {index}" for index in range(1000)])
+    with Image.open(BytesIO(content)) as image:
+        assert np.asarray(image.convert("L"))[:, :2].min() > 200  # nothing is cut off
+    names = [label.get_text() for label in drawn[0].get_yticklabels()]
+    assert {"class 7", "class 30", "class 31", "class 500"} < set(names)
+    assert len(names) == 25
+    assert drawn[0].get_title() == "25 of 1000 classes, those confused most"
+    counts = [text.get_text() for text in drawn[0].texts]
+    assert sorted(counts) == ["50"] * 25 + ["9"] * 2
+
+
+def test_of_many_classes_the_table_shows_the_hardest_and_folds_the_others(dataset):
+    given = predictions(num_samples=90, num_classes=45)
+    judgement = judge(given, dataset, sample_ids(dataset), EvaluateSpec())
+    table = judgement.tables[0]
+    scores = [float(row[4]) for row in table.rows]
+    assert (len(scores), scores) == (45, sorted(scores))
+    html = render(Report(title="", lead="", cards=(), figures={}, tables=(table,)))
+    shown, folded = html.split("<summary>5 more</summary>")
+    assert (shown.count("<tr>"), folded.count("<tr>")) == (1 + 40, 1 + 5)
 
 
 def test_regression_report(dataset):
@@ -159,6 +184,35 @@ def test_mistakes_carry_source_and_picture(dataset):
 def test_other_arrays_have_no_picture(shape):
     assert to_png(np.zeros(shape, np.uint8)) is None
     assert to_png(np.zeros((8, 8), np.float32)) is None
+
+
+def test_sound_and_other_rows_of_numbers_have_a_waveform(tmp_path):
+    """Silence, then a loud half: the picture is high where the sound is."""
+    sound = np.zeros((3, 16_000), np.float32)
+    sound[:, 8_000:] = np.sin(np.arange(8_000))
+    fields = {"sound": sound, "label": np.arange(3)}
+    write_dataset(tmp_path / "sounds", fields, splits={"test": 3}, classes=NAMES)
+    content = picture(ShardedDataset(tmp_path / "sounds", "test"), np.array([1]))
+    with Image.open(BytesIO(content)) as image:
+        heights = (np.asarray(image.convert("L")) < 255).sum(0)
+    assert heights.shape == (240,)
+    assert set(heights[:119]) == {1}
+    assert heights[122:].min() > 40
+    assert content == to_waveform(sound[0])
+
+
+@pytest.mark.parametrize(
+    ("values", "is_drawn"),
+    [
+        (np.arange(40), True),
+        (np.array([np.nan, np.inf] * 20), True),
+        (np.arange(8.0), False),
+        (np.zeros((40, 2)), False),
+        (np.array(["a"] * 40), False),
+    ],
+)
+def test_only_rows_of_numbers_have_a_waveform(values, is_drawn):
+    assert (to_waveform(values) is not None) == is_drawn
 
 
 def test_large_pictures_are_made_small():
