@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,20 @@ from headrace.data.targets import Allowed
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
 from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints
+from headrace.training.scaling import scaling_callbacks
 from headrace.training.trainer import build_trainer
 
 WORLD_SIZE = 2
 BATCH = 4
 RATE = 0.1
 Batches = list[tuple[Tensor, Tensor]]
+CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {}
+
+
+def check(function: Callable[[Path], dict[str, Any]]) -> Callable[[Path], dict[str, Any]]:
+    """Enter a function into `CHECKS`."""
+    CHECKS[function.__name__] = function
+    return function
 
 
 class Small(LightningModule):
@@ -42,8 +51,10 @@ class Small(LightningModule):
         return loss
 
     def validation_step(self, batch: Any, index: int) -> None:
-        del batch, index
+        del index
         self.validated.append(flat(self))
+        loss = nn.functional.mse_loss(self.network(batch[0]), batch[1])
+        self.log("val", loss, batch_size=len(batch[0]), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=RATE)
@@ -98,10 +109,13 @@ def fit(model: LightningModule, data: Batches, keys: dict[str, Any], **others: A
     """Train one epoch with these keys of a recipe's `trainer`."""
     content = {"accelerator": "cpu", "max_epochs": 1, **keys}
     validation, resume = others.pop("validation", None), others.pop("resume", None)
-    keeps = any(isinstance(each, StepCheckpoints) for each in others.get("callbacks", ()))
+    spec = parse(TrainerSpec, content, "test")
+    scaling = scaling_callbacks(spec, BATCH * WORLD_SIZE)
+    callbacks = [*scaling, *others.pop("callbacks", ())]
+    keeps = any(isinstance(each, StepCheckpoints) for each in callbacks)
     trainer = build_trainer(
-        parse(TrainerSpec, content, "test"), Allowed(listed=()), 1, WORLD_SIZE,
-        logger=False, enable_checkpointing=keeps, **others,
+        spec, Allowed(listed=()), 1, WORLD_SIZE,
+        logger=False, enable_checkpointing=keeps, callbacks=callbacks,
     )  # fmt: skip
     loaders = [DataLoader(each, batch_size=None) for each in (data, validation or [])]  # type: ignore[arg-type]
     trainer.fit(model, *loaders, ckpt_path=resume, weights_only=True)

@@ -82,3 +82,25 @@ class FsdpSpec(Record):
     """Ranks side by side that get the same samples, for tensor parallelism by the model."""
     reshard_after_forward: bool = True
     """Give up others' weights between forward and backward: less memory, more messages."""
+
+
+class EmaSpec(Record):
+    """An exponential moving average of the weights, which is validated, kept and evaluated."""
+
+    decay: float = Field(default=0.999, gt=0, lt=1)
+    """Share of the average that stays at each update."""
+    every: int = Field(default=1, ge=1)
+    """Optimizer steps from one update to the next."""
+    start: int = Field(default=0, ge=0)
+    """Optimizer steps before the first update, which takes the weights as they are."""
+
+
+class ScaleLrSpec(Record):
+    """Learning rates for a larger batch (Goyal et al. 2017, arXiv:1706.02677)."""
+
+    base_batch_size: int = Field(ge=1)
+    """Batch size for which the model's learning rate is meant."""
+    rule: Literal["linear", "sqrt"] = "linear"
+    """Factor: `data.global_batch_size` by `base_batch_size`, or the root of that."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps in which the factor grows from 1, by equal amounts."""

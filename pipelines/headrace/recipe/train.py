@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, mo
 
 from headrace.errors import RecipeError
 from headrace.recipe.base import Name, Seconds, Target
-from headrace.recipe.scale import DdpSpec, FsdpSpec
+from headrace.recipe.scale import DdpSpec, EmaSpec, FsdpSpec, ScaleLrSpec
 from headrace.record import Record
 
 _SAME = (
@@ -91,6 +91,10 @@ class TrainerSpec(Record):
     """How ranks share gradients, with strategy ddp."""
     fsdp: FsdpSpec = FsdpSpec()
     """How ranks share weights, with strategy fsdp."""
+    scale_lr: ScaleLrSpec | None = None
+    """Scale the model's learning rates by the batch size; null: they are as the model sets them."""
+    ema: EmaSpec | None = None
+    """Average the weights over the steps; null: they are as the optimizer left them."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
     """Write a checkpoint after every so many optimizer steps."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -151,12 +155,16 @@ class TrainerSpec(Record):
             raise ValueError(f"fsdp goes with strategy fsdp, not with {strategy}")
         if strategy == "fsdp":
             self._check_sharded()
+        if self.ema is not None and self.ddp.local_sgd is not None:
+            raise ValueError("ema goes without ddp.local_sgd: each rank would average its own")
         return self
 
     def _check_sharded(self) -> None:
         """Refuse what Lightning leaves out without a word, or refuses on the nodes."""
         if self.extra.get("sync_batchnorm"):
             raise ValueError("sync_batchnorm goes with strategy ddp: fsdp does not convert layers")
+        if self.ema is not None:
+            raise ValueError("ema goes with strategy ddp: Lightning averages no sharded weights")
         if self.precision not in _SHARDED_PRECISIONS:
             raise ValueError(
                 f"strategy fsdp knows no precision {self.precision}: choose one of "

@@ -30,6 +30,7 @@ class KeepBest(Callback):  # type: ignore[misc]
     def __init__(self, saving: StepCheckpoints, spec: TrainerSpec) -> None:
         self._folder, self._writer = saving.folder, saving.writer
         self._metric, self._mode = spec.monitor or "", spec.monitor_mode
+        self._weights_only = spec.ema is None  # Lightning puts the average into whole ones only
         self._best: float | None = None
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
@@ -75,7 +76,7 @@ class KeepBest(Callback):  # type: ignore[misc]
     def _write(self, trainer: Trainer, value: float) -> None:
         step = trainer.global_step
         path = self._folder / checkpoints.best_name_of(step)
-        self._writer.write(trainer, path, weights_only=True)
+        self._writer.write(trainer, path, weights_only=self._weights_only)
         if trainer.is_global_zero:
             best = BestCheckpoint(
                 file=path.name,

@@ -20,6 +20,7 @@ from headrace.steps.history import (
     usage_file,
 )
 from headrace.training.records import NodeLaunch
+from headrace.training.scaling import rate_factor
 from headrace.training.trainer import whole_loss
 from headrace.training.usage import Usage
 
@@ -124,7 +125,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
             epoch=trainer.current_epoch,
             step=trainer.global_step,
             learning_rates=tuple(
-                max(float(group["lr"]) for group in optimizer.param_groups)
+                max(float(group["lr"]) for group in optimizer.param_groups) * rate_factor(trainer)
                 for optimizer in trainer.optimizers
             ),
         )

@@ -39,6 +39,7 @@ from headrace.training.init_weights import load_weights
 from headrace.training.meeting import meet
 from headrace.training.rank_data import settings_of
 from headrace.training.records import NodeReady, TrainingOutcome
+from headrace.training.scaling import scaling_callbacks
 from headrace.training.trainer import (
     LossGuard,
     ProgressWriter,
@@ -136,6 +137,7 @@ class _RankTraining:
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
+        scaling = scaling_callbacks(recipe, self._recipe.data.global_batch_size)
         in_time = StopInTime(launch, saving, self._folder.paused)
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)
         history = KeepHistory(self._run, launch, data.train_loader)
@@ -145,7 +147,7 @@ class _RankTraining:
             self._allowed,
             launch.num_nodes,
             launch.ranks_per_node,
-            callbacks=[beat, seed, *named, *last],
+            callbacks=[beat, seed, *scaling, *named, *last],
             logger=build_loggers(recipe.loggers, self._allowed, self._run.tensorboard) or False,
             default_root_dir=str(self._run.path),
             limit_val_batches=None if data.has_validation else 0,

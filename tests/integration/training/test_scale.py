@@ -194,6 +194,32 @@ def test_what_fsdp_cannot_shard_is_refused_by_name(ranks):
     assert told[1] == ""
 
 
+def test_averaged_weights_are_validated_kept_and_resumed(ranks):
+    """Updated after steps 1, 3 and 5; the first takes the weights as they are."""
+    for each in ranks["averaged"]:
+        first, _, third, _, fifth, _ = each["weights"]
+        fourth = 0.8 * first + 0.2 * third
+        average = 0.8 * fourth + 0.2 * fifth
+        assert distance(average, each["weights"][-1]) > 0.01
+        assert_close(each["validated"], [average])
+        assert_close([each["final"], each["resumed"]], [average, average])
+        for name, wanted in {"final": average, "best": average, "fourth": fourth}.items():
+            assert_close([each["saved"][name]], [wanted])
+        assert torch.equal(each["resumed"], each["final"])
+
+
+@pytest.mark.parametrize(("rule", "whole"), [("linear", 4.0), ("sqrt", 2.0)])
+def test_learning_rates_grow_with_the_batch_over_a_warm_up(ranks, rule, whole):
+    """Batches of 8 for a rate meant for 2; a scheduler halves it after each step."""
+    factors = [1 + (whole - 1) * min(step / 3, 1) for step in range(6)]
+    wanted = [0.1 * 0.5**step * factor for step, factor in enumerate(factors)]
+    for each in ranks["scaled_rates"]:
+        found = each[rule]
+        assert found["rates"] == pytest.approx(wanted, rel=1e-3)
+        assert found["resumed"] == pytest.approx(wanted[4:], rel=1e-3)
+        assert found["saved"] == pytest.approx(0.1 * 0.5**4)
+
+
 def test_a_sharded_training_that_is_killed_goes_on(tmp_path, no_leftover_processes):
     """By the ranks of a step; two ranks' sums are the same bits in FSDP and DDP."""
     write_blobs(tmp_path / "dataset")

@@ -1,0 +1,86 @@
+"""What changes weights or their steps, as `CHECKS` of the ranks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headrace.recipe.load import parse
+from headrace.recipe.train import TrainerSpec
+from headrace.training.best import KeepBest
+from support.scale_models import (
+    RATE,
+    Notes,
+    Small,
+    batches,
+    check,
+    fit,
+    flat,
+    saving_in,
+)
+
+
+@check
+def averaged(folder: Path) -> dict[str, Any]:
+    """A moving average of the weights: what is validated, saved, kept as the best, resumed."""
+    mine, notes, model = batches(dist.get_rank(), 6), Notes(), Small()
+    keys = {"ema": {"decay": 0.8, "every": 2}, "monitor": "val"}
+    saving = saving_in(folder / "ema")
+    best = KeepBest(saving, parse(TrainerSpec, keys, "test"))
+    fit(model, mine, keys, callbacks=[notes, best, saving], validation=mine[:1])
+    resumed, path = Small(), saving.folder / "step-000000004.ckpt"
+    fit(resumed, mine[4:] + mine[:4], keys, resume=path)
+    saved = {"final": saving.final, "best": saving.folder / "best-000000006.ckpt", "fourth": path}
+    return {
+        "weights": notes.weights,
+        "validated": model.validated,
+        "final": flat(model),
+        "resumed": flat(resumed),
+        "saved": {name: _weights_in(file) for name, file in saved.items()},
+    }
+
+
+def _weights_in(file: Path) -> Tensor:
+    state = torch.load(file, weights_only=True)["state_dict"]
+    return torch.cat([each.flatten() for each in state.values()])
+
+
+class Decaying(Small):
+    """Halves its learning rate after each step, from the rate before."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+@check
+def scaled_rates(folder: Path) -> dict[str, Any]:
+    """Learning rates as the weights show them, and as they are saved."""
+    mine, found = batches(dist.get_rank(), 6), {}
+    for rule in ("linear", "sqrt"):
+        keys = {"scale_lr": {"base_batch_size": 2, "rule": rule, "warmup_steps": 3}}
+        notes, model, saving = Notes(), Decaying(), saving_in(folder / rule)
+        begun = flat(model)
+        fit(model, mine, keys, callbacks=[notes, saving])
+        path = saving.folder / "step-000000004.ckpt"
+        after = Notes()
+        fit(Decaying(), mine[4:] + mine[:4], keys, callbacks=[after], resume=path)
+        group = torch.load(path, weights_only=True)["optimizer_states"][0]["param_groups"][0]
+        found[rule] = {
+            "rates": _rates([begun, *notes.weights], notes.gradients),
+            "resumed": _rates([notes.weights[3], *after.weights], after.gradients),
+            "saved": group["lr"],
+        }
+    return found
+
+
+def _rates(weights: list[Tensor], gradients: list[Tensor]) -> list[float]:
+    """Step sizes of plain SGD."""
+    moved = [before - after for before, after in pairwise(weights)]
+    return [float(m @ g / (g @ g)) for m, g in zip(moved, gradients, strict=True)]
