@@ -16,14 +16,16 @@ from torch.utils.data import Dataset
 from headrace.data.decode import Decoder
 from headrace.data.gather import Gatherer
 from headrace.data.sampling import Indices
-from headrace.data.targets import Allowed, instantiate_all
+from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import (
     SAMPLE_ID,
     Batch,
+    Collate,
     Sample,
     SampleChain,
     SampleTransform,
     collate,
+    collated,
     varies,
 )
 from headrace.errors import DataError
@@ -42,6 +44,8 @@ class Reading:
     """Applied to each sample before batches are formed."""
     verify: bool = False
     """Compare each sample with its checksum."""
+    collate: Collate | None = None
+    """Forms batches in place of stacking and `pad`."""
 
     @property
     def is_special(self) -> bool:
@@ -52,7 +56,10 @@ class Reading:
 def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
     """How a recipe wants samples to be read, the same in training and evaluation."""
     transforms = instantiate_all(spec.sample_transforms, allowed, "data.sample_transforms")
-    return Reading(pad=spec.pad, transforms=transforms, verify=spec.verify_samples)
+    collate = None
+    if spec.collate is not None:
+        collate = instantiate(spec.collate, allowed, "data.collate")
+    return Reading(pad=spec.pad, transforms=transforms, verify=spec.verify_samples, collate=collate)
 
 
 class SampleReader:
@@ -87,8 +94,10 @@ class SampleReader:
         Raises:
             DataError: Samples cannot be decoded, or differ where they must not.
             ShardError: Samples are damaged.
-            UserCodeError: A transform raised.
+            UserCodeError: A transform or `collate` raised.
         """
+        if self.reading.collate is not None:
+            return collated(self.reading.collate, self.samples(indices, seeds))
         if self.reading.transforms:
             return self._join(self.samples(indices, seeds), indices)
         with self.dataset.holding(indices):

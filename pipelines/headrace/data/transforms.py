@@ -27,6 +27,9 @@ Each is a tensor `(batch, *shape)`; fields that vary in shape by nature, such as
 varying length, are lists of samples unless they are filled up, see `collate`.
 """
 
+Collate = Callable[[list[Sample]], Batch]
+"""Forms a batch from samples, for users who do so themselves."""
+
 SAMPLE_ID = "sample_id"
 
 SHAPE = "_shape"
@@ -97,6 +100,29 @@ def collate(
     return _filled(name, tensors, pad)
 
 
+def collated(form: Collate, samples: list[Sample]) -> Batch:
+    """The batch that a user's `form` makes of samples, with their ids.
+
+    Raises:
+        UserCodeError: It raised, or gave something else than a dict.
+    """
+    ids = torch.stack([torch.as_tensor(sample[SAMPLE_ID]) for sample in samples])
+    try:
+        batch = form(samples)
+        if not isinstance(batch, dict):
+            raise TypeError(f"it returned a {type(batch).__name__}, no dict")  # noqa: TRY301
+    except (HeadraceError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(
+            f"{_name(form)} raised {type(error).__name__}: {error}",
+            "data.collate takes a list of samples, each a dict, and returns a batch, a dict.",
+            trace="".join(traceback.format_exception(error)),
+            where=f"batch with sample {int(ids[0])}",
+        ) from error
+    return {**batch, SAMPLE_ID: ids}
+
+
 def _filled(name: str, items: Sequence[Tensor], pad: float) -> dict[str, Any]:
     shapes = torch.tensor([tuple(item.shape) for item in items], dtype=torch.int64)
     whole = torch.full((len(items), *shapes.amax(dim=0).tolist()), pad, dtype=items[0].dtype)
@@ -136,7 +162,7 @@ def _takes_generator(transform: SampleTransform) -> bool:
         return False
 
 
-def _name(transform: SampleTransform) -> str:
+def _name(transform: Callable[..., Any]) -> str:
     named = transform if inspect.isroutine(transform) else type(transform)
     return getattr(named, "__qualname__", repr(named))
 

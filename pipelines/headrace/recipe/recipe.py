@@ -63,6 +63,8 @@ class DataSpec(Record):
     """`skip`: check all shards at the start of a run, train without the damaged ones."""
     sample_transforms: tuple[Target, ...] = ()
     """Callables `sample -> sample` before batches are formed; `generator` is None in evaluation."""
+    collate: Target | None = None
+    """Callable `[sample, …] -> batch` that forms batches in headrace's place, as from pairs."""
     transforms: tuple[Target, ...] = ()
     """Callables `batch -> batch`, applied in order in training and evaluation."""
     augment: tuple[Target, ...] = ()

@@ -11,12 +11,13 @@ from typing import NoReturn
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from headrace.data.checkpoint_content import refusing
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
 from headrace.data.targets import Allowed, instantiate, instantiate_all
-from headrace.errors import RecipeError, StepError
+from headrace.errors import RecipeError, StepError, UserError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes import begin_child
@@ -103,6 +104,7 @@ class _RankTraining:
             raise RecipeError("The recipe has no model", "Set 'model', or 'train.script'.")
         seed_at(self._recipe.seed, 0, 0, 0, "weights")  # the same on all ranks
         model: LightningModule = instantiate(target, self._allowed, "model")
+        _check_loaders(model)
         train, pickled = self._recipe.train, self._site.pickled_checkpoints == "allow"
         if train.init_from is not None and self._launch.resume is None:
             path = Path(train.init_from).expanduser()
@@ -172,6 +174,18 @@ class _RankTraining:
             weights_xxh3=weights_hash(weights),
         )
         write_record(self._folder.trained, outcome)
+
+
+def _check_loaders(model: LightningModule) -> None:
+    """Refuse loaders that Lightning would leave unused, as headrace has its own."""
+    for name in ("train_dataloader", "val_dataloader"):
+        if is_overridden(name, model):
+            raise UserError(
+                f"The model {type(model).__name__} defines '{name}', which would not be used: "
+                "headrace shares the samples out over the ranks itself",
+                "Take it out; data.sample_transforms and data.collate of the recipe change samples "
+                "and form batches. A script (train.script) may use any DataLoader.",
+            )
 
 
 def main(arguments: list[str]) -> int:

@@ -227,7 +227,8 @@ def test_orders_and_random_samples_are_repeated_by_a_resume(
         "sample_transforms": [{"_target_": "blob_samples.Jitter", "std": 0.1}],
     }
     whole = train_here(start(tmp_path / "whole", data=data), dataset)
-    broken = train_here(start(tmp_path / "broken", data=data, dies=[[1, 17]]), dataset)
+    own = data | {"collate": {"_target_": "blob_samples.Stacked"}}  # as headrace would
+    broken = train_here(start(tmp_path / "broken", data=own, dies=[[1, 17]]), dataset)
     assert broken["restarts"] >= 1
     assert broken["weights_xxh3"] == whole["weights_xxh3"]
     assert_each_once(tmp_path / "broken")

@@ -1,4 +1,4 @@
-"""User code of the training tests: a transform of single samples."""
+"""User code of the training tests: a transform of single samples, and what forms batches."""
 
 import torch
 
@@ -18,3 +18,10 @@ class Jitter:
             return sample
         noise = self.std * torch.randn(sample["array"].shape, generator=generator)
         return {**sample, "array": sample["array"] + noise}
+
+
+class Stacked:
+    """A batch as headrace forms it."""
+
+    def __call__(self, samples):
+        return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}

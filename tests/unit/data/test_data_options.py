@@ -242,13 +242,56 @@ def test_faults_of_sample_transforms_are_named(folder):
             list(module.train_dataloader())
 
 
+class Pairs:
+    """Each sample with the one after it in the batch, as for two inputs."""
+
+    def __call__(self, samples):
+        turned = [*samples[1:], samples[0]]
+        return {
+            "first": [sample["length"] for sample in samples],
+            "second": torch.stack([sample["length"].sum() for sample in turned]),
+            "words": [sample["words"] for sample in samples],
+            "sample_id": "not needed",
+        }
+
+
+def test_batches_of_ones_own_keep_order_and_position(folder):
+    """Exactly once over ranks, and on from the same sample with another number of them."""
+    pairs = Reading(collate=Pairs())
+    plain = list(epoch_of(modules(folder, 1), 1))
+    assert list(epoch_of(modules(folder, 3, pairs), 1)) == plain
+    ranks = modules(folder, 2, pairs)
+    assert list(islice(epoch_of(ranks, 1), 2)) == plain[:2]
+    later = modules(folder, 3, pairs)
+    for module in later:
+        module.load_state_dict(ranks[0].state_dict())
+    assert list(epoch_of(later, 1)) == plain[2:]
+    batch = next(iter(modules(folder, 1, pairs)[0].train_dataloader()))
+    ids = batch["sample_id"].tolist()
+    assert [int(each[0]) for each in batch["first"]] == ids
+    assert batch["second"].tolist() == [i * (i % 4 + 1) for i in [*ids[1:], ids[0]]]
+    assert batch["words"][0] == f"sämple {ids[0]}"
+
+
+def test_faults_of_collate_are_named(folder):
+    def broken(samples):
+        raise ValueError(f"{len(samples)} are too many")
+
+    for form, told in ((broken, "broken raised ValueError: 12 are"), (list, "a list, no dict")):
+        (module,) = modules(folder, 1, Reading(collate=form))
+        with pytest.raises(UserCodeError, match=told) as caught:
+            next(iter(module.train_dataloader()))
+        assert "data.collate takes a list" in caught.value.hint
+
+
 def test_reading_is_what_the_recipe_says():
     """One place for training and evaluation."""
     name = "headrace.data.transforms.ChannelsFirst"
     target = Target.model_validate({"_target_": name, "field": "x"})
-    spec = DataSpec(pad=2.0, sample_transforms=(target,))
+    spec = DataSpec(pad=2.0, sample_transforms=(target,), collate=target)
     reading = reading_of(spec, Allowed(listed=("headrace.data.transforms",), code=()))
     assert reading.pad == 2.0
     assert [type(each).__name__ for each in reading.transforms] == ["ChannelsFirst"]
+    assert type(reading.collate).__name__ == "ChannelsFirst"
     assert reading.is_special
     assert not reading_of(DataSpec(), Allowed(listed=(), code=())).is_special
