@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError
+from headrace.evaluation.cards import cards
 from headrace.evaluation.curves import training_figures
-from headrace.evaluation.judge import Judgement, cards, judge
+from headrace.evaluation.judge import Judgement, judge
 from headrace.evaluation.logged import logged_metrics
 from headrace.evaluation.own_figures import own_figures
 from headrace.evaluation.own_metrics import OwnValues, make_metrics, own_values

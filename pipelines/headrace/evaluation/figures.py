@@ -39,6 +39,25 @@ def classification_figures(
     }
 
 
+def multilabel_figures(
+    probabilities: npt.NDArray[Any], label: npt.NDArray[Any], names: Sequence[str]
+) -> dict[str, bytes]:
+    """Curves of the first ten labels that some samples have and some lack, as PNG, by title."""
+    counts = label.sum(0)
+    shown = np.flatnonzero((counts > 0) & (counts < len(label)))[:_MAX_CURVES]
+    curves = {
+        names[index]: (
+            torch.from_numpy(probabilities[:, index].copy()),
+            torch.from_numpy(label[:, index].astype(np.int64)),
+        )
+        for index in shown
+    }
+    return {
+        "ROC curves": _roc_curves(curves, len(names)),
+        "Precision and recall": _precision_recall_curves(curves, len(names)),
+    }
+
+
 def regression_figures(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> dict[str, bytes]:
     """All pictures for a regressor as PNG bytes, by title."""
     return {

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.evaluation.figures import classification_figures, regression_figures
+from headrace.evaluation.figures import (
+    classification_figures,
+    multilabel_figures,
+    regression_figures,
+)
+from headrace.evaluation.labels import (
+    MultilabelResult,
+    binary_metrics,
+    multilabel_result,
+    of_two_classes,
+)
 from headrace.evaluation.metrics import (
     ClassificationResult,
+    ClassMetrics,
     Predictions,
     classification_result,
     regression_metrics,
 )
 from headrace.evaluation.pictures import picture
-from headrace.evaluation.report import Card, Column, Table
+from headrace.evaluation.report import Column, Table
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 
 _MAX_PAIRS = 10
 _MAX_CLASSES = 40
 _MAX_MISTAKES = 20
-
-_TITLES = {"f1": "F1", "auroc": "AUROC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
-
-_NOTES = {
-    "precision": "mean of the classes",
-    "recall": "mean of the classes",
-    "f1": "mean of the classes",
-    "auroc": "one against the rest, mean",
-    "calibration_error": "lower is better",
-    "mae": "lower is better",
-    "rmse": "lower is better",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,49 +72,48 @@ def judge(
             figures=regression_figures(predictions.scores, predictions.label),
             tables=(worst,),
         )
-    result = classification_result(predictions, dataset.manifest.classes)
+    if spec.task == "multilabel":
+        return _multilabel(predictions, dataset, ids)
+    classes = dataset.manifest.classes
+    if spec.task == "binary":
+        predictions = of_two_classes(predictions)
+    result = classification_result(predictions, classes)
     mistakes = classification_mistakes(predictions, result)
     return Judgement(
-        metrics=result.metrics,
+        metrics=binary_metrics(result, predictions.label)
+        if spec.task == "binary"
+        else result.metrics,
         figures=classification_figures(result, predictions.label),
         tables=(
-            _classes_table(result),
+            _classes_table("Classes", result.classes),
             _pairs_table(result),
             _mistakes_table(mistakes, dataset, ids, "Mistaken with most confidence", "Confidence"),
         ),
     )
 
 
-def cards(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[Card, ...]:
-    """The metrics as cards of the report."""
-    return tuple(
-        Card(
-            name=name if name in spec.metrics or "." in name else _title(name),
-            value=f"{value:.4f}",
-            note=_asked_for(name, spec) or _NOTES.get(name, ""),
-            is_bad=value < spec.min_metrics.get(name, -np.inf)
-            or value > spec.max_metrics.get(name, np.inf),
-        )
-        for name, value in metrics.items()
+def _multilabel(
+    predictions: Predictions, dataset: ShardedDataset, ids: NDArray[np.int64]
+) -> Judgement:
+    result = multilabel_result(predictions, dataset.manifest.classes)
+    names = [each.name for each in result.labels]
+    mistakes = multilabel_mistakes(predictions, result)
+    return Judgement(
+        metrics=result.metrics,
+        figures=multilabel_figures(result.probabilities, predictions.label, names),
+        tables=(
+            _classes_table("Labels", result.labels),
+            _mistakes_table(mistakes, dataset, ids, "Farthest from the truth", "Largest error"),
+        ),
     )
 
 
-def _title(name: str) -> str:
-    return _TITLES.get(name, name.capitalize().replace("_", " "))
-
-
-def _asked_for(name: str, spec: EvaluateSpec) -> str:
-    bounds = (("at least", spec.min_metrics), ("at most", spec.max_metrics))
-    told = [f"{word} {bound[name]:g}" for word, bound in bounds if name in bound]
-    return f"{', '.join(told)} asked for" if told else ""
-
-
-def _classes_table(result: ClassificationResult) -> Table:
+def _classes_table(title: str, classes: Sequence[ClassMetrics]) -> Table:
     numbers = ("Samples", "Precision", "Recall", "F1", "AUROC")
-    many = len(result.classes) > _MAX_CLASSES
-    hardest = sorted(result.classes, key=lambda each: each.f1) if many else result.classes
+    many = len(classes) > _MAX_CLASSES
+    hardest = sorted(classes, key=lambda each: each.f1) if many else classes
     return Table(
-        title="Classes, the hardest first" if many else "Classes",
+        title=f"{title}, the hardest first" if many else title,
         columns=(Column(name="Class"), *(Column(name=name, kind="number") for name in numbers)),
         shown=_MAX_CLASSES,
         rows=[
@@ -245,6 +243,22 @@ def regression_mistakes(predictions: Predictions) -> tuple[Mistake, ...]:
             weight=float(errors[row]),
         )
         for row in _largest(np.flatnonzero(errors > 0), errors)
+    )
+
+
+def multilabel_mistakes(predictions: Predictions, result: MultilabelResult) -> tuple[Mistake, ...]:
+    """The twenty samples with a wrong label whose probability is farthest from the truth."""
+    names = np.array([each.name for each in result.labels], object)
+    truth, found = predictions.label.astype(bool), result.probabilities > 0.5
+    errors = np.abs(result.probabilities - truth).max(1)
+    return tuple(
+        Mistake(
+            sample_id=int(predictions.sample_id[row]),
+            true=", ".join(names[truth[row]]),
+            predicted=", ".join(names[found[row]]),
+            weight=float(errors[row]),
+        )
+        for row in _largest(np.flatnonzero((truth != found).any(1)), errors)
     )
 
 

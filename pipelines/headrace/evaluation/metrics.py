@@ -80,7 +80,7 @@ def classification_result(
     Raises:
         EvaluationError: Scores are NaN or infinite, or labels do not fit them.
     """
-    _check_finite(predictions)
+    check_finite(predictions)
     num_classes = predictions.scores.shape[1]
     _check_labels(predictions, num_classes)
     probabilities = to_probabilities(predictions.scores)
@@ -102,7 +102,7 @@ def classification_result(
 
 def regression_metrics(predictions: Predictions) -> dict[str, float]:
     """Judge a regressor, of scores and labels `(num_samples,)`: mae, rmse, r2."""
-    _check_finite(predictions)
+    check_finite(predictions)
     if len(predictions.label) < 2:
         raise EvaluationError(
             "Regression needs at least two samples, the split has one", "Make the split larger."
@@ -180,7 +180,8 @@ def _auroc(scores: Floats, is_positive: npt.NDArray[np.bool_]) -> float:
     return float((lower + not_higher).mean() / 2 / len(negative))
 
 
-def _check_finite(predictions: Predictions) -> None:
+def check_finite(predictions: Predictions) -> None:
+    """Refuse scores that are NaN or infinite: an `EvaluationError`."""
     rows = ~np.isfinite(predictions.scores).reshape(len(predictions.scores), -1).all(1)
     if rows.any():
         examples = ", ".join(str(number) for number in predictions.sample_id[rows][:_EXAMPLES])
@@ -195,7 +196,7 @@ def _check_labels(predictions: Predictions, num_classes: int) -> None:
     label = predictions.label
     if not np.issubdtype(label.dtype, np.integer):
         raise EvaluationError(
-            f"Labels are of type {label.dtype}, but the task multiclass needs class indices",
+            f"Labels are of type {label.dtype}, but the task needs class indices",
             "Set `evaluate.task: regression`.",
         )
     if label.min() < 0 or label.max() >= num_classes:

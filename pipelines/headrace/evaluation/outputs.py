@@ -49,7 +49,8 @@ def named(found: object, num_samples: int, spec: EvaluateSpec, num_classes: int)
 def _scores(found: object, num_samples: int, task: str, num_classes: int) -> torch.Tensor:
     """Scores of a task of headrace itself; refuses those of another shape."""
     shape = tuple(found.shape) if isinstance(found, torch.Tensor) else ()
-    if task == "regression":
+    is_single = task in ("regression", "binary")
+    if is_single:
         wanted = f"({num_samples},)"
         fits = math.prod(shape) == num_samples
     else:
@@ -61,7 +62,7 @@ def _scores(found: object, num_samples: int, task: str, num_classes: int) -> tor
             f"predict_step gave {got}, the task {task} needs a tensor {wanted}",
             "Return one score a class and sample, or set `evaluate.task`.",
         )
-    return found.reshape(num_samples) if task == "regression" else found
+    return found.reshape(num_samples) if is_single else found
 
 
 def kept(given: Mapping[str, Any], num_samples: int) -> dict[str, Column]:

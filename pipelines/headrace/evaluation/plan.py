@@ -18,13 +18,20 @@ from headrace.recipe.evaluate import EvaluateSpec
 from headrace.staging.peers import PeerGroup
 from headrace.steps.context import StepContext
 
+_OF_LABELS = ("accuracy", "precision", "recall", "f1", "auroc", "average_precision")
 HIGHER_IS_BETTER = {
     "multiclass": ("accuracy", "precision", "recall", "f1", "auroc"),
+    "binary": _OF_LABELS,
+    "multilabel": (*_OF_LABELS, "exact_match"),
     "regression": ("r2",),
 }
 """Metrics of each task that `evaluate.min_metrics` may name."""
 
-LOWER_IS_BETTER = {"multiclass": ("calibration_error",), "regression": ("mae", "rmse")}
+LOWER_IS_BETTER = {
+    "multiclass": ("calibration_error",),
+    "binary": ("calibration_error",),
+    "regression": ("mae", "rmse"),
+}
 """Metrics of each task that `evaluate.max_metrics` may name."""
 
 
@@ -67,12 +74,8 @@ def plan(manifest: Manifest, spec: EvaluateSpec) -> tuple[ShardTask, ...]:
         RecipeError: `min_metrics` or `max_metrics` names a metric that there is not.
     """
     _check_metrics(spec)
-    if spec.task != "custom" and all(field.name != "label" for field in manifest.fields):
-        raise DataError(
-            f"Dataset '{manifest.name}' has no labels to compare predictions with",
-            "Pack it with `dataset.labels: folders` or `index`, set `evaluate.task: custom` where "
-            "the model tells what is right, or set `evaluate: null`.",
-        )
+    if spec.task != "custom":
+        _check_labels(manifest, spec.task)
     tasks: list[ShardTask] = []
     first = 0
     for shard in manifest.shards_of(spec.split):
@@ -84,6 +87,27 @@ def plan(manifest: Manifest, spec: EvaluateSpec) -> tuple[ShardTask, ...]:
             "Give it a larger share in `dataset.splits`, or evaluate another split.",
         )
     return tuple(tasks)
+
+
+def _check_labels(manifest: Manifest, task: str) -> None:
+    label = next((field for field in manifest.fields if field.name == "label"), None)
+    if label is None:
+        raise DataError(
+            f"Dataset '{manifest.name}' has no labels to compare predictions with",
+            "Pack it with `dataset.labels: folders` or `index`, set `evaluate.task: custom` where "
+            "the model tells what is right, or set `evaluate: null`.",
+        )
+    if task == "multilabel" and len(label.shape) != 1:
+        raise DataError(
+            f"Labels of dataset '{manifest.name}' are of the shape {tuple(label.shape)}, the task "
+            "multilabel needs a 0 or 1 a label, (num_labels,)",
+            "Set `evaluate.task` to multiclass or binary for single labels.",
+        )
+    if task == "binary" and len(manifest.classes) not in (0, 2):
+        raise DataError(
+            f"Dataset '{manifest.name}' has {len(manifest.classes)} classes, the task binary two",
+            "Set `evaluate.task: multiclass`.",
+        )
 
 
 def _check_metrics(spec: EvaluateSpec) -> None:

@@ -46,7 +46,7 @@ class EvaluateSpec(Record):
     after so many optimizer steps, while it is kept."""
     batch_size: int = Field(default=512, ge=1)
     """Samples a forward pass."""
-    task: Literal["multiclass", "regression", "custom"] = "multiclass"
+    task: Literal["multiclass", "binary", "multilabel", "regression", "custom"] = "multiclass"
     """What the model's output means, and so which metrics are built in; `custom` has none and needs
     no labels."""
     step: Literal["predict", "test"] = "predict"

@@ -53,6 +53,13 @@ def test_one_task_a_shard():
             "Valid: r2",
         ),
         (manifest(5), EvaluateSpec(max_metrics={"accuracy": 1}), RecipeError, "lower"),
+        (manifest(5), EvaluateSpec(task="multilabel"), DataError, "of the shape ()"),
+        (
+            manifest(5).model_copy(update={"classes": ("a", "b", "c")}),
+            EvaluateSpec(task="binary", min_metrics={"average_precision": 1}),
+            DataError,
+            "has 3 classes",
+        ),
         (manifest(5), EvaluateSpec(metrics={"f1": MEAN}), RecipeError, "Give it another name"),
         (
             manifest(5),

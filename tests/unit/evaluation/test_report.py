@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 from headrace.evaluation import figures
+from headrace.evaluation.cards import cards
 from headrace.evaluation.conclude import sample_ids
 from headrace.evaluation.drawing import png
 from headrace.evaluation.figures import classification_figures, confusion_matrix
-from headrace.evaluation.judge import cards, classification_mistakes, confused_pairs, judge
+from headrace.evaluation.judge import classification_mistakes, confused_pairs, judge
 from headrace.evaluation.metrics import Predictions, classification_result
 from headrace.evaluation.pictures import picture, to_png, to_waveform
 from headrace.evaluation.plan import shortfalls
