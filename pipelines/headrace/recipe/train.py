@@ -99,6 +99,8 @@ class TrainerSpec(Record):
     """Write a checkpoint after every so many optimizer steps."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints kept."""
+    async_checkpoints: bool = False
+    """Training waits only for a copy of what is written, in the memory of rank 0's node."""
     monitor: str | None = None
     """Metric that the model logs, such as `val_loss`: the weights with its best value are kept."""
     monitor_mode: Literal["min", "max"] = "min"

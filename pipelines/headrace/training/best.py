@@ -76,14 +76,16 @@ class KeepBest(Callback):  # type: ignore[misc]
     def _write(self, trainer: Trainer, value: float) -> None:
         step = trainer.global_step
         path = self._folder / checkpoints.best_name_of(step)
-        self._writer.write(trainer, path, weights_only=self._weights_only)
-        if trainer.is_global_zero:
-            best = BestCheckpoint(
-                file=path.name,
-                metric=self._metric,
-                value=value,
-                epoch=trainer.current_epoch,
-                step=step,
-            )
+        best = BestCheckpoint(
+            file=path.name,
+            metric=self._metric,
+            value=value,
+            epoch=trainer.current_epoch,
+            step=step,
+        )
+
+        def told() -> None:
             write_record(self._folder / checkpoints.BEST, best)
             checkpoints.remove_best(self._folder, lambda of: of != step)
+
+        self._writer.write(trainer, path, weights_only=self._weights_only, then=told)

@@ -1,4 +1,4 @@
-"""Writes checkpoints: by optimizer step, the final one, and one before the lease's time is over."""
+"""When checkpoints are written: by optimizer step, at the end, and before the lease is over."""
 
 from __future__ import annotations
 
@@ -14,63 +14,13 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
-from headrace.data.checkpoint_content import check_can_be_loaded
-from headrace.errors import PickledCheckpointError, StorageFullError
 from headrace.files.atomic import read_text, write_record
 from headrace.files.layout import checkpoint_name
-from headrace.files.machine import free_bytes, is_full
 from headrace.training import checkpoints
+from headrace.training.checkpoint_writer import CheckpointWriter
 from headrace.training.records import NodeLaunch, Paused
-from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
 
 _LOOK_EVERY_S = 2.0
-
-
-class CheckpointWriter:
-    """Writes a checkpoint, whole or not at all, and durably; all ranks call it together.
-
-    Args:
-        token: Unique to this launch; names temporary files, the same on all ranks.
-        before: Called before each; raises when the state must not be kept.
-        plain: Whether they may hold plain values and tensors only.
-    """
-
-    def __init__(self, *, token: str, before: Callable[[], None], plain: bool = True) -> None:
-        self._token = token
-        self._before = before
-        self._plain = plain
-        self._checked: set[bool] = set()
-
-    def write(self, trainer: Trainer, path: Path, *, weights_only: bool = False) -> None:
-        """Write a checkpoint; raises a `StorageFullError`, after which nothing is left of it."""
-        self._before()
-        if isinstance(trainer.strategy, ExactDDPStrategy):
-            trainer.strategy.average_replicas()
-        prepared = path.with_name(f".{path.name}.{self._token}.partial")
-        try:
-            trainer.save_checkpoint(prepared, weights_only=weights_only)
-        except OSError as error:
-            checkpoints.remove(prepared)  # the step's own records may need the room
-            if is_full(error):
-                raise _no_room(path) from error
-            raise
-        if trainer.is_global_zero:
-            self._check(trainer, prepared, weights_only)
-            checkpoints.publish(prepared, path)
-
-    def _check(self, trainer: Trainer, prepared: Path, weights_only: bool) -> None:
-        """Make sure of the first of a kind that it can be loaded: not at the resume, days later."""
-        if not self._plain or weights_only in self._checked:
-            return
-        try:
-            # what is shared out, rank 0 cannot gather alone: then the error names no place
-            is_sharded = isinstance(trainer.strategy, ShardedStrategy)
-            dump = trainer._checkpoint_connector.dump_checkpoint  # noqa: SLF001
-            check_can_be_loaded(prepared, dict if is_sharded else dump)
-        except PickledCheckpointError:
-            checkpoints.remove(prepared)
-            raise
-        self._checked.add(weights_only)
 
 
 class StepCheckpoints(Checkpoint):  # type: ignore[misc]
@@ -101,7 +51,11 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         self._saved_step = 0
         self._seen_step = 0
         self.metrics: dict[str, float] = {}
-        self.longest_s = 0.0
+
+    @property
+    def longest_s(self) -> float:
+        """Longest time that a checkpoint has taken here."""
+        return self.writer.longest_s
 
     @property
     def final(self) -> Path:
@@ -122,6 +76,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Write a checkpoint when one is due and gradients are not half way."""
+        self.writer.look()
         stepped, self._seen_step = trainer.global_step != self._seen_step, trainer.global_step
         if stepped and self._is_due(trainer) and not trainer.is_last_batch:
             self.save(trainer)
@@ -135,8 +90,13 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
             self.save(trainer)
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
-        """Write the final checkpoint."""
+        """Write the final checkpoint, to the end."""
         self._save(trainer, self.final)
+        self.writer.settle()
+
+    def on_exception(self, *_: Any) -> None:
+        """Let the checkpoint that is being written become whole: the next launch goes on there."""
+        self.writer.give_up()
 
     def save(self, trainer: Trainer) -> None:
         """Write the checkpoint of this step, together with all other ranks."""
@@ -147,21 +107,9 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         return bool(trainer.global_step // every > self._saved_step // every)
 
     def _save(self, trainer: Trainer, path: Path) -> None:
-        began_s = time.monotonic()
         self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.writer.write(trainer, path)
-        if trainer.is_global_zero:
-            self._prune()
+        self.writer.write(trainer, path, then=self._prune)
         self._saved_step = trainer.global_step
-        self.longest_s = max(self.longest_s, time.monotonic() - began_s)
-
-
-def _no_room(path: Path) -> StorageFullError:
-    return StorageFullError(
-        f"The checkpoint {path} could not be written: its disk or quota is full, "
-        f"{free_bytes(path.parent):,} bytes are free without it",
-        "Free some space there; training goes on from the checkpoint before it.",
-    )
 
 
 class TrainingPausedError(Exception):
@@ -219,6 +167,7 @@ class StopInTime(Callback):  # type: ignore[misc]
 
     def _pause(self, trainer: Trainer) -> None:
         self._saving.save(trainer)
+        self._saving.writer.settle()
         if trainer.is_global_zero:
             write_record(self._file, Paused(step=trainer.global_step))
         raise TrainingPausedError(f"Stopped after step {trainer.global_step}: time is over")

@@ -25,8 +25,8 @@ from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
 from headrace.training import checkpoints
 from headrace.training.best import KeepBest
+from headrace.training.checkpoint_writer import CheckpointWriter
 from headrace.training.checkpointing import (
-    CheckpointWriter,
     StepCheckpoints,
     StopInTime,
     TrainingPausedError,
@@ -116,6 +116,7 @@ class _RankTraining:
             token=self._launch.token,
             before=guard.check,
             plain=self._site.pickled_checkpoints == "refuse",
+            in_background=self._recipe.trainer.async_checkpoints,
         )
         return StepCheckpoints(
             self._run.checkpoints,

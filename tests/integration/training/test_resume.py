@@ -60,6 +60,7 @@ def start(
     data: dict[str, Any] | None = None,
     init_from: str | None = None,
     loggers: tuple[str, ...] = (),
+    in_background: bool = False,
     **options: Any,
 ):
     """A step in `folder`; another call is another attempt of the same run."""
@@ -76,6 +77,7 @@ def start(
                 "max_epochs": EPOCHS,
                 "checkpoint_every_steps": 3,
                 "keep_checkpoints": 2,
+                "async_checkpoints": in_background,
                 "monitor": "val/accuracy",
                 "monitor_mode": "max",
                 "loggers": loggers,
@@ -228,7 +230,9 @@ def test_orders_and_random_samples_are_repeated_by_a_resume(
     }
     whole = train_here(start(tmp_path / "whole", data=data), dataset)
     own = data | {"collate": {"_target_": "blob_samples.Stacked"}}  # as headrace would
-    broken = train_here(start(tmp_path / "broken", data=own, dies=[[1, 17]]), dataset)
+    # its checkpoints are written while it goes on, and it is resumed from one of these
+    torn = start(tmp_path / "broken", data=own, dies=[[1, 17]], in_background=True)
+    broken = train_here(torn, dataset)
     assert broken["restarts"] >= 1
     assert broken["weights_xxh3"] == whole["weights_xxh3"]
     assert_each_once(tmp_path / "broken")
@@ -236,16 +240,20 @@ def test_orders_and_random_samples_are_repeated_by_a_resume(
     assert len({sample // 50 for samples in first for sample in samples}) == 1
 
 
-def test_training_goes_on_with_fewer_ranks(dataset, tmp_path, no_leftover_processes):
+def test_training_goes_on_with_fewer_ranks_and_with_more(dataset, tmp_path, no_leftover_processes):
     """Pains 30: the position is one in the global order, whatever the world size."""
+    dies = [[0, 17], [0, 28]]
     with pytest.raises(WorkerLostError, match="after 0 restarts"):
-        train_here(start(tmp_path, dies=[[0, 17]], restarts=0), dataset)
+        train_here(start(tmp_path, dies=dies, restarts=0), dataset)
     notes = tmp_path / "notes" / "rank-1.jsonl"
     # what rank 1 did after the checkpoint of step 15 is lost, and done again by rank 0
     lines = notes.read_text().splitlines()
     notes.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["step"] <= 15))
-    outputs = train_here(start(tmp_path, ranks=1), dataset)
-    assert outputs["world_size"] == 1
+    with pytest.raises(WorkerLostError, match="after 0 restarts"):
+        train_here(start(tmp_path, dies=dies, restarts=0, ranks=1), dataset)
+    assert checkpoints.progress_in(tmp_path / "runs" / "run" / "checkpoints") == 27
+    outputs = train_here(start(tmp_path), dataset)
+    assert outputs["world_size"] == 2
     assert outputs["steps"] == EPOCHS * STEPS_PER_EPOCH
     assert_each_once(tmp_path)
 
@@ -309,7 +317,7 @@ def test_training_stops_with_a_checkpoint_when_its_machines_are_taken_away(
     undisturbed, dataset, tmp_path, no_leftover_processes
 ):
     """pains 23: a node has had notice; the attempt counts as preempted, and nothing is lost."""
-    first = start(tmp_path)
+    first = start(tmp_path, in_background=True)
     write_text(first.lease_folder.notice, "spot notice for i-1")
     with pytest.raises(LeaseTakenError, match=r"stopped after step 1, .*: spot notice for i-1"):
         train_here(first, dataset)

@@ -11,8 +11,10 @@ import torch
 from headrace.errors import RecipeError
 from headrace.recipe.train import TrainerSpec
 from headrace.training import checkpoints
-from headrace.training.best import KeepBest, best_of
-from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints
+from headrace.training.best import KeepBest
+from headrace.training.checkpoint_writer import CheckpointWriter
+from headrace.training.checkpointing import StepCheckpoints
+from headrace.training.chosen import best_of
 
 STEPS_PER_EPOCH = 10
 

@@ -10,7 +10,8 @@ import pytest
 
 from headrace.errors import StorageFullError
 from headrace.training import checkpoints
-from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints
+from headrace.training.checkpoint_writer import CheckpointWriter
+from headrace.training.checkpointing import StepCheckpoints
 from support.small_disk import small_disk
 
 

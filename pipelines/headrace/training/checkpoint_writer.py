@@ -1,0 +1,220 @@
+"""Writes a checkpoint, whole or not at all; by itself while training goes on, where that is asked.
+
+Lightning's `AsyncCheckpointIO` does not fit: it copies within the accelerator's memory, lets any
+number of writes wait, and tells neither when a file is whole, which is when it may get its name
+and older ones may go, nor of a failure before the next write or the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch import Trainer
+
+from headrace.data.checkpoint_content import check_can_be_loaded
+from headrace.errors import HeadraceError, PickledCheckpointError, StorageFullError
+from headrace.files.machine import free_bytes, is_full
+from headrace.training import checkpoints
+from headrace.training.host_copy import HostCopy
+from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
+
+logger = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """What is done after a checkpoint when nothing is."""
+
+
+class CheckpointWriter:
+    """Writes checkpoints durably; all ranks call it together.
+
+    Args:
+        token: Unique to this launch; names temporary files, the same on all ranks.
+        before: Called before each; raises when the state must not be kept.
+        plain: Whether they may hold plain values and tensors only.
+        in_background: Whether rank 0 waits only for a copy of what is to be written. One is
+            written at a time; strategies that write their files themselves are waited for.
+
+    Attributes:
+        longest_s: The longest time from a call until the checkpoint was whole.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str,
+        before: Callable[[], None],
+        plain: bool = True,
+        in_background: bool = False,
+    ) -> None:
+        self._token, self._before, self._plain = token, before, plain
+        self._in_background = in_background
+        self._checked: set[bool] = set()
+        self._copies = {weights_only: HostCopy() for weights_only in (False, True)}
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
+        self.longest_s = 0.0
+
+    def write(
+        self,
+        trainer: Trainer,
+        path: Path,
+        *,
+        weights_only: bool = False,
+        then: Callable[[], None] = _nothing,
+    ) -> None:
+        """Write a checkpoint; rank 0 calls `then` when it is whole, perhaps in another thread.
+
+        Raises what went wrong with this one, or with the one before. After a `StorageFullError`
+        nothing is left of it.
+        """
+        began_s = time.monotonic()
+        self._before()
+        if isinstance(trainer.strategy, ExactDDPStrategy):
+            trainer.strategy.average_replicas()
+        self.settle()
+        prepared = path.with_name(f".{path.name}.{self._token}.partial")
+        with _telling(prepared, path):
+            taken = self._save(trainer, prepared, weights_only)
+        if not trainer.is_global_zero:
+            return
+
+        def finish() -> None:
+            with _telling(prepared, path):
+                if taken is not None:
+                    taken.write(prepared)
+            self._check(trainer, prepared, weights_only, taken)
+            checkpoints.publish(prepared, path)
+            then()
+            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+
+        if taken is None:
+            finish()
+        else:
+            self._thread = self._thread or ThreadPoolExecutor(1, "checkpoint")
+            self._writing = self._thread.submit(finish)
+
+    def look(self) -> None:
+        """Raise what went wrong with a checkpoint that is no longer being written."""
+        if self._writing is not None and self._writing.done():
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until what is being written is whole; raises what went wrong with it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def give_up(self) -> None:
+        """As `settle`, when training fails for another reason, which is the one to be told."""
+        try:
+            self.settle()
+        except (HeadraceError, OSError, RuntimeError):
+            logger.exception("The last checkpoint was not written")
+
+    def _save(self, trainer: Trainer, prepared: Path, weights_only: bool) -> _Taken | None:
+        """Save, or take what is to be saved; None when it has been saved, and on other ranks."""
+        if not self._in_background:
+            trainer.save_checkpoint(prepared, weights_only=weights_only)
+            return None
+        strategy = trainer.strategy
+        strategy.checkpoint_io = taken = _Taken(strategy.checkpoint_io, self._copies[weights_only])
+        try:
+            trainer.save_checkpoint(prepared, weights_only=weights_only)
+        finally:
+            strategy.checkpoint_io = taken.of
+        return None if taken.content is None else taken
+
+    def _check(
+        self, trainer: Trainer, prepared: Path, weights_only: bool, taken: _Taken | None
+    ) -> None:
+        """Make sure of the first of a kind that it can be loaded: not at the resume, days later."""
+        if not self._plain or weights_only in self._checked:
+            return
+
+        def written() -> Mapping[str, Any]:
+            if taken is not None and taken.content is not None:
+                return taken.content
+            if isinstance(trainer.strategy, ShardedStrategy):
+                return {}  # rank 0 cannot gather it alone: then the error names no place
+            content: Mapping[str, Any] = trainer._checkpoint_connector.dump_checkpoint()  # noqa: SLF001
+            return content
+
+        try:
+            check_can_be_loaded(prepared, written)
+        except PickledCheckpointError:
+            checkpoints.remove(prepared)
+            raise
+        self._checked.add(weights_only)
+
+
+class _Taken(CheckpointIO):  # type: ignore[misc]
+    """Takes a copy of what a strategy has written, in place of writing it.
+
+    Args:
+        of: Writes it in the end.
+        copy: Holds it.
+    """
+
+    def __init__(self, of: CheckpointIO, copy: HostCopy) -> None:
+        self.of, self._copy = of, copy
+        self.content: Mapping[str, Any] | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
+        """Take it."""
+        del path, storage_options
+        self.content = self._copy.take(checkpoint)
+
+    def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> Any:
+        """As the one that writes."""
+        return self.of.load_checkpoint(path, *arguments, **options)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """As the one that writes."""
+        self.of.remove_checkpoint(path)
+
+    def write(self, path: Path) -> None:
+        """Write it."""
+        if type(self.of) is TorchCheckpointIO:
+            with path.open("wb") as file:  # not by way of memory, while no other thread runs
+                torch.save(self.content, file)
+        else:
+            self.of.save_checkpoint(self.content, path)
+
+
+@contextmanager
+def _telling(prepared: Path, path: Path) -> Iterator[None]:
+    """Leave nothing of a file that there was no room for, and tell so."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        checkpoints.remove(prepared)  # the step's own records may need the room
+        if any(isinstance(each, OSError) and is_full(each) for each in _chain(error)):
+            raise _no_room(path) from error
+        raise
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that led to it: PyTorch tells of a full disk as a `RuntimeError`."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _no_room(path: Path) -> StorageFullError:
+    return StorageFullError(
+        f"The checkpoint {path} could not be written: its disk or quota is full, "
+        f"{free_bytes(path.parent):,} bytes are free without it",
+        "Free some space there; training goes on from the checkpoint before it.",
+    )
