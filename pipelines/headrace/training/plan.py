@@ -36,6 +36,8 @@ class TrainPlan:
     epochs: int
     total_steps: int
     """Optimizer steps in all."""
+    max_steps: int
+    """The recipe's limit of these; -1 for none."""
     num_left_out: int
     """Samples that each epoch leaves out, since they fill no step."""
     batch_bytes: int
@@ -45,6 +47,11 @@ class TrainPlan:
     def world_size(self) -> int:
         """Number of ranks."""
         return self.num_nodes * self.ranks_per_node
+
+    def steps_with(self, steps_per_batch: int) -> int:
+        """Optimizer steps in all, of a model that does so many with each batch."""
+        steps = self.steps_per_epoch * self.epochs * steps_per_batch
+        return steps if self.max_steps < 0 else min(steps, self.max_steps)
 
 
 def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
@@ -79,8 +86,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
             world_size=order.world_size,
         )
     steps = math.ceil(order.num_batches / recipe.trainer.accumulate_grad_batches)
-    total = steps * recipe.trainer.max_epochs
-    limit = recipe.trainer.max_steps
+    total, limit = steps * recipe.trainer.max_epochs, recipe.trainer.max_steps
     share = order.batch_span // order.world_size
     return TrainPlan(
         num_nodes=num_nodes,
@@ -90,6 +96,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         steps_per_epoch=steps,
         epochs=recipe.trainer.max_epochs,
         total_steps=total if limit < 0 else min(total, limit),
+        max_steps=limit,
         num_left_out=order.num_left_out,
         batch_bytes=_BATCHES_HELD * share * sample_bytes(manifest),
     )

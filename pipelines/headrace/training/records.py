@@ -169,6 +169,8 @@ class TrainingProgress(Figures):
     """Epoch under way, from 0."""
     step: int
     """Optimizer steps done."""
+    steps_per_batch: int = 1
+    """More than one when the model steps several optimizers by itself."""
     loss: float | None = None
     """Loss of the newest batch of rank 0; null when it is not finite."""
     samples_per_s: float = 0.0

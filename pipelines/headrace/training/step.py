@@ -101,7 +101,8 @@ class Follower:
 
     def __call__(self, progress: TrainingProgress | None) -> None:
         """Take a report, None while ranks start; raises as `StepContext.check`."""
-        total = None if self._plan is None else self._plan.total_steps
+        latest = progress or self._last
+        total = None if self._plan is None else self._plan.steps_with(latest.steps_per_batch)
         if progress is None:
             does = "running" if self._plan is None else "starting"  # scripts need not report
             phase = f"{does} {self._world_size} ranks"

@@ -9,7 +9,7 @@ import inspect
 import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +129,8 @@ class LossGuard(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
         """Remember the first step whose loss was not finite; raises as `check` does."""
-        del module
-        loss = loss_of(outputs)
-        if not self._enabled or loss is None:
+        loss = whole_loss(trainer, module, outputs) if self._enabled else None
+        if loss is None:
             return
         self._epoch = trainer.current_epoch
         step = torch.where(torch.isfinite(loss).all(), math.inf, float(trainer.global_step))
@@ -213,6 +212,7 @@ class ProgressWriter(Callback):  # type: ignore[misc]
         progress = TrainingProgress(
             epoch=trainer.current_epoch,
             step=trainer.global_step,
+            steps_per_batch=_steps_per_batch(trainer, trainer.lightning_module),
             loss=value if value is not None and math.isfinite(value) else None,
             samples_per_s=samples * self._world_size / elapsed_s,
             data_wait=min((self._loader.wait_s - self._wait_s) / elapsed_s, 1.0),
@@ -222,17 +222,33 @@ class ProgressWriter(Callback):  # type: ignore[misc]
         self._wait_s, self._num_samples = self._loader.wait_s, self._loader.num_samples
 
 
-def loss_of(outputs: Any) -> Tensor | None:
-    """The loss in what a training step gave, detached; None when there is none."""
-    value = outputs.get("loss") if isinstance(outputs, dict) else outputs
-    return value.detach() if isinstance(value, Tensor) else None
+def _steps_per_batch(trainer: Trainer, module: LightningModule) -> int:
+    """Optimizer steps a batch: a model that optimizes by itself may step several optimizers."""
+    batches = int(trainer.fit_loop.epoch_loop.total_batch_idx) + 1
+    if module.automatic_optimization or batches < 1:
+        return 1
+    return max(round(int(trainer.global_step) / batches), 1)
+
+
+def _loss_of(trainer: Trainer, outputs: Any) -> Tensor | None:
+    """The loss in what a training step gave, detached, else the sum of those that it logged."""
+    value = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    if isinstance(value, Tensor):
+        return value.detach()
+    logged = [
+        value.detach()
+        for name, value in trainer.callback_metrics.items()
+        if "loss" in name and not name.startswith(("val", "test"))
+    ]
+    return torch.stack(logged).sum() if logged else None
 
 
 def whole_loss(trainer: Trainer, module: LightningModule, outputs: Any) -> Tensor | None:
     """The loss as the training step gave it: callbacks are handed its share of the optimizer step.
 
     Lightning divides it by the number of batches that are accumulated, in automatic optimization.
+    Where the step gives none, as with several optimizers, it is the sum of the logged ones.
     """
-    loss = loss_of(outputs)
+    loss = _loss_of(trainer, outputs)
     batches = trainer.accumulate_grad_batches if module.automatic_optimization else 1
     return loss if loss is None or batches == 1 else loss * batches

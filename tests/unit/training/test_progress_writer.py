@@ -14,10 +14,15 @@ from headrace.training.records import TrainingProgress
 from headrace.training.step import Follower
 from headrace.training.trainer import ProgressWriter
 
-TRAINER = SimpleNamespace(
-    is_global_zero=True, current_epoch=1, global_step=7, accumulate_grad_batches=2
-)
 MODULE = SimpleNamespace(automatic_optimization=True)
+TRAINER = SimpleNamespace(
+    is_global_zero=True,
+    current_epoch=1,
+    global_step=7,
+    accumulate_grad_batches=2,
+    lightning_module=MODULE,
+    fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=13)),
+)
 
 
 class Clock:
