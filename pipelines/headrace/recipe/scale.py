@@ -43,7 +43,8 @@ class DdpSpec(Record):
     """Gradients lie in what is sent: saves memory of their size."""
     find_unused_parameters: bool | None = None
     """Look in each step for weights without gradient. Null: with `deterministic` and more than two
-    ranks, where a resume with the same bits needs it."""
+    ranks, where a resume with the same bits needs it, and for models that step optimizers by
+    themselves, as GANs do."""
     comm_hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     """Gradients are sent in this form. `powersgd` keeps what it left out for the next step, on each
     rank, in no checkpoint: a resume gives slightly other weights."""

@@ -101,7 +101,7 @@ class Follower:
 
     def __call__(self, progress: TrainingProgress | None) -> None:
         """Take a report, None while ranks start; raises as `StepContext.check`."""
-        latest = progress or self._last
+        latest = progress or self.last
         total = None if self._plan is None else self._plan.steps_with(latest.steps_per_batch)
         if progress is None:
             does = "running" if self._plan is None else "starting"  # scripts need not report

@@ -57,7 +57,7 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
     def __init__(self, spec: TrainerSpec, world_size: int, ranks_per_node: int) -> None:
         self._gpu_only = spec.gpu_only
         self._ranks_per_node = ranks_per_node
-        ddp = spec.ddp
+        self._ddp = ddp = spec.ddp
         unused = ddp.find_unused_parameters
         if unused is None:
             unused = spec.deterministic and world_size > 2 and not ddp.static_graph
@@ -73,6 +73,10 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
         """Wrap the model; a `RecipeError` for what PyTorch refuses on CPUs."""
         if self.root_device.type == "cpu" and self._gpu_only:
             raise RecipeError(*self._gpu_only)
+        optimizes_itself = not self.lightning_module.automatic_optimization
+        if optimizes_itself and self._ddp.find_unused_parameters is None:
+            # each of its backward passes reaches some weights only, as those of a GAN
+            self._ddp_kwargs["find_unused_parameters"] = not self._ddp.static_graph
         super().configure_ddp()
 
     def _register_ddp_hooks(self) -> None:
