@@ -18,6 +18,7 @@ from headrace.data.targets import Allowed
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
 from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints
+from headrace.training.model_form import form
 from headrace.training.scaling import scaling_callbacks
 from headrace.training.trainer import build_trainer
 
@@ -118,6 +119,7 @@ def fit(model: LightningModule, data: Batches, keys: dict[str, Any], **others: A
         logger=False, enable_checkpointing=keeps, callbacks=callbacks,
     )  # fmt: skip
     loaders = [DataLoader(each, batch_size=None) for each in (data, validation or [])]  # type: ignore[arg-type]
+    form(model, spec)
     trainer.fit(model, *loaders, ckpt_path=resume, weights_only=True)
     dist.barrier()  # rank 0 may still name the last checkpoint
     return trainer
@@ -135,9 +137,11 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(16, 16)
+        self.calls, self.rate = 0, 0.0
 
     def forward(self, values: Tensor) -> Tensor:
-        return values + self.linear(values).tanh()
+        self.calls += 1
+        return values + nn.functional.dropout(self.linear(values).tanh(), self.rate, self.training)
 
 
 class Deep(Small):

@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
 from headrace.training.best import KeepBest
 from support.scale_models import (
     RATE,
+    Block,
+    Deep,
     Notes,
     Small,
     batches,
@@ -84,3 +86,59 @@ def _rates(weights: list[Tensor], gradients: list[Tensor]) -> list[float]:
     """Step sizes of plain SGD."""
     moved = [before - after for before, after in pairwise(weights)]
     return [float(m @ g / (g @ g)) for m, g in zip(moved, gradients, strict=True)]
+
+
+class Convolved(nn.Module):
+    """Two convolutions over vectors taken as pictures; notes the layout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.first, self.second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 2, 3)
+        self.last, self.layouts = nn.Linear(8, 1), set[bool]()
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = self.first(values.view(-1, 1, 4, 4))
+        self.layouts.add(hidden.is_contiguous(memory_format=torch.channels_last))
+        result: Tensor = self.last(self.second(hidden.relu()).flatten(1))
+        return result
+
+
+def _with_chance() -> Deep:
+    model = Deep()
+    for block in (model.network[0], model.network[1]):  # type: ignore[index]
+        block.rate = 0.5  # type: ignore[union-attr]
+    return model
+
+
+@check
+def forms(folder: Path) -> dict[str, Any]:
+    """Losses of three steps, and names of weights, of models that compute in other ways."""
+    mine, found = batches(dist.get_rank(), 3), {}
+    makers = {
+        "plain": (_with_chance, {}),
+        "recomputed": (_with_chance, {"activation_checkpointing": ["Block"]}),
+        "recomputed_sharded": (
+            _with_chance,
+            {
+                "activation_checkpointing": ["Block"],
+                "strategy": "fsdp",
+                "fsdp": {"wrap": ["Block"]},
+            },
+        ),
+        "compiled": (_with_chance, {"compile": {"backend": "eager"}}),
+        "convolved": (lambda: Small(Convolved()), {}),
+        "channels_last": (lambda: Small(Convolved()), {"channels_last": True}),
+    }
+    for name, (make, keys) in makers.items():
+        saving, model = saving_in(folder / name), make()
+        torch.manual_seed(5)  # of what is dropped
+        fit(model, mine, keys, callbacks=[saving])
+        found[name] = {
+            "losses": model.losses,
+            "calls": [m.calls for m in model.modules() if isinstance(m, Block)],
+            "layouts": getattr(model.network, "layouts", None),
+            "saved": torch.load(saving.final, weights_only=True)["state_dict"],
+        }
+    graphs = int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    return {"found": found, "graphs": graphs}

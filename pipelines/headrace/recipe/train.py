@@ -95,6 +95,14 @@ class TrainerSpec(Record):
     """Scale the model's learning rates by the batch size; null: they are as the model sets them."""
     ema: EmaSpec | None = None
     """Average the weights over the steps; null: they are as the optimizer left them."""
+    compile: bool | dict[str, object] = False
+    """Compile what the model's attributes hold by `torch.compile`; a mapping holds options of that,
+    as `mode`."""
+    channels_last: bool = False
+    """Lay weights of convolutions out by `torch.channels_last`."""
+    activation_checkpointing: tuple[str, ...] = ()
+    """Names of classes of modules, such as `TransformerBlock`, that compute their activations again
+    in the backward pass: less memory, more work."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
     """Write a checkpoint after every so many optimizer steps."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -165,6 +173,8 @@ class TrainerSpec(Record):
         """Refuse what Lightning leaves out without a word, or refuses on the nodes."""
         if self.extra.get("sync_batchnorm"):
             raise ValueError("sync_batchnorm goes with strategy ddp: fsdp does not convert layers")
+        if self.compile is not False:
+            raise ValueError("compile goes with strategy ddp: compile parts in configure_model")
         if self.ema is not None:
             raise ValueError("ema goes with strategy ddp: Lightning averages no sharded weights")
         if self.precision not in _SHARDED_PRECISIONS:

@@ -38,6 +38,7 @@ from headrace.training.failures import describe
 from headrace.training.history import KeepHistory, mean_over_ranks
 from headrace.training.init_weights import load_weights
 from headrace.training.meeting import meet
+from headrace.training.model_form import form
 from headrace.training.rank_data import settings_of
 from headrace.training.records import NodeReady, TrainingOutcome
 from headrace.training.scaling import scaling_callbacks
@@ -109,6 +110,7 @@ class _RankTraining:
         if train.init_from is not None and self._launch.resume is None:
             path = Path(train.init_from).expanduser()
             load_weights(model, path, strict=train.init_strict, pickled=pickled)
+        form(model, self._recipe.trainer)
         return model
 
     def _saving(self, guard: LossGuard) -> StepCheckpoints:

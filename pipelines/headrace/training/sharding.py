@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from headrace.errors import RecipeError, nearest
+from headrace.errors import RecipeError
 from headrace.recipe.scale import FsdpSpec
+from headrace.training.model_form import of_classes, parts_of
 
 _OWN_WAY = "Give the model a configure_model of its own that shards it, over self.device_mesh."
 
@@ -23,30 +23,14 @@ def shard(model: nn.Module, spec: FsdpSpec, mesh: DeviceMesh) -> None:
     Raises:
         RecipeError: No module has a class of `spec.wrap`, or FSDP2 cannot shard the model so.
     """
-    known = {type(module).__name__ for module in model.modules()}
-    for name in spec.wrap:
-        if name not in known:
-            raise RecipeError(
-                f"trainer.fsdp.wrap names {name}, and no module of the model is one",
-                nearest(name, known),
-            )
-    parts = list(_parts(model))
+    wrapped = of_classes(model, spec.wrap, "trainer.fsdp.wrap")
+    parts = list(parts_of(model))
     _check_all_shared_out(model, parts)
-    wrapped = [each for each in model.modules() if type(each).__name__ in spec.wrap]
     for module in reversed(wrapped):  # what is inside comes first
         fully_shard(module, mesh=mesh, reshard_after_forward=spec.reshard_after_forward)
     for module in parts:
         if module not in wrapped:
             fully_shard(module, mesh=mesh, reshard_after_forward=spec.reshard_after_forward)
-
-
-def _parts(model: nn.Module) -> Iterator[nn.Module]:
-    """What the model calls; lists of modules are not called."""
-    for child in model.children():
-        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
-            yield from _parts(child)
-        elif any(True for _ in child.parameters()):
-            yield child
 
 
 def _check_all_shared_out(model: nn.Module, parts: list[nn.Module]) -> None:

@@ -220,6 +220,36 @@ def test_learning_rates_grow_with_the_batch_over_a_warm_up(ranks, rule, whole):
         assert found["saved"] == pytest.approx(0.1 * 0.5**4)
 
 
+@pytest.mark.parametrize(
+    ("form", "like"),
+    [
+        ("recomputed", "plain"),
+        ("recomputed_sharded", "plain"),
+        ("compiled", "plain"),
+        ("channels_last", "convolved"),
+    ],
+)
+def test_a_model_computes_the_same_in_another_form(ranks, form, like):
+    """With dropout: what is computed again drops the same."""
+    for each in ranks["forms"]:
+        found, wanted = each["found"][form], each["found"][like]
+        assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+        assert found["saved"].keys() == wanted["saved"].keys()
+        for name, value in wanted["saved"].items():
+            torch.testing.assert_close(found["saved"][name], value)
+
+
+def test_forms_are_what_they_say(ranks):
+    """Three steps: a block that computes again is called six times."""
+    for each in ranks["forms"]:
+        found = each["found"]
+        assert found["plain"]["calls"] == [3, 3]
+        assert found["recomputed"]["calls"] == found["recomputed_sharded"]["calls"] == [6, 6]
+        assert found["convolved"]["layouts"] == {False}
+        assert found["channels_last"]["layouts"] == {True}
+        assert each["graphs"] > 0
+
+
 def test_a_sharded_training_that_is_killed_goes_on(tmp_path, no_leftover_processes):
     """By the ranks of a step; two ranks' sums are the same bits in FSDP and DDP."""
     write_blobs(tmp_path / "dataset")

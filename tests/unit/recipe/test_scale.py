@@ -23,6 +23,7 @@ from headrace.recipe.load import load_recipe
         (["accelerator=auto", "strategy=fsdp", "sync_batchnorm=true"], "fsdp does not convert"),
         (["strategy=fsdp", "ema.decay=0.9"], "ema goes with strategy ddp"),
         (["ddp.local_sgd.period=4", "ema.decay=0.9"], "ema goes without ddp.local_sgd"),
+        (["strategy=fsdp", "compile=true"], "compile goes with strategy ddp"),
         (["strategy=fsdp", "precision=16-mixed"], "knows no precision 16-mixed"),
     ],
 )
