@@ -26,10 +26,12 @@ SENT = (
     "headrace.staging.staged",
     "headrace.staging.step",
     "headrace.training.gang",
+    "headrace.script",
     "headrace.evaluation.step",
 )
 """Modules of the functions that go to workers. Dask's scheduler, which lives in the lease's host,
-imports them too, in its event loop: while that takes long, the lease gives no heartbeat."""
+imports them too, in its event loop: while that takes long, the lease gives no heartbeat. And what
+a training script imports, which may do without PyTorch."""
 
 SLOW = ("lightning", "matplotlib", "pandas", "sklearn", "torch", "torchmetrics")
 
