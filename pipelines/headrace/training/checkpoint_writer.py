@@ -200,9 +200,12 @@ def _telling(prepared: Path, path: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         checkpoints.remove(prepared)  # the step's own records may need the room
-        if any(isinstance(each, OSError) and is_full(each) for each in _chain(error)):
+        cause = next((each for each in _chain(error) if isinstance(each, OSError)), None)
+        if cause is None:
+            raise
+        if is_full(cause):
             raise _no_room(path) from error
-        raise
+        raise OSError(cause.errno, cause.strerror, str(path)) from error
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

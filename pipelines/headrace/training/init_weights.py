@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from lightning.pytorch import LightningModule
@@ -54,6 +55,29 @@ def load_weights(
     model.load_state_dict(fitting, strict=False)
     logger.info("%d of %d weights come from %s%s", len(fitting), len(own), path,
                 f"; {told}" if told else "")  # fmt: skip
+
+
+@contextmanager
+def telling_misfit(model: LightningModule, path: str | None, *, pickled: bool) -> Iterator[None]:
+    """Tell in which weights a model differs from the checkpoint that training is to go on from.
+
+    Raises:
+        RecipeError: In place of PyTorch's `RuntimeError`, which names no way on.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if path is None or "loading state_dict" not in str(error):
+            raise
+        told = differences(model.state_dict(), read_weights(Path(path), pickled=pickled))
+        if not told:
+            raise
+        raise RecipeError(
+            f"{type(model).__name__} is not the model of {path}, where training is to go on: "
+            f"{told}",
+            "Take back what has changed in its code, or start a new run with train.init_from "
+            "and train.init_strict: false, which takes the weights that fit.",
+        ) from error
 
 
 def differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:

@@ -36,7 +36,7 @@ from headrace.training.chosen import best_of
 from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
 from headrace.training.history import KeepHistory, mean_over_ranks
-from headrace.training.init_weights import load_weights
+from headrace.training.init_weights import load_weights, telling_misfit
 from headrace.training.meeting import meet
 from headrace.training.model_form import form
 from headrace.training.rank_data import settings_of
@@ -78,12 +78,13 @@ class _RankTraining:
         trainer = self._trainer(data, guard, saving, progress)
         meet(trainer.strategy, self._launch, self._rank)
         try:
-            with refusing(self._launch.resume):
+            resume, pickled = self._launch.resume, self._site.pickled_checkpoints == "allow"
+            with refusing(resume), telling_misfit(model, resume, pickled=pickled):
                 trainer.fit(
                     model,
                     datamodule=data,
-                    ckpt_path=self._launch.resume,
-                    weights_only=self._site.pickled_checkpoints == "refuse",
+                    ckpt_path=resume,
+                    weights_only=not pickled,
                 )
         finally:
             self._tell_streamed()

@@ -17,7 +17,13 @@ import torch
 
 from headrace.clusters.records import HostRecord
 from headrace.data.checkpoint_content import read_checkpoint
-from headrace.errors import LeaseEndsError, LeaseTakenError, StepCancelledError, WorkerLostError
+from headrace.errors import (
+    LeaseEndsError,
+    LeaseTakenError,
+    StepCancelledError,
+    UserError,
+    WorkerLostError,
+)
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.processes import ProcessIdentity
@@ -252,6 +258,13 @@ def test_training_goes_on_with_fewer_ranks_and_with_more(dataset, tmp_path, no_l
     with pytest.raises(WorkerLostError, match="after 0 restarts"):
         train_here(start(tmp_path, dies=dies, restarts=0, ranks=1), dataset)
     assert checkpoints.progress_in(tmp_path / "runs" / "run" / "checkpoints") == 27
+    changed = start(tmp_path, ranks=1, width=8)
+    with pytest.raises(
+        UserError, match=r"BlobModel is not the model of .*: first\.weight is"
+    ) as told:
+        train_here(changed, dataset)
+    assert "second.weight is (3, 16) there and (3, 8) here" in told.value.what
+    assert "init_strict: false" in told.value.hint
     outputs = train_here(start(tmp_path), dataset)
     assert outputs["world_size"] == 2
     assert outputs["steps"] == EPOCHS * STEPS_PER_EPOCH

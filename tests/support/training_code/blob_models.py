@@ -26,6 +26,7 @@ class BlobModel(LightningModule):
         hangs_at: Step in which rank 1 sleeps for ever.
         nan_at: Step whose loss is NaN.
         pause_s: Sleep in each step.
+        width: Hidden units.
         holds: Steps in which each rank waits for a file `go-<step>` beside its notes.
     """
 
@@ -39,6 +40,7 @@ class BlobModel(LightningModule):
         pause_s=0.0,
         exits_at=0,
         holds=(),
+        width=16,
     ):
         super().__init__()
         self.holds = tuple(holds)
@@ -46,7 +48,7 @@ class BlobModel(LightningModule):
         self.dies = [tuple(each) for each in dies]
         self.raises_at, self.hangs_at, self.nan_at = raises_at, hangs_at, nan_at
         self.pause_s, self.exits_at = pause_s, exits_at
-        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 3)
+        self.first, self.second = nn.Linear(8, width), nn.Linear(width, 3)
 
     def forward(self, array):
         hidden = nn.functional.dropout(self.first(array).relu(), 0.3, self.training)
