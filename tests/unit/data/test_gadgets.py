@@ -32,6 +32,8 @@ PLACES = {
     "trainer.callbacks[0]": ("lightning.pytorch.callbacks", "lightning.pytorch.cli"),
     "trainer.loggers[0]": ("lightning.pytorch.loggers",),
     "dataset.reader": ("torch.nn",),
+    "evaluate.metrics.m": ("torchmetrics.segmentation", "torchmetrics.text", "torch.optim"),
+    "evaluate.figures.f": ("torchmetrics.segmentation", "torch.optim"),
 }
 CALLS = "calls an object; a recipe can give it only what is allowed at that place"
 PATHS = "a path, which must lie where the site allows outputs"
@@ -101,6 +103,10 @@ def modules(package: str) -> Iterator[ModuleType]:
 def test_only_classes_and_only_of_the_kind(allowed):
     assert all(isinstance(found, type) for each in allowed.values() for found in each)
     assert allowed["model"] == allowed["dataset.reader"] == set()
+    assert allowed["evaluate.figures.f"] == set()
+    metrics = {found.__name__ for found in allowed["evaluate.metrics.m"]}
+    assert {"MeanIoU", "Perplexity"} < metrics
+    assert not metrics & {"BERTScore", "InfoLM", "ROUGEScore", "AdamW"}
     loggers = {found.__name__ for found in allowed["trainer.loggers[0]"]}
     assert loggers == {"CSVLogger", "TensorBoardLogger"}
     names = {found.__name__ for found in allowed["trainer.callbacks[0]"]}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from torchmetrics.segmentation import MeanIoU
 
 from headrace.data.checkpoint_content import read_checkpoint
 from headrace.data.dataset import Reading
@@ -20,6 +21,7 @@ from headrace.errors import (
     TargetError,
     UserCodeError,
 )
+from headrace.evaluation.own_metrics import own_values
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
@@ -130,6 +132,42 @@ def test_samples_are_transformed_as_in_training_without_random_numbers(tmp_path)
 def test_regression_takes_one_value_a_sample(tmp_path):
     found = predictor(tmp_path, lambda batch: batch["array"][:, None], "regression").predict(0, 5)
     np.testing.assert_array_equal(found.predictions.scores, np.arange(1, 6))
+
+
+def test_without_labels_the_model_tells_what_is_right(tmp_path):
+    masks = np.random.default_rng(1).integers(0, 3, (12, 4, 4))
+    write_dataset(tmp_path / "dataset", {"mask": masks}, splits={"test": 12}, shard_samples=5)
+
+    class Model(LightningModule):
+        def predict_step(self, batch, index):
+            shifted = batch["mask"].roll(1, -1)
+            area = (batch["mask"] > 0).sum((1, 2))
+            names = [f"sample {number}" for number in batch["sample_id"].tolist()]
+            return {"preds": shifted, "target": batch["mask"], "area": area, "name": names}
+
+    metric = MeanIoU(3, input_format="index")
+    spec = EvaluateSpec(task="custom", batch_size=4)
+    predictor = Predictor(
+        model=Model(),
+        transforms=(),
+        dataset=ShardedDataset(tmp_path / "dataset", "test"),
+        spec=spec,
+        device=torch.device("cpu"),
+        metrics={"iou": metric},
+    )
+    parts = [predictor.predict(5, 5), predictor.predict(0, 5), predictor.predict(10, 2)]
+    assert metric.update_count == 0, "each shard has a metric of its own"
+    assert list(parts[0].columns) == ["area", "name"], "masks are for metrics"
+    assert parts[2].columns["name"] == ["sample 10", "sample 11"]
+    found = own_values({"iou": metric}, [part.states for part in parts], ()).metrics
+    target = torch.from_numpy(masks)
+    whole = MeanIoU(3, input_format="index")(target.roll(1, -1), target)
+    assert found == pytest.approx({"iou": float(whole)})
+
+
+def test_results_of_a_task_of_ones_own_are_named(tmp_path):
+    with pytest.raises(UserCodeError, match="gave list"):
+        predictor(tmp_path, lambda batch: [1], "custom").predict(0, 4)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def test_an_evaluation_without_labels_is_refused(dataset: dict[str, Any]) -> Non
     ("dataset", "changes"),
     [
         *((each, {"evaluate": None}) for each in UNLABELLED),
+        *((each, {"evaluate": {"task": "custom"}}) for each in UNLABELLED),
         ({}, {}),
         ({"labels": "none", "format": "parquet"}, {}),
         ({"labels": "none", "format": "parquet", "fields": {"label": "y"}}, {}),
