@@ -19,6 +19,9 @@ from headrace.runs.overview import RunView, StepView
 from headrace.runs.provenance import owner_process
 from headrace.states import FailureClass, StepState
 
+_OF_THE_STEP = ("samples_per_s", "data_wait", "skipped_shards", "skipped_samples")
+"""Figures of a train step that the model has not logged."""
+
 _STYLES = {
     StepState.SUCCEEDED: "green",
     StepState.RUNNING: "cyan",
@@ -45,7 +48,17 @@ def live(view: RunView) -> RenderableType:
     if view.cost is not None:
         foot.append(f" · {cost_words(view.cost)}")
     told = [Text(remark, style="yellow") for remark in remarks(view)]
-    return Panel(Group(table, *told, foot), title=heading, title_align="left")
+    figures = [Text(learned(step), overflow="fold") for step in view.steps if learned(step)]
+    return Panel(Group(table, *figures, *told, foot), title=heading, title_align="left")
+
+
+def learned(step: StepView) -> str:
+    """What a model that is trained just now has logged last, and its best; empty without that."""
+    if step.name != "train" or step.state is not StepState.RUNNING or step.status is None:
+        return ""
+    metrics = step.status.metrics
+    told = [f"{name} {metrics[name]:.4g}" for name in sorted(metrics) if name not in _OF_THE_STEP]
+    return f"train: {', '.join(told)}" if told else ""
 
 
 def _state(view: RunView) -> tuple[str, str]:

@@ -38,9 +38,15 @@ class KeepHistory(Callback):  # type: ignore[misc]
         run: Folder of the run.
         launch: This node's.
         loader: Of the training batches.
+        data_ranks: Ranks that train on samples of their own.
+
+    Attributes:
+        metrics: What the model logged last, the mean over ranks.
     """
 
-    def __init__(self, run: RunFolder, launch: NodeLaunch, loader: BatchLoader) -> None:
+    def __init__(
+        self, run: RunFolder, launch: NodeLaunch, loader: BatchLoader, data_ranks: int
+    ) -> None:
         self._run, self._launch, self._loader = run, launch, loader
         self._rows: RowWriter[HistoryRow] | None = None
         self._usage: tuple[RowWriter[UsageRow], Usage] | None = None
@@ -48,6 +54,8 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._losses: Tensor | None = None
         self._num_losses = 0
         self._row: HistoryRow | None = None
+        self._data_ranks = data_ranks
+        self.metrics: dict[str, float] = {}
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Tell from where training goes on."""
@@ -97,7 +105,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         if self._row is not None and self._row.step == trainer.global_step:
             return self._row
         seconds = max(time.monotonic() - self._since_s, 1e-9)
-        samples = (self._loader.num_samples - self._since_samples) * self._launch.world_size
+        samples = (self._loader.num_samples - self._since_samples) * self._data_ranks
         loss = None if self._losses is None else float(self._losses) / self._num_losses
         measured = {
             "loss": loss if loss is not None and math.isfinite(loss) else None,
@@ -110,12 +118,12 @@ class KeepHistory(Callback):  # type: ignore[misc]
 
     def _tell_metrics(self, trainer: Trainer) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        shared = mean_over_ranks(logged)
-        if self._rows is None or not shared or not self._rows.has_room:
+        self.metrics = mean_over_ranks(logged)
+        if self._rows is None or not self.metrics or not self._rows.has_room:
             return
         row = self._measure(trainer)
-        if row.metrics != shared:
-            self._row = row.model_copy(update={"at": time.time(), "metrics": shared})
+        if row.metrics != self.metrics:
+            self._row = row.model_copy(update={"at": time.time(), "metrics": self.metrics})
             self._rows.append(self._row)
 
     def _now(self, trainer: Trainer) -> HistoryRow:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -74,8 +74,12 @@ class _RankTraining:
         guard = LossGuard(self._recipe.trainer.stop_on_nan)
         saving = self._saving(guard)
         data_ranks = self._recipe.trainer.data_ranks(self._launch.world_size)
-        progress = ProgressWriter(self._folder.progress, data.train_loader, data_ranks)
-        trainer = self._trainer(data, guard, saving, progress)
+        loader = data.train_loader
+        history = KeepHistory(self._run, self._launch, loader, data_ranks)
+        progress = ProgressWriter(
+            self._folder.progress, loader, data_ranks, lambda: history.metrics
+        )
+        trainer = self._trainer(data, guard, saving, (history, progress))
         meet(trainer.strategy, self._launch, self._rank)
         try:
             resume, pickled = self._launch.resume, self._site.pickled_checkpoints == "allow"
@@ -137,7 +141,7 @@ class _RankTraining:
         data: HeadraceDataModule,
         guard: LossGuard,
         saving: StepCheckpoints,
-        progress: ProgressWriter,
+        telling: tuple[Callback, ...],
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
@@ -146,8 +150,7 @@ class _RankTraining:
         scaling = scaling_callbacks(recipe, self._recipe.data.global_batch_size)
         in_time = StopInTime(launch, saving, self._folder.paused)
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)
-        history = KeepHistory(self._run, launch, data.train_loader)
-        last = (guard, StopAtStep(recipe.max_steps), history, *best, in_time, progress, saving)
+        last = (guard, StopAtStep(recipe.max_steps), *best, in_time, *telling, saving)
         return build_trainer(
             recipe,
             self._allowed,

@@ -180,7 +180,7 @@ class TrainingProgress(Figures):
     total_steps: int | None = None
     """Optimizer steps there will be, as a script told; null: not told."""
     metrics: dict[str, float] = {}
-    """What a script reported last, by name."""
+    """What the model logged, or a script reported last, by name."""
 
 
 class FailureKind(str, Enum):

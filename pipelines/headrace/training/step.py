@@ -20,7 +20,7 @@ from headrace.training.plan import (
     plan_training,
     training_fingerprint,
 )
-from headrace.training.records import TrainingOutcome, TrainingProgress
+from headrace.training.records import BestCheckpoint, TrainingOutcome, TrainingProgress
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -90,6 +90,9 @@ def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | Non
     return None if gone else outcome
 
 
+_MAX_METRICS = 12
+
+
 class Follower:
     """Passes the progress of rank 0 on to the step's status; `last` is the newest."""
 
@@ -112,12 +115,18 @@ class Follower:
         if progress != self.last:
             self.last = progress
             loss = {} if progress.loss is None else {"loss": progress.loss}
-            told = {name: each for name, each in progress.metrics.items() if math.isfinite(each)}
+            told = self._learned(progress)
             rates = {"samples_per_s": progress.samples_per_s, "data_wait": progress.data_wait}
             self._context.report(**(told | loss | rates))
         epochs = "" if self._plan is None else f"/{self._plan.epochs}"
         phase = f"epoch {progress.epoch + 1}{epochs}"
         self._context.progress(progress.step, total, "steps", phase)
+
+    def _learned(self, progress: TrainingProgress) -> dict[str, float]:
+        """The newest metrics, not too many for a line, and the best value of the monitored one."""
+        told = [(name, each) for name, each in progress.metrics.items() if math.isfinite(each)]
+        best = read_record(self._context.run_folder.checkpoints / checkpoints.BEST, BestCheckpoint)
+        return dict(told[:_MAX_METRICS]) | ({f"best {best.metric}": best.value} if best else {})
 
 
 def _follower(context: StepContext, manifest: Manifest) -> tuple[Follower, tuple[int, int]]:

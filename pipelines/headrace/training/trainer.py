@@ -9,7 +9,7 @@ import inspect
 import math
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,12 +176,22 @@ class SignsOfLife(Callback):  # type: ignore[misc]
 
 
 class ProgressWriter(Callback):  # type: ignore[misc]
-    """Rank 0 tells how far training is, about once a second, and how long it waited for batches."""
+    """Rank 0 tells how far training is, about once a second, and how long it waited for batches.
 
-    def __init__(self, path: Path, loader: BatchLoader, world_size: int) -> None:
+    `metrics` gives what the model has logged last, over all ranks.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        loader: BatchLoader,
+        world_size: int,
+        metrics: Callable[[], dict[str, float]] = dict,
+    ) -> None:
         self._path = path
         self._loader = loader
         self._world_size = world_size
+        self._metrics = metrics
         self._started_at = self._written_at = time.monotonic()
         self._base_wait_s = self._wait_s = loader.wait_s
         self._num_samples = loader.num_samples
@@ -216,6 +226,7 @@ class ProgressWriter(Callback):  # type: ignore[misc]
             loss=value if value is not None and math.isfinite(value) else None,
             samples_per_s=samples * self._world_size / elapsed_s,
             data_wait=min((self._loader.wait_s - self._wait_s) / elapsed_s, 1.0),
+            metrics=self._metrics(),
         )
         write_if_room(self._path, progress)
         self._written_at = now

@@ -128,6 +128,16 @@ def test_nodes_that_a_run_does_without_are_told():
     assert remark.startswith("Its jobs failed on n7, and the batch system cannot leave nodes out")
 
 
+def test_a_running_training_shows_the_newest_and_the_best_metric():
+    metrics = {"val/acc": 0.91234, "best val/acc": 0.95, "loss": 0.1, "samples_per_s": 3.0}
+    status = StepStatus(state=StepState.RUNNING, metrics=metrics)
+    running = StepView(name="train", state=StepState.RUNNING, status=status)
+    text = printed(lambda console: console.print(live(view(running, state=StepState.RUNNING))))
+    assert "train: best val/acc 0.95, loss 0.1, val/acc 0.9123 " in text
+    ended = running.model_copy(update={"state": StepState.FAILED})
+    assert "val/acc" not in printed(lambda console: console.print(live(view(ended))))
+
+
 def test_the_live_table_shows_progress_rate_and_time_left():
     status = StepStatus(
         state=StepState.RUNNING,

@@ -22,7 +22,7 @@ pytestmark = [  # of Lightning: where there is a Slurm that this is no job of, a
 ]
 
 STEPS = 4
-LAUNCH: Any = SimpleNamespace(node_index=0, node_name="here", world_size=1)
+LAUNCH: Any = SimpleNamespace(node_index=0, node_name="here")
 
 
 class Loader(list[torch.Tensor]):
@@ -64,7 +64,7 @@ def fit(folder: Path, **options: Any) -> None:
         accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
         log_every_n_steps=1,
-        callbacks=[KeepHistory(RunFolder(folder), LAUNCH, loader)], **options,
+        callbacks=[KeepHistory(RunFolder(folder), LAUNCH, loader, 1)], **options,
     )  # fmt: skip
     trainer.fit(Model(), loader, [torch.zeros(2)])
 

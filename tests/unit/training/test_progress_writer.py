@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from headrace.files.atomic import read_record
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder
 from headrace.training import trainer
-from headrace.training.records import TrainingProgress
+from headrace.training.records import BestCheckpoint, TrainingProgress
 from headrace.training.step import Follower
 from headrace.training.trainer import ProgressWriter
 
@@ -45,12 +47,14 @@ def test_the_share_of_time_that_batches_were_waited_for_is_told(
     tmp_path: Path, clock: Clock
 ) -> None:
     loader = SimpleNamespace(wait_s=5.0, num_samples=64)
-    writer = ProgressWriter(tmp_path / "progress.json", loader, world_size=2)
+    writer = ProgressWriter(tmp_path / "progress.json", loader, 2, lambda: {"val_loss": 0.25})
     writer.on_train_start(TRAINER, None)
     clock.now_s, loader.wait_s, loader.num_samples = 104.0, 6.0, 96
     writer.on_train_batch_end(TRAINER, MODULE, torch.tensor(0.25), None, 0)
     told = read_record(tmp_path / "progress.json", TrainingProgress)
-    assert told == TrainingProgress(epoch=1, step=7, loss=0.5, samples_per_s=16.0, data_wait=0.25)
+    assert told == TrainingProgress(
+        epoch=1, step=7, loss=0.5, samples_per_s=16.0, data_wait=0.25, metrics={"val_loss": 0.25}
+    )
     assert writer.data_wait == 0.25
     clock.now_s, loader.wait_s = 106.0, 8.0
     writer.on_train_batch_end(TRAINER, MODULE, torch.tensor(0.25), None, 1)
@@ -60,12 +64,29 @@ def test_the_share_of_time_that_batches_were_waited_for_is_told(
     assert writer.data_wait == 0.5  # of all
 
 
-def test_the_figures_of_a_step_are_what_was_measured() -> None:
-    """No figure is told that nobody has measured, such as how busy an accelerator is."""
+def reported_of(progress: TrainingProgress, folder: Path) -> dict[str, float]:
+    """What the status is told, of a run in a folder."""
     reported: dict[str, float] = {}
-    context = SimpleNamespace(
-        report=lambda **figures: reported.update(figures), progress=lambda *_: None
+    context: Any = SimpleNamespace(
+        report=lambda **figures: reported.update(figures),
+        progress=lambda *_: None,
+        run_folder=RunFolder(folder),
     )
-    progress = TrainingProgress(epoch=0, step=3, loss=0.5, samples_per_s=16.0, data_wait=0.25)
     Follower(context, None, 2)(progress)
-    assert reported == {"samples_per_s": 16.0, "data_wait": 0.25, "loss": 0.5}
+    return reported
+
+
+def test_the_figures_of_a_step_are_what_was_measured(tmp_path: Path) -> None:
+    """No figure is told that nobody has measured, such as how busy an accelerator is."""
+    progress = TrainingProgress(epoch=0, step=3, loss=0.5, samples_per_s=16.0, data_wait=0.25)
+    told = reported_of(progress, tmp_path)
+    assert told == {"samples_per_s": 16.0, "data_wait": 0.25, "loss": 0.5}
+
+
+def test_the_newest_metrics_and_the_best_one_are_told_and_not_too_many(tmp_path: Path) -> None:
+    best = BestCheckpoint(file="best-000000002.ckpt", metric="m0", value=0.9, epoch=0, step=2)
+    write_record(RunFolder(tmp_path).checkpoints / "best.json", best)
+    metrics = {"nan": float("nan"), **{f"m{index}": float(index) for index in range(30)}}
+    told = reported_of(TrainingProgress(epoch=0, step=3, metrics=metrics), tmp_path)
+    assert told["best m0"] == 0.9
+    assert [name for name in told if name.startswith("m")] == [f"m{index}" for index in range(12)]
