@@ -1,12 +1,13 @@
 """Ranks that train with one scale key after the other and leave what they saw.
 
-`python -m support.scale_ranks RANK FOLDER`: writes `FOLDER/rank-<RANK>.pt`, a mapping of what
+`python -m support.scale_ranks FOLDER`: writes `FOLDER/rank-<RANK>.pt`, a mapping of what
 each function of `CHECKS` gave.
 """
 
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import sys
 from datetime import timedelta
@@ -34,10 +35,16 @@ def main(rank: int, folder: Path) -> None:
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=WORLD_SIZE, timeout=timedelta(seconds=120)
     )
-    only = sys.argv[3:]
+    only = sys.argv[2:]
     found = {name: run(folder) for name, run in CHECKS.items() if not only or name in only}
     torch.save(found, folder / f"rank-{rank}.pt")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    place = Path(sys.argv[1])
+    # forked, as the ranks of a node are: imports take most of the time
+    other = multiprocessing.get_context("fork").Process(target=main, args=(1, place), daemon=True)
+    other.start()
+    main(0, place)
+    other.join()
+    sys.exit(other.exitcode)

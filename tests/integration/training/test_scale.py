@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
-from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 Found = list[dict[str, Any]]
@@ -25,33 +24,17 @@ WORLD_SIZE = 2
 def ranks(tmp_path_factory) -> dict[str, Found]:
     """What each rank found, `check -> [of rank 0, of rank 1]`; all checks in one start."""
     folder = tmp_path_factory.mktemp("scale")
-    logs = [folder / f"rank-{rank}.log" for rank in range(WORLD_SIZE)]
-    started = [_start(rank, folder, log) for rank, log in enumerate(logs)]
-    try:
-        # a rank that fails leaves the other waiting
-        wait_until(
-            lambda: all(p.poll() == 0 for p in started) or any(p.poll() for p in started),
-            240,
-            "the ranks to end",
-        )
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    failed = [log.read_text()[-4000:] for log, p in zip(logs, started, strict=True) if p.returncode]
-    assert not failed, "\n".join(failed)
+    ended = subprocess.run(
+        [sys.executable, "-m", "support.scale_ranks", str(folder)],
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=270,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout.decode()[-4000:]
     found = [torch.load(folder / f"rank-{rank}.pt") for rank in range(WORLD_SIZE)]
     return {name: [each[name] for each in found] for name in found[0]}
-
-
-def _start(rank: int, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "support.scale_ranks", str(rank), str(folder)],
-            env=os.environ | {"PYTHONPATH": str(TESTS)},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
 
 
 def assert_close(found: list[Tensor], wanted: list[Tensor], error: float = 1e-6) -> None:
