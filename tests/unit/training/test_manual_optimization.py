@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from headrace.errors import NotFiniteLossError
 from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
 from headrace.training import trainer as trainer_module
 from headrace.training.plan import TrainPlan
 from headrace.training.records import TrainingProgress
@@ -83,7 +84,9 @@ def test_progress_counts_the_steps_of_all_optimizers(
     assert (told.step, told.steps_per_batch, told.loss) == (4 * STEPS, 2, 1.5)
     shown: list[tuple[Any, ...]] = []
     context: Any = SimpleNamespace(
-        report=lambda **_: None, progress=lambda *what: shown.append(what)
+        report=lambda **_: None,
+        progress=lambda *what: shown.append(what),
+        run_folder=RunFolder(tmp_path),
     )
     plan = TrainPlan(
         num_nodes=1, ranks_per_node=1, batch_per_rank=2, batches_per_epoch=STEPS,
