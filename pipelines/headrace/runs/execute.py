@@ -21,6 +21,7 @@ from headrace.errors import (
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import full_words, is_full
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.fit import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
@@ -205,8 +206,9 @@ def _preview(
         code=recipe.code,
     )
     folder = SiteFolder(Path(site.folder).expanduser()).lease(lease_id)
-    nodes = f"{role.nodes} node{'s' if role.nodes > 1 else ''}"
-    pool, gang = f"pool of up to {nodes}", f"gang of {nodes}, {role.ranks_per_node} ranks each"
+    _, ranks = gang_size(recipe, role) if "train" in steps else (0, role.ranks_per_node)
+    nodes = _counted(role.nodes, "node")
+    pool, gang = f"pool of up to {nodes}", f"gang of {nodes}, {_counted(ranks, 'rank')} each"
     machines = pool if role.kind == "pool" else gang
     script = backend(role.backend).preview(folder, spec)
     return LeasePreview(
@@ -219,6 +221,10 @@ def _preview(
         cost=most_cost(role),
         script=script,
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number > 1 else ''}"
 
 
 def _loss(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) -> str:

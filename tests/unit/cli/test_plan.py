@@ -25,6 +25,11 @@ def test_a_local_run_submits_nothing(headrace_home: Path):
     assert {each["script"] for each in json.loads(told.output)} == {""}
 
 
+def test_ranks_are_those_of_the_recipe(headrace_home: Path):
+    told = headrace("plan", "digits", "train.ranks_per_node=1")
+    assert "gpu: gang of 1 node, 1 rank each, on local" in told.output
+
+
 def test_a_role_that_the_site_lacks_is_told(headrace_home: Path):
     with pytest.raises(SiteError):
         headrace("plan", "digits", "train.role=tpu")
