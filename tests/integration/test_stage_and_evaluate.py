@@ -90,13 +90,13 @@ def checkpoint(home) -> Path:
     return home / "final.ckpt"
 
 
-def recipe(dataset: Path, **evaluate: object) -> Recipe:
+def recipe(dataset: Path, trainer: dict[str, str] | None = None, **evaluate: object) -> Recipe:
     content = {
         "name": "digits",
         "dataset": {"name": "small", "path": str(dataset)},
         "model": {"_target_": "headrace.examples.digits_model.DigitsClassifier"},
         "data": {"transforms": [{"_target_": "headrace.data.transforms.ScaleToUnit"}]},
-        "trainer": {"accelerator": "cpu"},
+        "trainer": {"accelerator": "cpu", **(trainer or {})},
         "evaluate": {"batch_size": 16, **evaluate},
     }
     return Recipe.model_validate(content)
@@ -168,8 +168,19 @@ def test_stage_tells_which_shard_is_damaged(lease, home, site, dataset):
 
 @pytest.fixture(scope="module")
 def evaluated(lease, home, site, dataset, checkpoint) -> tuple[StepResult, RunFolder]:
+    """The last checkpoint on the test split, and beside it the best one, and the training split."""
+    torch.manual_seed(4)
+    torch.save({"state_dict": DigitsClassifier().state_dict()}, home / "best.ckpt")
     given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
-    return run(lease, home, site, "evaluate", recipe(dataset), **given)
+    made = recipe(
+        dataset,
+        trainer={"monitor": "val_loss"},
+        also_splits=["train"],
+        also_checkpoints=["best"],
+        max_metrics={"calibration_error": 1.0},
+    )
+    best = str(home / "best.ckpt")
+    return run(lease, home, site, "evaluate", made, best_checkpoint=best, **given)
 
 
 def test_evaluate_counts_each_sample_once(evaluated, dataset):
@@ -192,11 +203,28 @@ def test_evaluate_counts_each_sample_once(evaluated, dataset):
     assert written["metrics"] == result.outputs["metrics"]
 
 
-def _scores_here(dataset: Path) -> np.ndarray:
-    torch.manual_seed(3)
+def test_other_checkpoints_and_splits_have_reports_of_their_own(evaluated, dataset):
+    result, run_folder = evaluated
+    also = result.outputs["also"]
+    tried = [("train", 3, "train-last"), ("test", 4, "test-best"), ("train", 4, "train-best")]
+    assert [each["split"] for each in also] == [split for split, _, _ in tried]
+    main = (run_folder.report / "report.html").read_text()
+    for found, (split, seed, label) in zip(also, tried, strict=True):
+        rows = parquet.read_table(found["predictions"])
+        expected = _scores_here(dataset, split, seed)
+        np.testing.assert_allclose(rows["preds"].to_pylist(), expected, rtol=1e-4, atol=1e-6)
+        accuracy = (expected.argmax(1) == rows["label"].to_numpy()).mean()
+        assert found["metrics"]["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+        assert found["report"] == str(run_folder.report / label / "report.html")
+        assert Path(found["report"]).exists()
+        assert f"{label}/report.html" in main
+
+
+def _scores_here(dataset: Path, name: str = "test", seed: int = 3) -> np.ndarray:
+    torch.manual_seed(seed)
     model = DigitsClassifier().eval()
-    split = ShardedDataset(dataset, "test")
-    batch = ScaleToUnit()(SampleReader(split).read(np.arange(NUM_TEST)))
+    split = ShardedDataset(dataset, name)
+    batch = ScaleToUnit()(SampleReader(split).read(np.arange(len(split))))
     with torch.inference_mode():
         return model.predict_step(batch, 0).numpy()
 

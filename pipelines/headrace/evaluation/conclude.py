@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,13 @@ from headrace.evaluation.plan import (
     Job,
     plan_evaluation,
     read_inputs,
+    report_folder,
     shortfalls,
+    variants_of,
 )
 from headrace.evaluation.predictor import make_model
 from headrace.evaluation.provenance import changes_tables, evaluated_step, provenance_table
-from headrace.evaluation.report import Report, render
+from headrace.evaluation.report import Column, Report, Table, render
 from headrace.evaluation.results import FILE_NAME, results_of, write_results
 from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
@@ -50,18 +54,23 @@ from headrace.steps.context import StepContext
 from headrace.steps.history import read_history, read_usage
 from headrace.steps.run import open_context
 
+METRICS, REPORT = "metrics.json", "report.html"
+_SHOWN = 5
+"""Metrics of other checkpoints and splits in the report."""
+
 
 def conclude(job: Job) -> dict[str, Any]:
     """Merge the predictions, judge them and write the report; gives the outputs of the step."""
     context = open_context(StepFolder(Path(job.step_folder)))
-    inputs = read_inputs(context)
-    tasks = plan_evaluation(context, inputs)
+    inputs = read_inputs(context, job.variant)
+    tasks = plan_evaluation(context, inputs, job.variant)
+    folder = report_folder(context, job.variant)
     parts = [read_part(context.folder.parts / task.part_name) for task in tasks]
     with _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset:
         ids = sample_ids(dataset)
         whole = merge(parts, ids)
         results = results_of(whole, _sources(dataset, ids), inputs.spec.split)
-        write_results(context.run_folder.report / FILE_NAME, results)
+        write_results(folder / FILE_NAME, results)
         found = Judgement(metrics={}, figures={}, tables=())
         if inputs.spec.task != "custom":
             found = judge(whole.predictions, dataset, ids, inputs.spec)
@@ -73,7 +82,39 @@ def conclude(job: Job) -> dict[str, Any]:
             tables=(*own.tables, *found.tables),
             pages=drawn.pages,
         )
-        return _write(context, inputs, len(ids), judgement, dataset.manifest)
+        others = () if job.variant else _others(context)
+        judgement = replace(judgement, tables=(*others, *judgement.tables))
+        made = _report(context, inputs, len(ids), judgement, dataset.manifest)
+    metrics = judgement.metrics
+    write_json(folder / METRICS, {"metrics": metrics, "num_samples": len(ids)})
+    write_text(folder / REPORT, render(made))
+    return {
+        "split": inputs.spec.split,
+        "evaluated": str(inputs.checkpoint),
+        "metrics": metrics,
+        "num_samples": len(ids),
+        "report": str(folder / REPORT),
+        "predictions": str(folder / FILE_NAME),
+    }
+
+
+def _others(context: StepContext) -> tuple[Table, ...]:
+    """What the other checkpoints and splits gave, a row each."""
+    variants = variants_of(context)[1:]
+    if not variants:
+        return ()
+    files = (report_folder(context, number) / METRICS for number in range(1, 1 + len(variants)))
+    found = [json.loads(file.read_bytes()) for file in files]
+    names = list(dict.fromkeys(name for told in found for name in told["metrics"]))[:_SHOWN]
+    rows = []
+    for each, told in zip(variants, found, strict=True):
+        values = [told["metrics"].get(name) for name in names]
+        shown = ["undefined" if value is None else f"{value:.4f}" for value in values]
+        place = f"{each.label}/{REPORT}"
+        rows.append((each.split, str(each.checkpoint), str(told["num_samples"]), *shown, place))
+    numbers = (Column(name=name, kind="number") for name in ("Samples", *names))
+    columns = (Column(name="Split"), Column(name="Checkpoint"), *numbers, Column(name="Report"))
+    return (Table(title="Other checkpoints and splits", columns=columns, rows=rows),)
 
 
 def _opened(
@@ -98,17 +139,17 @@ def _own_metrics(
     return own_values(metrics, [part.states for part in parts], classes)
 
 
-def _write(
+def _report(
     context: StepContext,
     inputs: Inputs,
     num_samples: int,
     judgement: Judgement,
     manifest: Manifest,
-) -> dict[str, Any]:
-    folder, metrics = context.run_folder.report, judgement.metrics
+) -> Report:
+    metrics = judgement.metrics
     history, usage = read_history(context.run_folder), read_usage(context.run_folder)
     made = provenance_table(context, inputs, manifest.fingerprint, num_samples, history)
-    report = Report(
+    return Report(
         title=f"Evaluation of {context.recipe.name}",
         lead=f"{num_samples:,} samples of {_what(inputs.spec.split, context)} of dataset "
         f"'{manifest.name}', each counted once. Run {context.spec.run_id}.",
@@ -119,14 +160,6 @@ def _write(
         tables=(*judgement.tables, *changes_tables(context), made),
         failures=shortfalls(metrics, inputs.spec),
     )
-    write_json(folder / "metrics.json", {"metrics": metrics, "num_samples": num_samples})
-    write_text(folder / "report.html", render(report))
-    return {
-        "metrics": metrics,
-        "num_samples": num_samples,
-        "report": str(folder / "report.html"),
-        "predictions": str(folder / FILE_NAME),
-    }
 
 
 def _what(split: str, context: StepContext) -> str:

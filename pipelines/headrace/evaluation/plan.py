@@ -6,7 +6,7 @@ Light to import: the work is done by processes of their own, see `headrace.evalu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -44,11 +44,14 @@ class ShardTask:
     first: int
     """Position of its first sample in the split."""
     num_samples: int
+    variant: int = 0
+    """Which of `EvaluateSpec.variants`."""
 
     @property
     def part_name(self) -> str:
         """Name of the file with what is found out about its samples."""
-        return self.file.replace("/", "-").removesuffix(".h5") + ".pt"
+        name = self.file.replace("/", "-").removesuffix(".h5") + ".pt"
+        return f"{self.variant}-{name}" if self.variant else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class Job:
     groups: Mapping[str, PeerGroup]
     """Nodes that pass shards on to each other, as each one sees them, by its name."""
     task: ShardTask | None = None
+    variant: int = 0
+    """Which of `EvaluateSpec.variants`."""
     group: PeerGroup | None = None
     """That of `groups` which is this node's; the node that is asked fills it in."""
 
@@ -142,11 +147,16 @@ class Inputs:
     spec: EvaluateSpec
 
 
-def read_inputs(context: StepContext) -> Inputs:
-    """What the step was given."""
-    spec = context.recipe.evaluate
-    if spec is None:
+def variants_of(context: StepContext) -> tuple[EvaluateSpec, ...]:
+    """What the recipe wants evaluated."""
+    if context.recipe.evaluate is None:
         raise RecipeError(f"Recipe '{context.recipe.name}' has 'evaluate: null'")
+    return context.recipe.evaluate.variants
+
+
+def read_inputs(context: StepContext, variant: int = 0) -> Inputs:
+    """What the step was given, for one of the variants."""
+    spec = variants_of(context)[variant]
     dataset = context.given("dataset", "pack")
     return Inputs(dataset, _checkpoint(context, spec.checkpoint), spec)
 
@@ -174,10 +184,19 @@ def _checkpoint(context: StepContext, wanted: Literal["last", "best"] | int) -> 
     return path
 
 
-def plan_evaluation(context: StepContext, inputs: Inputs) -> tuple[ShardTask, ...]:
-    """What the step will do; raises what `plan` raises."""
+def plan_evaluation(
+    context: StepContext, inputs: Inputs, variant: int = 0
+) -> tuple[ShardTask, ...]:
+    """What the step will do for one of the variants; raises what `plan` raises."""
     manifest = read_manifest_at(inputs.dataset, context.site.s3)
-    return plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)
+    tasks = plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)
+    return tuple(replace(task, variant=variant) for task in tasks)
+
+
+def report_folder(context: StepContext, variant: int) -> Path:
+    """Where the report of a variant lies: the first one's lies where users look for it."""
+    folder, label = context.run_folder.report, variants_of(context)[variant].label
+    return folder / label if variant else folder
 
 
 def shortfalls(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[str, ...]:

@@ -48,14 +48,14 @@ def score(job: Job, task: ShardTask) -> tuple[int, str]:
     scored again, empty when they were not.
     """
     context = open_context(StepFolder(Path(job.step_folder)))
-    inputs = read_inputs(context)
+    inputs = read_inputs(context, job.variant)
     checkpoint = inputs.checkpoint
     if not checkpoint.is_file():
         raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")
     why, written_ns = "", checkpoint.stat().st_mtime_ns
     for _ in range(_NUM_TRIES):
         predictor, sound = _loaded(
-            context.run_folder.path, inputs.dataset, checkpoint, written_ns, job.group
+            context.run_folder.path, inputs.dataset, checkpoint, written_ns, job.variant, job.group
         )
         part = _scored(predictor, sound, task)
         if part is not None:
@@ -93,15 +93,16 @@ def _scored(predictor: Predictor, sound: Soundness, task: ShardTask) -> Part | N
 
 @lru_cache(maxsize=1)
 def _loaded(
-    run_folder: Path, dataset: str, checkpoint: Path, _: int, group: PeerGroup | None
+    run_folder: Path, dataset: str, checkpoint: Path, _: int, variant: int, group: PeerGroup | None
 ) -> tuple[Predictor, Soundness]:
     recipe, site = resolved(RunFolder(run_folder))
     if recipe.evaluate is None:
         raise StepError(f"{run_folder} holds no recipe with 'evaluate'")
+    spec = recipe.evaluate.variants[variant]
     torch.set_num_threads(site.roles[recipe.train.role].threads_per_rank)
     torch.use_deterministic_algorithms(recipe.trainer.deterministic, warn_only=True)
     _USING.close()
-    split = _USING.enter_context(split_on_node(recipe, site, dataset, recipe.evaluate.split, group))
+    split = _USING.enter_context(split_on_node(recipe, site, dataset, spec.split, group))
     sound = Soundness(split.folder, split.shards if recipe.stage.verify else ())
     model, transforms = load_model(recipe, site, checkpoint)
     allowed = Allowed.of(recipe, site)
@@ -111,10 +112,10 @@ def _loaded(
         model=model.to(device),
         transforms=transforms,
         dataset=split,
-        spec=recipe.evaluate,
+        spec=spec,
         device=device,
         reading=reading_of(recipe.data, allowed),
-        metrics=make_metrics(recipe.evaluate, allowed),
+        metrics=make_metrics(spec, allowed),
     )
     return predictor, sound
 

@@ -16,7 +16,15 @@ from typing import Any
 from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
 from headrace.errors import WorkerLostError
-from headrace.evaluation.plan import Job, ShardTask, plan_evaluation, read_inputs, require
+from headrace.evaluation.plan import (
+    Inputs,
+    Job,
+    ShardTask,
+    plan_evaluation,
+    read_inputs,
+    require,
+    variants_of,
+)
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import ProcessIdentity
 from headrace.recipe.dataset import packed_split
@@ -39,25 +47,40 @@ _LOOK_S = 0.2
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Evaluate the input `checkpoint` on a split of the input `dataset`.
+    """Evaluate the input `checkpoint` on a split of the input `dataset`, and what goes with it.
 
     Returns:
-        `metrics` by name, `num_samples`, and the paths `report` and `predictions`.
+        `metrics` by name, `num_samples`, and the paths `report` and `predictions`; `also` has the
+        same of the other checkpoints and splits that the recipe names.
 
     Raises:
         EvaluationError: The model misses `evaluate.min_metrics` or `max_metrics`; the report is
             written before.
         StepError: Samples were not counted exactly once, or an input is missing.
     """
-    inputs = read_inputs(context)
-    tasks = plan_evaluation(context, inputs)
-    total = sum(task.num_samples for task in tasks)
-    with (
-        Fleet.open(context.lease_folder) as fleet,
-        _serving(context, fleet, inputs.dataset, inputs.spec.split) as groups,
-    ):
-        env = model_environment(context.site.roles[context.recipe.train.role])
-        job = Job(step_folder=str(context.folder.path), env=env, groups=groups)
+    inputs = [read_inputs(context, each) for each in range(len(variants_of(context)))]
+    plans = [plan_evaluation(context, each, variant) for variant, each in enumerate(inputs)]
+    also: list[dict[str, Any]] = []
+    with Fleet.open(context.lease_folder) as fleet:
+        # the first one comes last: its report shows what the others gave
+        for variant in reversed(range(len(inputs))):
+            outputs = _evaluate(context, fleet, inputs[variant], plans[variant])
+            also.insert(0, outputs)
+    outputs = {**also.pop(0), **({"also": also} if also else {})}
+    require(outputs["metrics"], inputs[0].spec, outputs["report"])
+    return outputs
+
+
+def _evaluate(
+    context: StepContext, fleet: Fleet, inputs: Inputs, tasks: Sequence[ShardTask]
+) -> dict[str, Any]:
+    """Score a split with a checkpoint, then judge and report it."""
+    total, spec = sum(task.num_samples for task in tasks), inputs.spec
+    env = model_environment(context.site.roles[context.recipe.train.role])
+    with _serving(context, fleet, inputs.dataset, spec.split) as groups:
+        job = Job(
+            step_folder=str(context.folder.path), env=env, groups=groups, variant=tasks[0].variant
+        )
         started = time.perf_counter()
         _predict(context, fleet, job, tasks)
         predict_s = time.perf_counter() - started
@@ -66,7 +89,6 @@ def run(context: StepContext) -> dict[str, Any]:
         ((_, outputs),) = fleet.map(answer, [job], check=context.check)
     context.report(**outputs["metrics"], samples_per_s=total / predict_s)
     context.event("evaluated", **outputs)
-    require(outputs["metrics"], inputs.spec, outputs["report"])
     return outputs
 
 

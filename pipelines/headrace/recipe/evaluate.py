@@ -36,14 +36,22 @@ _Targets = Annotated[
 ]
 
 
+_Checkpoint = Literal["last", "best"] | Annotated[int, Field(ge=1)]
+
+
 class EvaluateSpec(Record):
     """How the trained model is judged."""
 
     split: Name = "test"
     """Split to evaluate on."""
-    checkpoint: Literal["last", "best"] | Annotated[int, Field(ge=1)] = "last"
+    checkpoint: _Checkpoint = "last"
     """Which one is evaluated: the `last` of training, the `best` by `trainer.monitor`, or the one
     after so many optimizer steps, while it is kept."""
+    also_splits: tuple[Name, ...] = ()
+    """Further splits; each with each checkpoint has a report of its own."""
+    also_checkpoints: tuple[_Checkpoint, ...] = ()
+    """Further checkpoints, in the same way. Only those of `split` and `checkpoint` are held to
+    `min_metrics` and `max_metrics`."""
     batch_size: int = Field(default=512, ge=1)
     """Samples a forward pass."""
     task: Literal["multiclass", "binary", "multilabel", "regression", "custom"] = "multiclass"
@@ -64,4 +72,28 @@ class EvaluateSpec(Record):
     def _check(self) -> EvaluateSpec:
         if self.step == "test" and self.task != "custom":
             raise ValueError("evaluate.step: test goes with task: custom, the model judges itself")
+        for key, given in (
+            ("also_splits", (self.split, *self.also_splits)),
+            ("also_checkpoints", (self.checkpoint, *self.also_checkpoints)),
+        ):
+            twice = sorted({str(each) for each in given if given.count(each) > 1})
+            if twice:
+                raise ValueError(f"{key} has {', '.join(twice)} again: leave it out there")
         return self
+
+    @property
+    def variants(self) -> tuple[EvaluateSpec, ...]:
+        """An evaluation for each checkpoint and split; the first is that of the metrics."""
+        alone: dict[str, object] = {"also_splits": (), "also_checkpoints": ()}
+        unbound: dict[str, object] = {"min_metrics": {}, "max_metrics": {}}
+        first, *others = (
+            self.model_copy(update={**alone, "checkpoint": checkpoint, "split": split})
+            for checkpoint in (self.checkpoint, *self.also_checkpoints)
+            for split in (self.split, *self.also_splits)
+        )
+        return (first, *(each.model_copy(update=unbound) for each in others))
+
+    @property
+    def label(self) -> str:
+        """Name of the variant, for files."""
+        return f"{self.split}-{self.checkpoint}"

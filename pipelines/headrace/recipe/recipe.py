@@ -125,7 +125,8 @@ class Recipe(Record):
             raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
         if self.stage.overlap:
             self._check_overlap()
-        if self.evaluate and self.evaluate.checkpoint == "best" and not self.trainer.monitor:
+        wanted = [each.checkpoint for each in self.evaluate.variants] if self.evaluate else []
+        if "best" in wanted and not self.trainer.monitor:
             raise ValueError(
                 "evaluate.checkpoint is 'best', by no metric: set trainer.monitor, as in val_loss"
             )
@@ -151,19 +152,21 @@ class Recipe(Record):
             )
 
     def _check_evaluated(self) -> None:
+        for variant in self.evaluate.variants if self.evaluate else ():
+            self._check_split(variant.split)
+
+    def _check_split(self, split: str) -> None:
         splits, folds = self.dataset.splits, self.dataset.folds
-        if self.evaluate is None or self.evaluate.split in splits:
+        if split in splits:
             return
-        if folds is not None and self.evaluate.split == VALIDATION:
+        if folds is not None and split == VALIDATION:
             if self.data.fold is None:
                 raise ValueError(
                     "evaluate.split is 'val', which is one of the folds: "
                     f"set data.fold, from 0 to {folds - 1}"
                 )
             return
-        raise ValueError(
-            f"evaluate.split is '{self.evaluate.split}', but dataset.splits has {', '.join(splits)}"
-        )
+        raise ValueError(f"evaluate.split is '{split}', but dataset.splits has {', '.join(splits)}")
 
     def _check_overlap(self) -> None:
         if self.train.script is not None:

@@ -67,8 +67,8 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     manifest.shards_of(TRAIN)
     _check_staged(recipe, manifest)
     manifest = manifest.with_fold(recipe.data.fold)
-    if recipe.evaluate is not None:
-        manifest.shards_of(recipe.evaluate.split)
+    for variant in recipe.evaluate.variants if recipe.evaluate else ():
+        manifest.shards_of(variant.split)
     if recipe.data.sampling != "uniform":
         weight_field(recipe.data.sampling, manifest)
     order = TrainOrder(
