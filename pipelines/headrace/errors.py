@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import ClassVar
 
@@ -82,6 +84,25 @@ class UserCodeError(UserError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), trace=self.trace, where=self.where), (self.what, self.hint)
+
+
+@contextmanager
+def blaming_user_code(name: str, hint: str, where: str = "") -> Iterator[None]:
+    """Raise what the block, which calls the user's code, raises as a `UserCodeError`.
+
+    Errors of headrace and lack of memory pass as they are. `name` is that of what is called.
+    """
+    try:
+        yield
+    except (HeadraceError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(
+            f"{name} raised {type(error).__name__}: {error}",
+            hint,
+            trace="".join(traceback.format_exception(error)),
+            where=where,
+        ) from error
 
 
 class PickledCheckpointError(UserError):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.errors import DataError, HeadraceError, UserCodeError, nearest
+from headrace.errors import DataError, HeadraceError, UserCodeError, blaming_user_code, nearest
 from headrace.files.manifest import FieldInfo
 
 Sample = dict[str, Any]
@@ -107,19 +107,11 @@ def collated(form: Collate, samples: list[Sample]) -> Batch:
         UserCodeError: It raised, or gave something else than a dict.
     """
     ids = torch.stack([torch.as_tensor(sample[SAMPLE_ID]) for sample in samples])
-    try:
+    hint = "data.collate takes a list of samples, each a dict, and returns a batch, a dict."
+    with blaming_user_code(_name(form), hint, f"batch with sample {int(ids[0])}"):
         batch = form(samples)
         if not isinstance(batch, dict):
-            raise TypeError(f"it returned a {type(batch).__name__}, no dict")  # noqa: TRY301
-    except (HeadraceError, MemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserCodeError(
-            f"{_name(form)} raised {type(error).__name__}: {error}",
-            "data.collate takes a list of samples, each a dict, and returns a batch, a dict.",
-            trace="".join(traceback.format_exception(error)),
-            where=f"batch with sample {int(ids[0])}",
-        ) from error
+            raise TypeError(f"it returned a {type(batch).__name__}, no dict")
     return {**batch, SAMPLE_ID: ids}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torchmetrics import Metric
 
-from headrace.errors import HeadraceError, UserCodeError
+from headrace.errors import UserCodeError, blaming_user_code
 from headrace.evaluation.parts import SCORES, Column
 from headrace.recipe.evaluate import EvaluateSpec
 
@@ -107,16 +106,9 @@ def update(metrics: Mapping[str, Metric], given: Mapping[str, Any]) -> None:
                 "Return a mapping with these names from predict_step; `target` is the label where "
                 "the dataset has one.",
             ) from None
-        try:
+        hint = f"It was given {', '.join(given)}, of the shapes that predict_step returned."
+        with blaming_user_code(f"The metric '{name}'", hint):
             metric.update(*args, **kwargs)
-        except HeadraceError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise UserCodeError(
-                f"The metric '{name}' raised {type(error).__name__}: {error}",
-                f"It was given {', '.join(given)}, of the shapes that predict_step returned.",
-                trace="".join(traceback.format_exception(error)),
-            ) from error
 
 
 def _arguments(

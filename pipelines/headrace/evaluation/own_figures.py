@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from headrace.data.targets import Allowed, instantiate
-from headrace.errors import HeadraceError, UserCodeError
+from headrace.errors import UserCodeError, blaming_user_code
 from headrace.evaluation.drawing import png
 from headrace.evaluation.parts import Column
 from headrace.recipe.evaluate import EvaluateSpec
@@ -39,16 +38,9 @@ def own_figures(spec: EvaluateSpec, allowed: Allowed, results: Mapping[str, Colu
     for name, target in spec.figures.items():
         draw = instantiate(target, allowed, f"evaluate.figures.{name}", partial=True)
         given = {key: _plain(column) for key, column in results.items()}
-        try:
+        hint = f"It was given a mapping of {', '.join(given)}."
+        with blaming_user_code(f"The figure '{name}'", hint):
             drawn = _drawn(draw(given))
-        except HeadraceError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise UserCodeError(
-                f"The figure '{name}' raised {type(error).__name__}: {error}",
-                f"It was given a mapping of {', '.join(given)}.",
-                trace="".join(traceback.format_exception(error)),
-            ) from error
         if isinstance(drawn, bytes):
             found.images[name] = drawn
         elif isinstance(drawn, str):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import torch
 from torchmetrics import Metric
 
 from headrace.data.targets import Allowed, instantiate
-from headrace.errors import HeadraceError, UserCodeError
+from headrace.errors import blaming_user_code
 from headrace.evaluation.report import Column, Table
 from headrace.evaluation.states import State, check_mergeable, merged
 from headrace.recipe.evaluate import EvaluateSpec
@@ -76,16 +75,9 @@ def own_values(
 
 
 def _computed(name: str, metric: Metric, states: Sequence[Mapping[str, State]]) -> object:
-    try:
+    hint = "It was given all samples, and asked for its value."
+    with blaming_user_code(f"The metric '{name}'", hint):
         return merged(metric, [state[name] for state in states]).compute()
-    except HeadraceError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserCodeError(
-            f"The metric '{name}' raised {type(error).__name__}: {error}",
-            "It was given all samples, and asked for its value.",
-            trace="".join(traceback.format_exception(error)),
-        ) from error
 
 
 _Leaf = tuple[str, object]
