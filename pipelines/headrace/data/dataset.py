@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from headrace.data.decode import Decoder
 from headrace.data.gather import Gatherer
+from headrace.data.own_dataset import OwnDataset, OwnSamples
 from headrace.data.sampling import Indices
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import (
@@ -46,6 +47,8 @@ class Reading:
     """Compare each sample with its checksum."""
     collate: Collate | None = None
     """Forms batches in place of stacking and `pad`."""
+    own: OwnDataset | None = None
+    """Makes other samples of those that are packed, before `transforms`."""
 
     @property
     def is_special(self) -> bool:
@@ -56,16 +59,26 @@ class Reading:
 def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
     """How a recipe wants samples to be read, the same in training and evaluation."""
     transforms = instantiate_all(spec.sample_transforms, allowed, "data.sample_transforms")
-    collate = None
+    collate = own = None
     if spec.collate is not None:
         collate = instantiate(spec.collate, allowed, "data.collate")
-    return Reading(pad=spec.pad, transforms=transforms, verify=spec.verify_samples, collate=collate)
+    if spec.dataset is not None:
+        make = instantiate(spec.dataset, allowed, "data.dataset", partial=True)
+        own = OwnDataset(spec.dataset.target, make)
+    return Reading(
+        pad=spec.pad,
+        transforms=transforms,
+        verify=spec.verify_samples,
+        collate=collate,
+        own=own,
+    )
 
 
 class SampleReader:
     """Reads samples and batches of a split; `fields` are those wanted, by default all.
 
     `gatherer` gathers the fields of fixed shape `fixed`, with `sample_id`; others are `ragged`.
+    `own` are samples that a `Dataset` of the user's makes of these, which `indices` then count.
     """
 
     def __init__(
@@ -85,6 +98,14 @@ class SampleReader:
         self.gatherer = Gatherer(dataset)
         self._decoder = Decoder()
         self._chain = SampleChain(self.reading.transforms)
+        self.own: OwnSamples | None = None
+        if self.reading.own is not None:
+            plain = SampleReader(dataset, Reading(verify=self.reading.verify))
+            self.own = self.reading.own.over(dataset, SplitSamples(plain))
+
+    def __len__(self) -> int:
+        """Samples there are to read."""
+        return len(self.dataset if self.own is None else self.own)
 
     def read(self, indices: Indices, seeds: Sequence[int] | None = None) -> Batch:
         """A batch of samples, `indices (batch,) int64` of the split.
@@ -98,7 +119,7 @@ class SampleReader:
         """
         if self.reading.collate is not None:
             return collated(self.reading.collate, self.samples(indices, seeds))
-        if self.reading.transforms:
+        if self.reading.transforms or self.own is not None:
             return self._join(self.samples(indices, seeds), indices)
         with self.dataset.holding(indices):
             self._verify(indices)
@@ -117,17 +138,20 @@ class SampleReader:
 
     def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
         """Single samples, transformed; arguments and errors as `read`."""
-        with self.dataset.holding(indices):
-            self._verify(indices)
-            columns = self._columns(indices)
-        samples = [
-            {name: column[number] for name, column in columns.items()}
-            for number in range(len(indices))
-        ]
+        samples = self._packed(indices) if self.own is None else self.own.samples(indices)
         if not self.reading.transforms:
             return samples
         each = [None] * len(samples) if seeds is None else list(seeds)
         return [self._chain(sample, seed) for sample, seed in zip(samples, each, strict=True)]
+
+    def _packed(self, indices: Indices) -> list[Sample]:
+        with self.dataset.holding(indices):
+            self._verify(indices)
+            columns = self._columns(indices)
+        return [
+            {name: column[number] for name, column in columns.items()}
+            for number in range(len(indices))
+        ]
 
     def _verify(self, indices: Indices) -> None:
         if self.reading.verify:
@@ -150,7 +174,8 @@ class SampleReader:
             if any(name not in sample for sample in samples):
                 raise DataError(
                     f"Samples of one batch differ in fields: only some have '{name}'",
-                    "data.sample_transforms must give every sample the same fields.",
+                    "data.dataset and data.sample_transforms must give every sample the same "
+                    "fields.",
                 )
             items = [sample[name] for sample in samples]
             sources = partial(self.dataset.sources, indices)
@@ -159,7 +184,34 @@ class SampleReader:
         return batch
 
 
-class SampleDataset(Dataset[Sample]):
+class SplitSamples(Dataset[Sample]):
+    """Samples that a reader reads, one by one or several."""
+
+    def __init__(self, reader: SampleReader) -> None:
+        self.manifest = reader.dataset.manifest
+        self._reader = reader
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def __getitem__(self, index: int) -> Sample:
+        """One sample; negative indices count from the end."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Several samples by one read a field; torch's DataLoader asks for whole batches."""
+        places = np.array([self._place(index) for index in indices], dtype=np.int64)
+        return self._reader.samples(places)
+
+    def _place(self, index: int) -> int:
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            split = self._reader.dataset.split
+            raise IndexError(f"Sample {place} of split '{split}', which has {len(self)}")
+        return place % len(self)
+
+
+class SampleDataset(SplitSamples):
     """Samples of one split; works with any number of workers, forked or spawned.
 
     A sample is a dict of its fields: tensors, text as `str`, and `sample_id`.
@@ -183,24 +235,4 @@ class SampleDataset(Dataset[Sample]):
     ) -> None:
         places = None if source is None else ShardSource.at(source)
         dataset = ShardedDataset(Path(folder), split, places)
-        self.manifest = dataset.manifest
-        self._reader = SampleReader(dataset, Reading(transforms=tuple(transforms)), fields)
-
-    def __len__(self) -> int:
-        return len(self._reader.dataset)
-
-    def __getitem__(self, index: int) -> Sample:
-        """One sample; negative indices count from the end."""
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        """Several samples by one read a field; torch's DataLoader asks for whole batches."""
-        places = np.array([self._place(index) for index in indices], dtype=np.int64)
-        return self._reader.samples(places)
-
-    def _place(self, index: int) -> int:
-        place = operator.index(index)
-        if not -len(self) <= place < len(self):
-            split = self._reader.dataset.split
-            raise IndexError(f"Sample {place} of split '{split}', which has {len(self)}")
-        return place % len(self)
+        super().__init__(SampleReader(dataset, Reading(transforms=tuple(transforms)), fields))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.data.dataset import Reading
+from headrace.data.dataset import Reading, SampleReader
 from headrace.data.loader import BatchLoader
 from headrace.data.order import EachOnceOrder, Order, TrainOrder, choose_epochs
+from headrace.data.sampling import Epochs, Whole
 from headrace.data.streaming import check_streamable
 from headrace.data.transforms import Transform
 from headrace.recipe.dataset import TRAIN, VALIDATION
@@ -59,7 +60,7 @@ class Loaders:
     def __init__(self, settings: DataSettings) -> None:
         self._settings = settings
         dataset = self._split(TRAIN)
-        self.epochs = choose_epochs(dataset, settings.spec, settings.seed, settings.overlap)
+        self.epochs = self._epochs(dataset)
         check_streamable(dataset, settings.spec)
         order = TrainOrder(
             num_samples=self.epochs.num_samples,
@@ -82,12 +83,19 @@ class Loaders:
         """Batches of the validation split, each sample once over all ranks."""
         dataset = self._split(VALIDATION)
         order = EachOnceOrder(
-            num_samples=len(dataset),
+            num_samples=len(SampleReader(dataset, self._settings.reading)),
             global_batch_size=self.train.order.batch_span,
             rank=self._settings.rank,
             world_size=self._settings.world_size,
         )
         return self._loader(dataset, order)
+
+    def _epochs(self, dataset: ShardedDataset) -> Epochs:
+        told = self._settings
+        if told.spec.dataset is not None:  # its items are not those that shards hold
+            num_items = len(SampleReader(dataset, told.reading))
+            return Whole(num_samples=num_items, seed=told.seed, shuffle=told.spec.shuffle)
+        return choose_epochs(dataset, told.spec, told.seed, told.overlap)
 
     def _split(self, name: str) -> ShardedDataset:
         told = self._settings

@@ -18,6 +18,7 @@ from torchmetrics import Metric
 
 from headrace.data.checkpoint_content import read_checkpoint
 from headrace.data.dataset import Reading, SampleReader
+from headrace.data.own_dataset import check_each_once
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Batch, Transform, apply
 from headrace.errors import HeadraceError, MemoryExhaustedError, RecipeError, UserCodeError
@@ -61,6 +62,7 @@ class Predictor:
 
     def _batches(self, first: int, num_samples: int) -> Iterator[Batch]:
         reader = SampleReader(self.dataset, self.reading)
+        check_each_once(reader.own, self.dataset)
         for start in range(first, first + num_samples, self.spec.batch_size):
             end = min(start + self.spec.batch_size, first + num_samples)
             yield reader.read(np.arange(start, end))

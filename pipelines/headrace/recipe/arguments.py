@@ -27,6 +27,8 @@ from headrace.recipe.targets import (
 )
 
 _LOGGERS = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
+_COMPLETED = ("trainer.loggers", "evaluate.figures", "data.dataset")
+"""Keys of targets that get more arguments than the recipe's."""
 _NEEDS = {
     "CometLogger": ("comet_ml",),
     "LitLogger": ("litlogger",),
@@ -54,8 +56,8 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
     """
     for key, target in targets_of(recipe).items():
         if key != "dataset.reader":
-            # a logger may get `save_dir` from headrace, a figure gets the results
-            is_whole = key != "trainer" and "logger" not in key and "figures" not in key
+            # a logger may get `save_dir` from headrace, a figure the results, a dataset samples
+            is_whole = key != "trainer" and not key.startswith(_COMPLETED)
             _check(uses(key, target.as_config(), is_whole=is_whole), recipe, role, listed)
     trainer = recipe.trainer
     extra = Use(key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False)

@@ -61,6 +61,8 @@ class DataSpec(Record):
     """Compare the checksum of each sample that is read; reading is about ten times slower."""
     on_bad_shard: Literal["stop", "skip"] = "stop"
     """`skip`: check all shards at the start of a run, train without the damaged ones."""
+    dataset: Target | None = None
+    """A map-style `Dataset` of yours: gets the samples of a split, gives others, of any number."""
     sample_transforms: tuple[Target, ...] = ()
     """Callables `sample -> sample` before batches are formed; `generator` is None in evaluation."""
     collate: Target | None = None
@@ -82,6 +84,11 @@ class DataSpec(Record):
             raise ValueError("samples_per_epoch goes with sampling balanced or by weights")
         if self.shuffle_window is not None and not self.shuffle:
             raise ValueError("shuffle_window goes with shuffle: true")
+        if self.dataset is not None and (weighted or self.shuffle_window is not None):
+            raise ValueError(
+                "dataset of your own goes with sampling: uniform and without shuffle_window: its "
+                "items are not those that shards hold"
+            )
         if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
             raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
         return self
@@ -129,6 +136,11 @@ class Recipe(Record):
         if "best" in wanted and not self.trainer.monitor:
             raise ValueError(
                 "evaluate.checkpoint is 'best', by no metric: set trainer.monitor, as in val_loss"
+            )
+        if self.data.dataset is not None and (self.stage.overlap or self.stage.partial):
+            raise ValueError(
+                "data.dataset may ask for any sample at any time: it goes without stage.overlap "
+                "and stage.partial"
             )
         if self.train.script is not None and self.data.on_bad_shard == "skip":
             raise ValueError("data.on_bad_shard: skip goes with 'model': a script reads by itself")

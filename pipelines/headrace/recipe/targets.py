@@ -82,6 +82,7 @@ _MADE = {
 _AT: dict[str, tuple[Kind, ...]] = {
     **{key: (kind,) for key, kind in _MADE.items()},
     **dict.fromkeys(("data.sample_transforms", "data.transforms", "data.augment"), (_MODULE,)),
+    "data.dataset": (),
     "data.collate": (),
     "dataset.reader": (),
     "evaluate.figures": (),
@@ -142,7 +143,7 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
     }
     found = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
     single = {"dataset.reader": recipe.dataset.reader, "model": recipe.model}
-    single["data.collate"] = data.collate
+    single |= {"data.dataset": data.dataset, "data.collate": data.collate}
     if recipe.evaluate is not None:
         own = {"metrics": recipe.evaluate.metrics, "figures": recipe.evaluate.figures}
         for key, named in own.items():

@@ -104,7 +104,7 @@ def _batch(recipe: Recipe, allowed: Allowed, dataset: str | None) -> Batch:
     held = ShardedDataset(Path(dataset).expanduser(), TRAIN, fold=recipe.data.fold)
     transforms = instantiate_all(recipe.data.transforms, allowed, "data.transforms")
     reader = SampleReader(held, reading_of(recipe.data, allowed))
-    return apply(transforms, reader.read(np.arange(min(_MOST_SAMPLES, len(held)))))
+    return apply(transforms, reader.read(np.arange(min(_MOST_SAMPLES, len(reader)))))
 
 
 def _chosen(model: LightningModule, batch: Batch) -> dict[str, Any]:

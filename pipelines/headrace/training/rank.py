@@ -190,8 +190,8 @@ def _check_loaders(model: LightningModule) -> None:
             raise UserError(
                 f"The model {type(model).__name__} defines '{name}', which would not be used: "
                 "headrace shares the samples out over the ranks itself",
-                "Take it out; data.sample_transforms and data.collate of the recipe change samples "
-                "and form batches. A script (train.script) may use any DataLoader.",
+                "Take it out; in the recipe data.dataset takes your Dataset, data.collate forms "
+                "batches. A script (train.script) may use any DataLoader.",
             )
 
 

@@ -247,25 +247,29 @@ def test_orders_and_random_samples_are_repeated_by_a_resume(
 
 
 def test_training_goes_on_with_fewer_ranks_and_with_more(dataset, tmp_path, no_leftover_processes):
-    """Pains 30: the position is one in the global order, whatever the world size."""
+    """Pains 30: the position is one in the global order, whatever the world size.
+
+    Of a Dataset of the user's, as of any.
+    """
+    data = {"dataset": {"_target_": "blob_samples.Backwards"}}
     dies = [[0, 17], [0, 28]]
     with pytest.raises(WorkerLostError, match="after 0 restarts"):
-        train_here(start(tmp_path, dies=dies, restarts=0), dataset)
+        train_here(start(tmp_path, data=data, dies=dies, restarts=0), dataset)
     notes = tmp_path / "notes" / "rank-1.jsonl"
     # what rank 1 did after the checkpoint of step 15 is lost, and done again by rank 0
     lines = notes.read_text().splitlines()
     notes.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["step"] <= 15))
     with pytest.raises(WorkerLostError, match="after 0 restarts"):
-        train_here(start(tmp_path, dies=dies, restarts=0, ranks=1), dataset)
+        train_here(start(tmp_path, data=data, dies=dies, restarts=0, ranks=1), dataset)
     assert checkpoints.progress_in(tmp_path / "runs" / "run" / "checkpoints") == 27
-    changed = start(tmp_path, ranks=1, width=8)
+    changed = start(tmp_path, data=data, ranks=1, width=8)
     with pytest.raises(
         UserError, match=r"BlobModel is not the model of .*: first\.weight is"
     ) as told:
         train_here(changed, dataset)
     assert "second.weight is (3, 16) there and (3, 8) here" in told.value.what
     assert "init_strict: false" in told.value.hint
-    outputs = train_here(start(tmp_path), dataset)
+    outputs = train_here(start(tmp_path, data=data), dataset)
     assert outputs["world_size"] == 2
     assert outputs["steps"] == EPOCHS * STEPS_PER_EPOCH
     assert_each_once(tmp_path)

@@ -1,6 +1,7 @@
-"""User code of the training tests: a transform of single samples, and what forms batches."""
+"""User code of the training tests: a transform of single samples, a Dataset, batches."""
 
 import torch
+from torch.utils.data import Dataset
 
 
 class Jitter:
@@ -25,3 +26,22 @@ class Stacked:
 
     def __call__(self, samples):
         return {name: torch.stack([each[name] for each in samples]) for name in samples[0]}
+
+
+class Backwards(Dataset):
+    """The samples of a split, last one first, under numbers of their own.
+
+    Args:
+        samples: Those that are packed.
+        shift: Added to the array.
+    """
+
+    def __init__(self, samples, shift=0.0):
+        self.samples, self.shift = samples, shift
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, number):
+        sample = self.samples[-1 - number]
+        return {"array": sample["array"] + self.shift, "label": sample["label"]}

@@ -13,6 +13,7 @@ from torchmetrics.segmentation import MeanIoU
 
 from headrace.data.checkpoint_content import read_checkpoint
 from headrace.data.dataset import Reading
+from headrace.data.own_dataset import OwnDataset
 from headrace.errors import (
     MemoryExhaustedError,
     PickledCheckpointError,
@@ -20,6 +21,7 @@ from headrace.errors import (
     StepError,
     TargetError,
     UserCodeError,
+    UserError,
 )
 from headrace.evaluation.own_metrics import own_values
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
@@ -127,6 +129,24 @@ def test_samples_are_transformed_as_in_training_without_random_numbers(tmp_path)
     plain = predictor(tmp_path, two_scores)
     found = replace(plain, reading=Reading(transforms=(tenfold,))).predict(0, 5)
     np.testing.assert_array_equal(found.predictions.scores[:, 0], np.arange(5) * 10 + 1)
+
+
+class Turned(list):
+    """Samples of the user's making, last one first."""
+
+    def __init__(self, samples):
+        super().__init__(samples[len(samples) - 1 - place] for place in range(len(samples)))
+
+
+def test_samples_of_ones_own_dataset_are_scored_under_their_ids(tmp_path):
+    plain = predictor(tmp_path, two_scores)
+    found = replace(plain, reading=Reading(own=OwnDataset("Turned", Turned))).predict(0, 5)
+    last = len(plain.dataset) - 1
+    np.testing.assert_array_equal(found.sample_id, last - np.arange(5))
+    np.testing.assert_array_equal(found.predictions.scores[:, 0], found.sample_id + 1)
+    fewer = Reading(own=OwnDataset("Fewer", lambda samples: Turned(samples)[:7]))
+    with pytest.raises(UserError, match=r"makes 7 items of the \d+ samples of split 'test'"):
+        replace(plain, reading=fewer).predict(0, 5)
 
 
 def test_regression_takes_one_value_a_sample(tmp_path):
