@@ -27,6 +27,7 @@ from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import run_step
+from support.checkpoints import write_in_parts
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
 
@@ -168,9 +169,12 @@ def test_stage_tells_which_shard_is_damaged(lease, home, site, dataset):
 
 @pytest.fixture(scope="module")
 def evaluated(lease, home, site, dataset, checkpoint) -> tuple[StepResult, RunFolder]:
-    """The last checkpoint on the test split, and beside it the best one, and the training split."""
+    """The last checkpoint on the test split, and beside it the best one, and the training split.
+
+    The best one is a folder of parts that ranks have written.
+    """
     torch.manual_seed(4)
-    torch.save({"state_dict": DigitsClassifier().state_dict()}, home / "best.ckpt")
+    write_in_parts(home / "best.ckpt", DigitsClassifier().state_dict())
     given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
     made = recipe(
         dataset,

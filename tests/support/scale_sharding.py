@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from headrace.errors import PickledCheckpointError, RecipeError
 from support.scale_models import (
+    Batches,
     Block,
     Deep,
     Own,
@@ -48,7 +49,30 @@ def sharded(folder: Path) -> dict[str, Any]:
     fit(resumed, rest, {**keys, "strategy": "fsdp"}, resume=path)
     back = Deep()
     fit(back, rest, keys, resume=path)
-    return {**found, "resumed": resumed.losses, "back": back.losses}
+    parts = {**keys, "strategy": "fsdp", "fsdp": {"wrap": ["Block"]}, "sharded_checkpoints": True}
+    in_parts, again = Deep(), Deep()
+    fit(in_parts, mine, parts, callbacks=[saving_in(folder / "parts")])
+    path = folder / "parts" / "step-000000004.ckpt"
+    fit(again, rest, parts, callbacks=[saving_in(folder / "again")], resume=path)
+    wider = Deep()
+    wider.network[2] = nn.Linear(16, 2)
+    return {
+        **found,
+        "folder": str(folder),
+        "resumed": resumed.losses,
+        "back": back.losses,
+        "parts": in_parts.losses,
+        "again": again.losses,
+        "misfit": _told_of(wider, rest, parts, path),
+    }
+
+
+def _told_of(model: Deep, data: Batches, keys: dict[str, Any], resume: Path) -> str:
+    try:
+        fit(model, data, keys, resume=resume)
+    except RecipeError as error:
+        return str(error)
+    return ""
 
 
 @check
@@ -85,12 +109,14 @@ def not_to_be_sharded(_: Path) -> dict[str, Any]:
 @check
 def sharded_with_a_pickle(folder: Path) -> dict[str, Any]:
     """A state that no resume could load: rank 0 tells so without the others."""
-    model = Deep()
-    model.on_save_checkpoint = lambda checkpoint: checkpoint.update(mine=Block())  # type: ignore[method-assign]
-    try:
-        saving = saving_in(folder / "pickle")
-        fit(model, batches(dist.get_rank(), 1), {"strategy": "fsdp"}, callbacks=[saving])
-    except PickledCheckpointError as error:
-        dist.barrier()  # for which `fit` waits on the other rank
-        return {"told": str(error)}
-    return {"told": ""}
+    told = []
+    for parts in (False, True):
+        model, saving = Deep(), saving_in(folder / f"pickle-{parts}")
+        model.on_save_checkpoint = lambda checkpoint: checkpoint.update(mine=Block())  # type: ignore[method-assign]
+        keys = {"strategy": "fsdp", "sharded_checkpoints": parts}
+        try:
+            fit(model, batches(dist.get_rank(), 1), keys, callbacks=[saving])
+        except PickledCheckpointError as error:
+            dist.barrier()  # for which `fit` waits on the other rank
+            told.append(str(error))
+    return {"told": told}

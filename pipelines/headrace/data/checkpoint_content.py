@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from headrace.errors import PickledCheckpointError, StepError
 from headrace.files.archives import archive_damage
+from headrace.files.sealed import is_sealed, sealed_damage
 
 _REFUSED = re.compile(
     r"(?:Trying to load unsupported )?GLOBAL ([\w.]+)|((?:Trying to|Can only) [^\n]{,120})"
@@ -63,11 +65,13 @@ def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
 
 
 def _loaded(path: Path, *, pickled: bool) -> object:
-    problem = archive_damage(path) if zipfile.is_zipfile(path) else None
+    problem = _damage(path)
     if problem is not None:
         raise StepError(f"The checkpoint {path} is damaged: {problem}", "Run the train step again.")
     try:
         with refusing(path):
+            if path.is_dir():
+                return _sharded().read_content(path, pickled=pickled)
             return torch.load(path, map_location="cpu", weights_only=not pickled)
     except FileNotFoundError:
         raise StepError(f"The checkpoint {path} is missing", "Run the train step again.") from None
@@ -75,6 +79,18 @@ def _loaded(path: Path, *, pickled: bool) -> object:
         raise StepError(
             f"The checkpoint {path} is damaged: {error}", "Run the train step again."
         ) from error
+
+
+def _damage(path: Path) -> str | None:
+    if path.is_dir():
+        return sealed_damage(path)
+    return archive_damage(path) if zipfile.is_zipfile(path) else None
+
+
+def _sharded() -> ModuleType:
+    from headrace.data import sharded_content  # it takes a second, and few need it
+
+    return sharded_content
 
 
 def read_weights(path: Path, *, pickled: bool = False) -> Mapping[str, Tensor]:
@@ -113,7 +129,7 @@ def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) ->
     `trained` gives what was written; it is called when it cannot. The `PickledCheckpointError`
     names the key and the class.
     """
-    if path.is_dir():
+    if path.is_dir() and not is_sealed(path):
         raise PickledCheckpointError(
             "The strategy writes checkpoints as folders, whose index is a pickle that a resume "
             "would have to load",
@@ -121,7 +137,10 @@ def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) ->
         )
     torch.serialization.add_safe_globals(_harmless())
     try:
-        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if path.is_dir():
+            _sharded().check_plain(path)
+        else:
+            torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         place = ".".join(_culprit(trained()))
         raise PickledCheckpointError(

@@ -50,7 +50,7 @@ def score(job: Job, task: ShardTask) -> tuple[int, str]:
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context, job.variant)
     checkpoint = inputs.checkpoint
-    if not checkpoint.is_file():
+    if not checkpoint.exists():
         raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")
     why, written_ns = "", checkpoint.stat().st_mtime_ns
     for _ in range(_NUM_TRIES):

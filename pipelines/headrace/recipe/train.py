@@ -109,6 +109,9 @@ class TrainerSpec(Record):
     """Newest checkpoints kept."""
     async_checkpoints: bool = False
     """Training waits only for a copy of what is written, in the memory of rank 0's node."""
+    sharded_checkpoints: bool = False
+    """Each rank writes its part of weights and optimizer state, with strategy fsdp: a checkpoint is
+    a folder."""
     monitor: str | None = None
     """Metric that the model logs, such as `val_loss`: the weights with its best value are kept."""
     monitor_mode: Literal["min", "max"] = "min"
@@ -163,6 +166,10 @@ class TrainerSpec(Record):
             raise ValueError(f"ddp goes with strategy ddp, not with {strategy}")
         if strategy != "fsdp" and self.fsdp != FsdpSpec():
             raise ValueError(f"fsdp goes with strategy fsdp, not with {strategy}")
+        if strategy != "fsdp" and self.sharded_checkpoints:
+            raise ValueError(
+                f"sharded_checkpoints goes with strategy fsdp: with {strategy} each rank has all"
+            )
         if strategy == "fsdp":
             self._check_sharded()
         if self.ema is not None and self.ddp.local_sgd is not None:
@@ -175,6 +182,8 @@ class TrainerSpec(Record):
             raise ValueError("sync_batchnorm goes with strategy ddp: fsdp does not convert layers")
         if self.compile is not False:
             raise ValueError("compile goes with strategy ddp: compile parts in configure_model")
+        if self.sharded_checkpoints and self.async_checkpoints:
+            raise ValueError("sharded_checkpoints are waited for: leave out async_checkpoints")
         if self.ema is not None:
             raise ValueError("ema goes with strategy ddp: Lightning averages no sharded weights")
         if self.precision not in _SHARDED_PRECISIONS:

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from headrace.errors import DataError, RecipeError, UnknownNameError, UserError, nearest
 from headrace.files.layout import RunFolder
+from headrace.files.sealed import is_sealed
 from headrace.recipe.arguments import is_as_here
 from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.recipe import Recipe
@@ -137,7 +138,8 @@ def _check_init(recipe: Recipe, site: Site) -> None:
     if wanted is None:
         return
     path = Path(wanted).expanduser()
-    if _is_seen(path, site.roles[recipe.train.role], site) and not path.is_file():
+    is_there = path.is_file() or is_sealed(path)
+    if _is_seen(path, site.roles[recipe.train.role], site) and not is_there:
         raise RecipeError(
             f"train.init_from is {wanted}, which is no file",
             "Name a checkpoint, a .safetensors file, or a run: RUN, RUN:best, RUN:last, RUN:STEP; "

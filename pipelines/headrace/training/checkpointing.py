@@ -13,6 +13,7 @@ import xxhash
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from headrace.files.atomic import read_text, write_record
 from headrace.files.layout import checkpoint_name
@@ -204,11 +205,16 @@ class _StepTimes:
 def weights_hash(state: Mapping[str, Tensor]) -> str:
     """XXH3 of a `state_dict()`, 128 bits, hexadecimal; the same whatever device it is on.
 
-    It is over name, dtype, shape and bytes of each, in order of names.
+    It is over name, dtype, shape and bytes of each, in order of names. All ranks must call it when
+    they share them out.
     """
     digest = xxhash.xxh3_128()
     for name in sorted(state):
-        values = state[name].detach().cpu().contiguous()
+        values = _whole(state[name]).detach().cpu().contiguous()
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headrace.files.archives import archive_damage
 from headrace.files.atomic import fsync_folder
+from headrace.files.sealed import is_sealed, sealed_damage
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +113,12 @@ def progress_in(folder: Path) -> float:
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint; None when every byte of it is as it was written.
 
-    A folder (of a sharded strategy) is taken as it is: it got its name only when it was whole.
+    A folder without a list of checksums (of a strategy of Lightning's) is taken as it is: it got
+    its name only when it was whole.
     """
-    return None if path.is_dir() else archive_damage(path)
+    if not path.is_dir():
+        return archive_damage(path)
+    return sealed_damage(path) if is_sealed(path) else None
 
 
 def publish(prepared: Path, final: Path) -> None:
@@ -124,8 +129,9 @@ def publish(prepared: Path, final: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-    elif final.is_dir():
-        shutil.rmtree(final)
+    else:
+        fsync_folder(prepared)
+        remove(final)
     prepared.replace(final)
     fsync_folder(final.parent)
 
@@ -165,6 +171,8 @@ def remove_partial(folder: Path) -> None:
 def remove(path: Path) -> None:
     """Remove a checkpoint, a file or a folder, if it is there."""
     if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+        # half of one would look whole
+        going = path.with_name(f".{path.name.lstrip('.')}.{secrets.token_hex(4)}.partial")
+        shutil.rmtree(path.replace(going), ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -72,12 +72,16 @@ def telling_misfit(model: LightningModule, path: str | None, *, pickled: bool) -
         told = differences(model.state_dict(), read_weights(Path(path), pickled=pickled))
         if not told:
             raise
-        raise RecipeError(
-            f"{type(model).__name__} is not the model of {path}, where training is to go on: "
-            f"{told}",
-            "Take back what has changed in its code, or start a new run with train.init_from "
-            "and train.init_strict: false, which takes the weights that fit.",
-        ) from error
+        raise misfit(model, path, told) from error
+
+
+def misfit(model: LightningModule, path: Path | str, told: str) -> RecipeError:
+    """The error when training cannot go on from a checkpoint, with what `differences` told."""
+    return RecipeError(
+        f"{type(model).__name__} is not the model of {path}, where training is to go on: {told}",
+        "Take back what has changed in its code, or start a new run with train.init_from and "
+        "train.init_strict: false, which takes the weights that fit.",
+    )
 
 
 def differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:

@@ -42,6 +42,7 @@ from headrace.training.model_form import form
 from headrace.training.rank_data import settings_of
 from headrace.training.records import NodeReady, TrainingOutcome
 from headrace.training.scaling import scaling_callbacks
+from headrace.training.strategies import ShardedStrategy
 from headrace.training.trainer import (
     LossGuard,
     ProgressWriter,
@@ -165,7 +166,7 @@ class _RankTraining:
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         shared = mean_over_ranks({**saving.metrics, **logged, "data_wait": data_wait})
-        weights = trainer.strategy.lightning_module_state_dict()
+        weights_xxh3 = _weights_hash(trainer)
         if not trainer.is_global_zero:
             return
         best = best_of(self._run.checkpoints)
@@ -178,9 +179,17 @@ class _RankTraining:
             world_size=self._launch.world_size,
             data_wait=shared.pop("data_wait"),
             metrics=shared,
-            weights_xxh3=weights_hash(weights),
+            weights_xxh3=weights_xxh3,
         )
         write_record(self._folder.trained, outcome)
+
+
+def _weights_hash(trainer: Trainer) -> str:
+    """Of whole weights; they may be shared out over the ranks, which put each together for it."""
+    if isinstance(trainer.strategy, ShardedStrategy):
+        return weights_hash(trainer.lightning_module.state_dict())
+    weights = trainer.strategy.lightning_module_state_dict()
+    return weights_hash(weights) if trainer.is_global_zero else ""
 
 
 def _check_loaders(model: LightningModule) -> None:

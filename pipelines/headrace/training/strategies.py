@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
@@ -105,7 +107,9 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
 
 
 class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]
-    """FSDP2, for models that do not shard themselves too; a checkpoint is one ordinary file.
+    """FSDP2, for models that do not shard themselves too.
+
+    A checkpoint is one ordinary file, or a folder to which each rank writes its part.
 
     Args:
         spec: The recipe's `trainer`.
@@ -117,7 +121,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]
         super().__init__(
             data_parallel_size=spec.data_ranks(world_size),
             tensor_parallel_size=spec.fsdp.tensor_parallel_size,
-            save_distributed_checkpoint=False,
+            save_distributed_checkpoint=spec.sharded_checkpoints,
         )
 
     def setup_environment(self) -> None:
@@ -126,6 +130,29 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]
         model, mesh = self.lightning_module, self.device_mesh["data_parallel"]
         if not is_overridden("configure_model", model):
             model.configure_model = partial(shard, model, self._spec, mesh)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None
+    ) -> None:
+        """Write a file, or the folder's parts."""
+        if self._save_distributed_checkpoint:
+            _parts().save(checkpoint, Path(self.broadcast(filepath)))
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
+        """Load either, whichever is written now."""
+        path = Path(self.broadcast(checkpoint_path))
+        if not path.is_dir():
+            return super().load_checkpoint(path, weights_only)
+        pickled = not weights_only
+        return _parts().restore(self.lightning_module, self.optimizers, path, pickled=pickled)
+
+
+def _parts() -> ModuleType:
+    from headrace.training import sharded_checkpoint  # it takes a second, and few need it
+
+    return sharded_checkpoint
 
 
 def make_strategy(spec: TrainerSpec, num_nodes: int, ranks_per_node: int) -> Strategy | str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from headrace.data.checkpoint_content import read_checkpoint, read_weights
+from headrace.errors import StepError
+from headrace.files.layout import checkpoint_name
+from headrace.files.sealed import SEAL
+from headrace.training import checkpoints
+from headrace.training.checkpointing import weights_hash
+from headrace.training.export import export_weights
 from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
 
 pytestmark = pytest.mark.slow
@@ -159,6 +168,46 @@ def test_a_checkpoint_of_fsdp_is_an_ordinary_one(ranks):
         assert each["back"] == pytest.approx(rest, rel=1e-6)
 
 
+def test_a_checkpoint_in_parts_is_the_same_as_one_file(ranks, tmp_path):
+    """Each rank has written some; resumed, and put together, it gives the same bits."""
+    for each in ranks["sharded"]:
+        assert each["parts"] == each["fsdp"]["losses"]
+        assert each["again"] == each["parts"][4:]
+        assert "network.2.weight is (1, 16) there and (2, 16) here" in each["misfit"]
+    first = ranks["sharded"][0]
+    for name in ("parts", "again"):
+        final = Path(first["folder"]) / name / checkpoints.FINAL
+        assert {path.name[:3] for path in final.glob("__*")} == {"__0", "__1"}
+        found = read_checkpoint(final)
+        assert found["global_step"] == 6
+        assert found["state_dict"].keys() == first["fsdp"]["saved"].keys()
+        for key, value in first["fsdp"]["saved"].items():
+            assert torch.equal(found["state_dict"][key], value)
+    done = export_weights(final, tmp_path / "a.safetensors", "safetensors")
+    assert (done.num_tensors, done.step) == (len(first["fsdp"]["saved"]), 6)
+
+
+def test_damage_to_any_file_of_a_checkpoint_in_parts_is_told(ranks, tmp_path):
+    kept = Path(ranks["sharded"][0]["folder"]) / "parts"
+    older, newer = (tmp_path / checkpoint_name(step) for step in (4, 6))
+    shutil.copytree(kept / older.name, older)
+    names = [path.name for path in older.iterdir()]
+    assert len(names) == 5
+    for name in names:
+        shutil.copytree(kept / checkpoints.FINAL, newer)
+        assert checkpoints.newest_whole(tmp_path) == newer
+        content = bytearray((newer / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        for harmed in (content, content[:-9], None):
+            (newer / name).unlink() if harmed is None else (newer / name).write_bytes(harmed)
+            if harmed is not None or name != SEAL:
+                assert checkpoints.newest_whole(tmp_path) == older, (name, harmed is None)
+            with pytest.raises(StepError, match="is damaged"):
+                read_checkpoint(newer)
+        checkpoints.remove(newer)
+    assert [path.name for path in tmp_path.iterdir()] == [older.name]
+
+
 def test_tensor_parallel_ranks_work_on_the_same_samples(ranks):
     """A model that splits its layers by itself, against one process."""
     for each in ranks["tensor_parallel"]:
@@ -173,8 +222,9 @@ def test_what_fsdp_cannot_shard_is_refused_by_name(ranks):
         assert "the weight network.0.linear.weight lies in two parts" in tied
         assert "Did you mean 'Block'?" in unknown
     told = [each["told"] for each in ranks["sharded_with_a_pickle"]]
-    assert "support.scale_models.Block" in told[0]
-    assert told[1] == ""
+    assert len(told[0]) == 2
+    assert all("support.scale_models.Block" in each for each in told[0])
+    assert told[1] == []
 
 
 def test_averaged_weights_are_validated_kept_and_resumed(ranks):
@@ -234,31 +284,52 @@ def test_forms_are_what_they_say(ranks):
 
 
 def test_a_sharded_training_that_is_killed_goes_on(tmp_path, no_leftover_processes):
-    """By the ranks of a step; two ranks' sums are the same bits in FSDP and DDP."""
+    """In the middle of a checkpoint, of which each rank has written its part; then on one rank.
+
+    By the ranks of a step; two ranks' sums are the same bits in FSDP and DDP.
+    """
     write_blobs(tmp_path / "dataset")
-    killed = _train(tmp_path / "fsdp", strategy="fsdp", dies=[[1, 8]])
-    plain = _train(tmp_path / "ddp")
+    sharded = {"strategy": "fsdp", "sharded_checkpoints": True}
+    dies = {"_target_": "blob_callbacks.DiesWhileWriting", "notes": str(tmp_path)}
+    killed = _train(tmp_path / "fsdp", {**sharded, "callbacks": [dies]})
+    plain = _train(tmp_path / "ddp", {})
     assert killed["restarts"] >= 1
     assert killed["weights_xxh3"] == plain["weights_xxh3"]
     assert killed["metrics"]["val/accuracy"] == plain["metrics"]["val/accuracy"]
+    folder = tmp_path / "fsdp/runs/run/checkpoints"
+    assert weights_hash(read_weights(folder / checkpoints.FINAL)) == plain["weights_xxh3"]
+    assert sorted(path.name[:4] for path in folder.glob("*.ckpt")) == [
+        "best",
+        "fina",
+        *2 * ["step"],
+    ]
+    assert list(folder.glob(".*")) == []
+
+    (folder / checkpoints.OUTCOME).unlink()
+    next((folder / checkpoint_name(9)).glob("__0_*")).write_bytes(b"torn")
+    alone = _train(tmp_path / "fsdp", {**sharded, "callbacks": [dies]}, ranks=1)
+    assert (alone["world_size"], alone["steps"]) == (1, 10)
+    lines = (tmp_path / "fsdp/notes/rank-0.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines][-4:] == [7, 8, 9, 10]
+    assert alone["weights_xxh3"] == weights_hash(read_weights(folder / checkpoints.FINAL))
 
 
-def _train(folder: Path, strategy: str = "ddp", **options: Any) -> dict[str, Any]:
+def _train(folder: Path, trainer: dict[str, Any], ranks: int = 2) -> dict[str, Any]:
     notes = folder / "notes"
-    notes.mkdir(parents=True)
+    notes.mkdir(parents=True, exist_ok=True)
     recipe = make_recipe(
         {
             "code": [str(CODE)],
             "data": {"global_batch_size": 8},
-            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
+            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes)},
             "trainer": {
                 "accelerator": "cpu",
                 "max_epochs": 1,
                 "checkpoint_every_steps": 3,
                 "monitor": "val/accuracy",
-                "strategy": strategy,
+                **trainer,
             },
         }
     )
-    site = make_site(folder, allowed_code=[str(CODE)])
+    site = make_site(folder, ranks=ranks, allowed_code=[str(CODE)])
     return train_here(make_context(folder, recipe, site), folder.parent / "dataset")

@@ -15,8 +15,17 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.data.checkpoint_content import check_can_be_loaded, refusing
+from headrace.data.checkpoint_content import (
+    check_can_be_loaded,
+    read_checkpoint,
+    read_weights,
+    refusing,
+)
+from headrace.data.sharded_content import load_into
 from headrace.errors import PickledCheckpointError
+from headrace.files.checksums import file_xxh3_128
+from headrace.files.sealed import seal
+from support.checkpoints import write_in_parts
 
 HARMLESS = {
     "rank": np.int64(3),
@@ -94,6 +103,29 @@ def test_a_checkpoint_that_is_a_folder_is_refused_when_it_is_written(tmp_path: P
     """Its index is a pickle, which the strategy loads by itself."""
     with pytest.raises(PickledCheckpointError, match="as folders"):
         check_can_be_loaded(tmp_path, dict)
+
+
+def test_no_file_of_a_checkpoint_in_parts_runs_anything(tmp_path: Path) -> None:
+    """PyTorch's own reader would run both; what only holds values is loaded."""
+    mark = tmp_path / "mark"
+    weights = {"a.w": torch.arange(3)}
+    good = write_in_parts(tmp_path / "good", weights)
+    option = write_in_parts(tmp_path / "option", weights, Runs(mark))
+    check_can_be_loaded(good, dict)
+    assert read_checkpoint(good)["global_step"] == 5
+    assert list(read_weights(good)["a.w"]) == [0, 1, 2]
+    with pytest.raises(PickledCheckpointError, match=r"training keeps .* holds 'posix\.mkdir'"):
+        check_can_be_loaded(option, dict)
+    assert list(read_weights(option)["a.w"]) == [0, 1, 2]
+    assert not mark.exists()
+    load_into({"optimizer_0.lr": None}, option, pickled=True, alone=True)
+    assert mark.exists()  # it would have
+    mark.rmdir()
+    (good / ".metadata").write_bytes(pickle.dumps(Runs(mark)))
+    seal(good, {".metadata": file_xxh3_128(good / ".metadata")})
+    with pytest.raises(PickledCheckpointError, match=r"index .* holds 'posix\.mkdir'"):
+        read_checkpoint(good, pickled=True)
+    assert not mark.exists()
 
 
 def test_damage_is_not_told_as_a_refusal(tmp_path: Path) -> None:

@@ -21,6 +21,14 @@ from headrace.recipe.load import load_recipe
         (["strategy=fsdp", "ddp.comm_hook=fp16"], "ddp goes with strategy ddp, not with fsdp"),
         (["fsdp.wrap=[Block]"], "fsdp goes with strategy fsdp, not with ddp"),
         (["accelerator=auto", "strategy=fsdp", "sync_batchnorm=true"], "fsdp does not convert"),
+        (
+            ["sharded_checkpoints=true"],
+            "sharded_checkpoints goes with strategy fsdp: with ddp each",
+        ),
+        (
+            ["strategy=fsdp", "sharded_checkpoints=true", "async_checkpoints=true"],
+            "leave out async_checkpoints",
+        ),
         (["strategy=fsdp", "ema.decay=0.9"], "ema goes with strategy ddp"),
         (["ddp.local_sgd.period=4", "ema.decay=0.9"], "ema goes without ddp.local_sgd"),
         (["strategy=fsdp", "compile=true"], "compile goes with strategy ddp"),

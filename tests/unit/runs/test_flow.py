@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import DataError, HeadraceError, RecipeError, UnknownNameError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder
+from headrace.files.sealed import seal
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
@@ -194,6 +195,12 @@ def test_weights_to_begin_with_that_are_missing_are_told_before_anything_starts(
     source = f"dataset.source={tmp_path}"
     with pytest.raises(RecipeError, match="which is no file"):
         fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+    (tmp_path / "a.ckpt").mkdir()
+    with pytest.raises(RecipeError, match="which is no file"):
+        fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+    seal(tmp_path / "a.ckpt", {})
+    assert fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+    checkpoints.remove(tmp_path / "a.ckpt")
     (tmp_path / "a.ckpt").touch()
     assert fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from pathlib import Path
+from traceback import StackSummary
 from types import SimpleNamespace
 
 import pytest
+from torch.distributed.checkpoint.api import CheckpointException
 
+from headrace.data.sharded_content import one_failure
 from headrace.errors import StorageFullError
 from headrace.training import checkpoints
 from headrace.training.checkpoint_writer import CheckpointWriter
@@ -45,3 +49,23 @@ def test_what_a_full_disk_holds_of_a_checkpoint_is_removed_and_told(tmp_path: Pa
             writer.on_train_end(_writing(60_000), None)
         assert "goes on from the checkpoint before it" in caught.value.hint
         assert [path.name for path in disk.iterdir()] == ["step-000000005.ckpt"]
+
+
+def test_a_full_disk_of_one_rank_is_told_on_all(tmp_path: Path) -> None:
+    """PyTorch's error is neither an `Exception` nor has it a cause."""
+    full, follows = OSError(errno.ENOSPC, "full"), RuntimeError("another rank failed")
+
+    def save(path: Path, *, weights_only: bool) -> None:
+        del weights_only
+        path.mkdir()
+        with one_failure():
+            raise CheckpointException(
+                "save", {0: (follows, StackSummary()), 1: (full, StackSummary())}
+            )
+
+    trainer = _writing(0)
+    trainer.save_checkpoint = save
+    writer = CheckpointWriter(token="t", before=lambda: None)
+    with pytest.raises(StorageFullError, match=r"a\.ckpt could not be written"):
+        writer.write(trainer, tmp_path / "a.ckpt")
+    assert list(tmp_path.iterdir()) == []

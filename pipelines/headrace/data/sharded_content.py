@@ -1,0 +1,162 @@
+"""Checkpoints that ranks write in parts (`torch.distributed.checkpoint`), loaded as plain values.
+
+Such a folder has an index of where each part of a tensor lies, `.metadata`, which PyTorch's own
+reader unpickles, whatever it holds; so it does with each value that is no tensor.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from headrace.errors import PickledCheckpointError
+
+WEIGHTS = "state_dict"
+"""Under this key lie the weights, as in a checkpoint of Lightning that is one file."""
+
+REST = "meta.pt"
+"""What is neither weights nor optimizer state; the name is Lightning's."""
+
+_INDEX = {
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
+        "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"PosixPath"},
+}  # fmt: skip
+"""What an index consists of, by module, beside the dtypes of PyTorch. Source: PyTorch 2.13."""
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    def __init__(self, file: IO[bytes], folder: Path) -> None:
+        super().__init__(file)
+        self._folder = folder
+
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if name not in _INDEX.get(module, ()) and not is_dtype:
+            raise PickledCheckpointError(
+                f"The index of the checkpoint {self._folder} holds '{module}.{name}', which is not "
+                "loaded: unpickling may run any code",
+                "Nothing of the kind belongs there: do not use this checkpoint.",
+            )
+        return super().find_class(module, name)
+
+
+class _PlainReader(FileSystemReader):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.folder = folder
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        with (self.folder / ".metadata").open("rb") as file:
+            metadata: Metadata = _IndexUnpickler(file, self.folder).load()
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class _PlainPlanner(DefaultLoadPlanner):
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Take a value that is no tensor by way of a pickle of our own: theirs may run any code."""
+        ours = io.BytesIO()
+        torch.save(torch.load(value, weights_only=True), ours)
+        ours.seek(0)
+        super().load_bytes(read_item, ours)
+
+
+def load_into(
+    state: dict[str, Any],
+    folder: Path,
+    *,
+    pickled: bool = False,
+    partial: bool = False,
+    alone: bool = False,
+) -> None:
+    """Fill a state, as `torch.distributed.checkpoint.load` does; all ranks call it together.
+
+    Args:
+        state: What is wanted, in place of which come the values of the checkpoint.
+        folder: Of the checkpoint.
+        pickled: Whether values may be objects of any class, which may run any code.
+        partial: Whether some of it may be missing there.
+        alone: This process calls it without the other ranks.
+
+    Raises:
+        UnpicklingError: A value is more than a plain one, and that is not wanted.
+        PickledCheckpointError: The index is more than one.
+    """
+    planner = (DefaultLoadPlanner if pickled else _PlainPlanner)(allow_partial_load=partial)
+    with one_failure(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        load(state, storage_reader=_PlainReader(folder), planner=planner, no_dist=alone)
+
+
+def read_rest(folder: Path, *, pickled: bool = False) -> dict[str, Any]:
+    """What is neither weights nor optimizer state."""
+    content = torch.load(folder / REST, map_location="cpu", weights_only=not pickled)
+    return dict(content)
+
+
+def weights_in(folder: Path, device: str = "meta") -> dict[str, Any]:
+    """Room for the weights of a checkpoint by name; on `meta` it only has shapes and dtypes."""
+    stored = _PlainReader(folder).read_metadata().state_dict_metadata
+    return {
+        name.removeprefix(f"{WEIGHTS}."): _room(kind, device)
+        for name, kind in stored.items()
+        if name.startswith(f"{WEIGHTS}.")
+    }
+
+
+def read_content(folder: Path, *, pickled: bool = False) -> dict[str, Any]:
+    """A checkpoint without optimizer state, put together, as one of Lightning's that is a file."""
+    weights = {f"{WEIGHTS}.{name}": room for name, room in weights_in(folder, "cpu").items()}
+    load_into(weights, folder, pickled=pickled, alone=True)
+    found = {name.removeprefix(f"{WEIGHTS}."): value for name, value in weights.items()}
+    return {**read_rest(folder, pickled=pickled), WEIGHTS: found}
+
+
+def check_plain(folder: Path) -> None:
+    """Make sure that all but the tensors are plain values; raises as `load_into`."""
+    stored = _PlainReader(folder).read_metadata().state_dict_metadata
+    values = {name: None for name, kind in stored.items() if not _is_tensor(kind)}
+    if values:
+        load_into(values, folder, alone=True)
+    read_rest(folder)
+
+
+@contextmanager
+def one_failure() -> Iterator[None]:
+    """Raise what a rank failed with: PyTorch's error is no `Exception`, and tells of all ranks."""
+    try:
+        yield
+    except CheckpointException as error:
+        causes = [cause for cause, _ in error.failures.values()]
+        raise next((each for each in causes if isinstance(each, OSError)), causes[0]) from error
+
+
+def _is_tensor(kind: object) -> bool:
+    return isinstance(kind, TensorStorageMetadata)
+
+
+def _room(kind: Any, device: str) -> Tensor | None:
+    if not _is_tensor(kind):
+        return None
+    return torch.empty(kind.size, dtype=kind.properties.dtype, device=device)
