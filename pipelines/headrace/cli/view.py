@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.busy import busy
 from headrace.cli.console import amount, duration
 from headrace.cli.costs import cost_words
 from headrace.runs.overview import RunView, StepView
@@ -49,6 +50,7 @@ def live(view: RunView) -> RenderableType:
         foot.append(f" · {cost_words(view.cost)}")
     told = [Text(remark, style="yellow") for remark in remarks(view)]
     figures = [Text(learned(step), overflow="fold") for step in view.steps if learned(step)]
+    figures += [Text(line, overflow="fold") for line in busy(view.use)]
     return Panel(Group(table, *figures, *told, foot), title=heading, title_align="left")
 
 

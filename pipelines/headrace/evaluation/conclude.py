@@ -51,7 +51,7 @@ from headrace.staging.peers import PeerGroup
 from headrace.staging.staged import StagingOptions, staged
 from headrace.staging.staged_folder import StagedFolder
 from headrace.steps.context import StepContext
-from headrace.steps.history import read_history, read_usage
+from headrace.steps.history import read_history, read_ranks, read_usage
 from headrace.steps.run import open_context
 
 METRICS, REPORT = "metrics.json", "report.html"
@@ -147,7 +147,7 @@ def _report(
     manifest: Manifest,
 ) -> Report:
     metrics = judgement.metrics
-    history, usage = read_history(context.run_folder), read_usage(context.run_folder)
+    history = read_history(context.run_folder)
     made = provenance_table(context, inputs, manifest.fingerprint, num_samples, history)
     return Report(
         title=f"Evaluation of {context.recipe.name}",
@@ -156,7 +156,12 @@ def _report(
         cards=cards(metrics, inputs.spec),
         figures=judgement.figures,
         pages=judgement.pages,
-        training=training_figures(history, usage, evaluated_step(inputs.checkpoint, history)),
+        training=training_figures(
+            history,
+            read_usage(context.run_folder),
+            evaluated_step(inputs.checkpoint, history),
+            read_ranks(context.run_folder),
+        ),
         tables=(*judgement.tables, *changes_tables(context), made),
         failures=shortfalls(metrics, inputs.spec),
     )

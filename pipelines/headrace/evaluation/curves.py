@@ -6,17 +6,26 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Sized
+from types import MappingProxyType
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
 
 from headrace.evaluation.drawing import ACCENT, figure, png
-from headrace.steps.history import History, HistoryRow, UsageRow
+from headrace.steps.history import History, HistoryRow, RankRow, UsageRow
 
 _SIZE = (5.2, 3.4)
 _MAX_FIGURES = 12
 _MAX_NODES = 4
+_LINES = ("-", "--", ":", "-.")
+_TRAFFIC = {
+    "read from disk": "disk_read_bytes_per_s",
+    "written": "disk_write_bytes_per_s",
+    "received": "network_in_bytes_per_s",
+    "sent": "network_out_bytes_per_s",
+}
 _LOG_FROM = 100.0
 _MARKED = 60
 _PART = re.compile(r"^(train(ing)?|val(id(ation)?)?|test)[/_.\- ]")
@@ -27,7 +36,10 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 
 def training_figures(
-    history: History, usage: Mapping[str, Sequence[UsageRow]], evaluated: int | None = None
+    history: History,
+    usage: Mapping[str, Sequence[UsageRow]],
+    evaluated: int | None = None,
+    ranks: Mapping[int, Sequence[RankRow]] = MappingProxyType({}),
 ) -> dict[str, bytes]:
     """All figures of a training, by title; none without a history.
 
@@ -37,6 +49,7 @@ def training_figures(
         history: Of the training.
         usage: How busy each node was.
         evaluated: Optimizer steps of the checkpoint that is evaluated, which is marked.
+        ranks: What each rank took.
     """
     if not history.rows:
         return {}
@@ -47,7 +60,23 @@ def training_figures(
     figures["Learning rate"] = _by_step(_learning_rates(history), history, evaluated)
     figures["Throughput"] = _throughput(history)
     figures["Waiting for data, and use of the nodes"] = _utilisation(history, usage)
-    return figures
+    return figures | _use_figures(history, usage, ranks)
+
+
+def _use_figures(
+    history: History,
+    usage: Mapping[str, Sequence[UsageRow]],
+    ranks: Mapping[int, Sequence[RankRow]],
+) -> dict[str, bytes]:
+    """What a step's time goes to, what goes over disks and network, and the ranks' memory."""
+    found = {}
+    if any(row.parts for row in history.told):
+        found["What the time of steps goes to"] = _parts(history)
+    if any(row.network_in_bytes_per_s is not None for rows in usage.values() for row in rows):
+        found["Disks and network of the nodes"] = _traffic(history, usage)
+    if ranks:
+        found["Memory of the ranks"] = _memory(history, ranks)
+    return found
 
 
 def _grouped(history: History) -> dict[str, dict[str, Curve]]:
@@ -114,7 +143,7 @@ def _utilisation(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> b
     times = [row.at for row in waits]
     clock.plot(axes, times, [row.data_wait or 0.0 for row in waits], "waiting for data", "C1")
     for index, (place, rows) in enumerate(list(usage.items())[:_MAX_NODES]):
-        style, times = ("-", "--", ":", "-.")[index], [row.at for row in rows]
+        style, times = _LINES[index], [row.at for row in rows]
         clock.plot(axes, times, [row.cpu for row in rows], f"CPU of {place}", "C0", style)
         asked = [row for row in rows if row.gpu is not None]
         shares, times = [row.gpu or 0.0 for row in asked], [row.at for row in asked]
@@ -123,6 +152,54 @@ def _utilisation(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> b
     axes.set(ylim=(0, 1.05))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     more = f"{_MAX_NODES} of {len(usage)} nodes" if len(usage) > _MAX_NODES else None
+    axes.legend(fontsize=8, title=more, title_fontsize=8, frameon=False)
+    return png(drawn)
+
+
+def _parts(history: History) -> bytes:
+    """Shares of rank 0's time, one upon the other."""
+    drawn, axes = figure(*_SIZE)
+    clock, rows = _Clock(history.told), [row for row in history.told if row.parts]
+    names = ("data", *dict.fromkeys(name for row in rows for name in row.parts))
+    told = [{"data": row.data_wait or 0.0, **row.parts} for row in rows]
+    shares = [[each.get(name, 0.0) for each in told] for name in names]
+    axes.stackplot(clock.places([row.at for row in rows]), shares, labels=names)
+    clock.finish(axes)
+    axes.set(ylim=(0, 1.05))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(fontsize=8, frameon=False)
+    return png(drawn)
+
+
+def _traffic(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> bytes:
+    drawn, axes = figure(*_SIZE)
+    clock = _Clock(history.told)
+    for index, (place, rows) in enumerate(list(usage.items())[:_MAX_NODES]):
+        times = [row.at for row in rows]
+        for color, (name, key) in enumerate(_TRAFFIC.items()):
+            rates = [(getattr(row, key) or 0.0) / 1e6 for row in rows]
+            clock.plot(axes, times, rates, f"{name}, {place}", f"C{color}", _LINES[index])
+    clock.finish(axes)
+    axes.set(ylabel="MB a second", ylim=(0, None))
+    axes.legend(fontsize=7, frameon=False)
+    return png(drawn)
+
+
+def _memory(history: History, ranks: Mapping[int, Sequence[RankRow]]) -> bytes:
+    """Of the ranks with the most; dotted: the most of their GPUs that tensors have taken."""
+    drawn, axes = figure(*_SIZE)
+    clock = _Clock(history.told)
+    most = sorted(ranks, key=lambda rank: -max((row.rss_bytes for row in ranks[rank]), default=0))
+    for color, rank in enumerate(sorted(most[:_MAX_NODES])):
+        rows = ranks[rank]
+        times, rss = [row.at for row in rows], [row.rss_bytes / 1e9 for row in rows]
+        clock.plot(axes, times, rss, f"rank {rank}", f"C{color}")
+        on_gpu = [row for row in rows if row.gpu_peak_bytes is not None]
+        peaks, times = [(row.gpu_peak_bytes or 0) / 1e9 for row in on_gpu], [r.at for r in on_gpu]
+        clock.plot(axes, times, peaks, f"its GPU's peak, rank {rank}", f"C{color}", ":")
+    clock.finish(axes)
+    axes.set(ylabel="GB", ylim=(0, None))
+    more = f"{_MAX_NODES} of {len(ranks)} ranks" if len(ranks) > _MAX_NODES else None
     axes.legend(fontsize=8, title=more, title_fontsize=8, frameon=False)
     return png(drawn)
 
@@ -137,6 +214,10 @@ class _Clock:
         fitting = ((size, name) for least, size, name in _UNITS if length_s >= least)
         self._unit_s, self._unit = next(fitting, (1.0, "seconds"))
 
+    def places(self, times: Sequence[float]) -> NDArray[np.float64]:
+        """Where times in seconds since the epoch lie on the axis."""
+        return (np.asarray(times, float) - self._began_at) / self._unit_s
+
     def plot(
         self,
         axes: Axes,
@@ -148,8 +229,11 @@ class _Clock:
     ) -> None:
         """Draw a line of values at times in seconds since the epoch; nothing without any."""
         cuts = np.searchsorted(times, self._starts)
-        places = (np.asarray(times, float) - self._began_at) / self._unit_s
-        parts = zip(np.split(places, cuts), np.split(np.asarray(values, float), cuts), strict=True)
+        parts = zip(
+            np.split(self.places(times), cuts),
+            np.split(np.asarray(values, float), cuts),
+            strict=True,
+        )
         for x, y in parts:
             if len(x):
                 marker = _marker(y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 Record = TypeVar("Record", bound=BaseModel)
 
 _NEW_LINE = b"\n"
+_LAST_BYTES = 2**14
 
 
 def append_line(path: Path, line: str) -> None:
@@ -41,3 +43,17 @@ def read_lines(path: Path, kind: type[Record]) -> list[Record]:
     if torn:
         logger.info("%s has %d lines that are no whole %s", path, torn, kind.__name__)
     return found
+
+
+def read_last_line(path: Path, kind: type[Record]) -> Record | None:
+    """The last whole line of a file of short lines; None without any."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _LAST_BYTES, 0))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        with suppress(ValidationError):
+            return kind.model_validate_json(line)
+    return None

@@ -24,6 +24,7 @@ from headrace.runs.runs import Run, open_run
 from headrace.runs.settling import why_no_room
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
+from headrace.steps.history import Use, newest_use
 from headrace.steps.mailbox import StepResult, StepStatus
 
 
@@ -73,8 +74,8 @@ def look_lease(folder: LeaseFolder, lost_after_s: float, *, twice: bool = False)
 def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
     """See how a step and its lease stand."""
     seen = look_lease(lease, lost_after_s)
-    ended = mailbox.outcome(step) is not None
-    return Look(final=ended or not seen.state.is_active, status=mailbox.status(step), lease=seen)
+    final = mailbox.outcome(step) is not None or not seen.state.is_active
+    return Look(final=final, status=mailbox.status(step), lease=seen)
 
 
 class StepView(Record):
@@ -133,6 +134,8 @@ class RunView(Record):
     """Jobs of its pools that came to an early end, and why, the newest last."""
     cost: Cost | None = None
     """What its machines have cost so far; null where nobody counts them."""
+    use: Use = Use()
+    """How busy the nodes and ranks of a training under way are."""
     damage: str = ""
     """Why no more is known: a file of the run or of a lease cannot be read; else empty."""
     steps: tuple[StepView, ...]
@@ -155,7 +158,9 @@ def overview(run_id: str) -> RunView:
     planned = steps_of(run.recipe, run.request.kind)
     begun = {step.name: step for step in known.steps}
     steps = tuple(begun.get(each.name, StepView(name=each.name, state=None)) for each in planned)
-    known = known.model_copy(update={"asked": _asked(run), "steps": steps})
+    trains = any(each.name == "train" and each.state is StepState.RUNNING for each in steps)
+    use = newest_use(run.folder) if trains else Use()
+    known = known.model_copy(update={"asked": _asked(run), "steps": steps, "use": use})
     is_watched = not record.state.is_final and not known.owner_is_gone
     try:
         waits = _waits(run, planned, known, leases) if is_watched else {}
@@ -274,15 +279,13 @@ def why_failed(record: RunRecord) -> AttemptRecord | None:
     """The attempt by which a run ended without success; None when there is none."""
     if not record.state.is_final or record.state is StepState.SUCCEEDED:
         return None
-    rows = open_ledger().attempts(record.run_id)
-    last = rows[-1] if rows else None
+    last = next(reversed(open_ledger().attempts(record.run_id)), None)
     return None if last is None or last.state is StepState.SUCCEEDED else last
 
 
 def why_no_lease(record: RunRecord) -> str:
     """Why a run failed that got no lease for its next step; empty when a step tells why."""
-    is_well = not record.state.is_final or record.state is StepState.SUCCEEDED
-    if is_well or why_failed(record) is not None:
+    if not record.state.is_final or record.state is StepState.SUCCEEDED or why_failed(record):
         return ""
     newest = open_ledger().leases(run_id=record.run_id, limit=1)
     return newest[0].why_ended if newest and newest[0].state is LeaseState.FAILED else ""

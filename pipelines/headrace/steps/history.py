@@ -1,7 +1,8 @@
 """The history of a training: rows that outlive kills, restarts and resumes, few also after days.
 
 Rank 0 appends to `history/training.jsonl` of the run, the first rank of each node to its own
-`history/node-<index>.jsonl`; whoever reads makes one history of what all launches wrote.
+`history/node-<index>.jsonl`, each rank to `history/rank-<rank>.jsonl`; whoever reads makes one
+history of what all launches wrote.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from headrace.files.layout import RunFolder
-from headrace.files.lines import append_line, read_lines
+from headrace.files.lines import append_line, read_last_line, read_lines
 from headrace.files.machine import is_full
-from headrace.record import Figures
+from headrace.record import Figures, Record
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,10 @@ class HistoryRow(Timed):
     """Samples trained a second over all ranks; validation is not counted."""
     data_wait: float | None = None
     """Share of the time that rank 0 has waited for batches."""
+    parts: dict[str, float] = {}
+    """Shares of rank 0's time that went to `forward`, `backward`, `communication` (backward passes
+    that only waited for other ranks), `optimizer` and `checkpoint`; what is left are `data_wait`
+    and all else. On accelerators only `checkpoint`."""
     metrics: dict[str, float] = {}
     """All that the model has logged, the mean over ranks, at a validation or an epoch's end."""
 
@@ -63,18 +68,37 @@ class UsageRow(Timed):
     node: str
     cpu: float
     """Share of the node's CPU time that was used, by anybody."""
-    rank_cpu: float
-    """Cores that the node's first rank kept busy."""
-    rank_bytes: int
-    """Memory of that rank (RSS)."""
     memory: float
     """Share of the node's memory in use."""
+    disk_read_bytes_per_s: float | None = None
+    """Read from all disks of the node, by anybody; null where they cannot be asked."""
+    disk_write_bytes_per_s: float | None = None
+    """Written to them."""
+    network_in_bytes_per_s: float | None = None
+    """Received by all network interfaces but the loopback."""
+    network_out_bytes_per_s: float | None = None
+    """Sent by them."""
     gpu: float | None = None
     """Mean use of the node's GPUs, 0 to 1; null where none can be asked."""
     gpu_memory: float | None = None
     """Share of the GPUs' memory in use."""
     gpu_power_w: float | None = None
     """Power of all GPUs together, in watts."""
+
+
+class RankRow(Timed):
+    """What a rank took since the row before."""
+
+    rank: int
+    node: str
+    cores: float
+    """Cores that the rank kept busy."""
+    rss_bytes: int
+    """Memory of the rank (RSS)."""
+    gpu_bytes: int | None = None
+    """Memory of its GPU that PyTorch holds; null without one."""
+    gpu_peak_bytes: int | None = None
+    """The most that tensors have taken there so far."""
 
 
 Row = TypeVar("Row", bound=Timed)
@@ -175,6 +199,11 @@ def usage_file(run: RunFolder, node_index: int) -> Path:
     return run.history / f"node-{node_index}.jsonl"
 
 
+def rank_file(run: RunFolder, rank: int) -> Path:
+    """Where a rank appends; rows are `RankRow`."""
+    return run.history / f"rank-{rank}.jsonl"
+
+
 def read_history(run: RunFolder) -> History:
     """The history of a run's training; empty when there is none yet."""
     return History(tuple(read_lines(training_file(run), HistoryRow)))
@@ -182,8 +211,38 @@ def read_history(run: RunFolder) -> History:
 
 def read_usage(run: RunFolder) -> dict[str, list[UsageRow]]:
     """How busy each node was, by its place, as in `node-0`, in order of the places."""
-    return {path.stem: read_lines(path, UsageRow) for path in sorted(_node_files(run))}
+    return {path.stem: read_lines(path, UsageRow) for path in _files(run, "node")}
 
 
-def _node_files(run: RunFolder) -> Iterable[Path]:
-    return run.history.glob("node-*.jsonl")
+def read_ranks(run: RunFolder) -> dict[int, list[RankRow]]:
+    """What each rank took, in order of the ranks."""
+    return {_number(path): read_lines(path, RankRow) for path in _files(run, "rank")}
+
+
+class Use(Record):
+    """How busy nodes and ranks are just now."""
+
+    nodes: tuple[UsageRow, ...] = ()
+    ranks: tuple[RankRow, ...] = ()
+
+
+def newest_use(run: RunFolder) -> Use:
+    """The newest row of each node and rank, but for those of an earlier, larger launch."""
+    return Use(
+        nodes=_newest(_files(run, "node"), UsageRow),
+        ranks=_newest(_files(run, "rank"), RankRow),
+    )
+
+
+def _newest(files: Iterable[Path], kind: type[Row]) -> tuple[Row, ...]:
+    rows = [row for row in (read_last_line(path, kind) for path in files) if row is not None]
+    newest_at = max((row.at for row in rows), default=0.0)
+    return tuple(row for row in rows if newest_at - row.at <= 2 * _LONGEST_S)
+
+
+def _files(run: RunFolder, of: str) -> list[Path]:
+    return sorted(run.history.glob(f"{of}-*.jsonl"), key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])

@@ -35,6 +35,9 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         every_steps: Optimizer steps between two.
         prune: Called after each; removes those that are too old.
         writer: Writes them.
+
+    Attributes:
+        waited_s: Seconds that training has waited here so far.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         self._prune = prune
         self._saved_step = 0
         self._seen_step = 0
+        self.waited_s = 0.0
         self.metrics: dict[str, float] = {}
 
     @property
@@ -108,8 +112,10 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         return bool(trainer.global_step // every > self._saved_step // every)
 
     def _save(self, trainer: Trainer, path: Path) -> None:
+        began_s = time.monotonic()
         self.metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.writer.write(trainer, path, then=self._prune)
+        self.waited_s += time.monotonic() - began_s
         self._saved_step = trainer.global_step
 
 

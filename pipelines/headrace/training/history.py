@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,22 +15,27 @@ from headrace.data.loader import BatchLoader
 from headrace.files.layout import RunFolder
 from headrace.steps.history import (
     HistoryRow,
+    RankRow,
     RowWriter,
     UsageRow,
+    rank_file,
     training_file,
     usage_file,
 )
 from headrace.training.records import NodeLaunch
 from headrace.training.scaling import rate_factor
+from headrace.training.step_parts import StepParts
 from headrace.training.trainer import whole_loss
-from headrace.training.usage import Usage
+from headrace.training.usage import RankUsage, Usage
 
 _LEAST_S = 0.1
 _LEAST_USAGE_S = 1.0
 
 
 class KeepHistory(Callback):  # type: ignore[misc]
-    """Rank 0 writes how training goes; the first rank of each node how busy the node is.
+    """Rank 0 writes how training goes, the first rank of each node how busy the node is.
+
+    Each rank writes what it takes itself.
 
     Every validation and every end of an epoch has a row with all that the model logged; all ranks
     meet for it, since what a rank logs may be its own.
@@ -39,17 +45,25 @@ class KeepHistory(Callback):  # type: ignore[misc]
         launch: This node's.
         loader: Of the training batches.
         data_ranks: Ranks that train on samples of their own.
+        checkpoint_s: Gives the seconds that training has waited for checkpoints so far.
 
     Attributes:
         metrics: What the model logged last, the mean over ranks.
     """
 
     def __init__(
-        self, run: RunFolder, launch: NodeLaunch, loader: BatchLoader, data_ranks: int
+        self,
+        run: RunFolder,
+        launch: NodeLaunch,
+        loader: BatchLoader,
+        data_ranks: int,
+        checkpoint_s: Callable[[], float],
     ) -> None:
         self._run, self._launch, self._loader = run, launch, loader
+        self._parts = StepParts(checkpoint_s)
         self._rows: RowWriter[HistoryRow] | None = None
         self._usage: tuple[RowWriter[UsageRow], Usage] | None = None
+        self._rank: tuple[RowWriter[RankRow], RankUsage] | None = None
         self._number = 1
         self._losses: Tensor | None = None
         self._num_losses = 0
@@ -59,15 +73,30 @@ class KeepHistory(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Tell from where training goes on."""
+        self._parts.start(trainer)
+        node, rank = self._launch.node_name, trainer.global_rank
+        ranks = RowWriter(rank_file(self._run, rank), RankRow, _LEAST_USAGE_S)
+        self._rank = (ranks, RankUsage(rank, node))
         if trainer.local_rank == 0:
             file = usage_file(self._run, self._launch.node_index)
-            rows = RowWriter(file, UsageRow, _LEAST_USAGE_S)
-            self._usage = (rows, Usage(self._launch.node_name))
+            self._usage = (RowWriter(file, UsageRow, _LEAST_USAGE_S), Usage(node))
         if trainer.is_global_zero:
             self._rows = RowWriter(training_file(self._run), HistoryRow, _LEAST_S)
             self._number += max((row.launch for row in self._rows.before), default=0)
             self._rows.append(self._now(trainer).model_copy(update={"starts": True}))
         self._restart_clock()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """A step begins: its batch is there."""
+        self._parts.begin()
+
+    def on_before_backward(self, *_: Any) -> None:
+        """The forward pass is over."""
+        self._parts.note("forward")
+
+    def on_after_backward(self, *_: Any) -> None:
+        """The backward pass is over, with the gradients of all ranks where DDP shares them."""
+        self._parts.note("backward")
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
         """Add the loss up where it lies, and write what is due."""
@@ -75,9 +104,10 @@ class KeepHistory(Callback):  # type: ignore[misc]
             self._add(trainer, module, outputs)
             if self._rows.is_due:
                 self._rows.append(self._measure(trainer))
+        if self._rank is not None and self._rank[0].is_due:
+            self._rank[0].append(self._rank[1].look())
         if self._usage is not None and self._usage[0].is_due:
-            rows, usage = self._usage
-            rows.append(usage.look())
+            self._usage[0].append(self._usage[1].look())
 
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
         """Measure before the time of validation counts."""
@@ -111,6 +141,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
             "loss": loss if loss is not None and math.isfinite(loss) else None,
             "samples_per_s": samples / seconds,
             "data_wait": min((self._loader.wait_s - self._since_wait_s) / seconds, 1.0),
+            "parts": self._parts.shares(trainer.strategy.model, seconds),
         }
         self._row = self._now(trainer).model_copy(update=measured)
         self._restart_clock()
@@ -142,6 +173,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._since_s = time.monotonic()
         self._since_samples, self._since_wait_s = self._loader.num_samples, self._loader.wait_s
         self._losses, self._num_losses = None, 0
+        self._parts.restart()
 
 
 def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:

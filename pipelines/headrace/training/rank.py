@@ -76,7 +76,7 @@ class _RankTraining:
         saving = self._saving(guard)
         data_ranks = self._recipe.trainer.data_ranks(self._launch.world_size)
         loader = data.train_loader
-        history = KeepHistory(self._run, self._launch, loader, data_ranks)
+        history = KeepHistory(self._run, self._launch, loader, data_ranks, lambda: saving.waited_s)
         progress = ProgressWriter(
             self._folder.progress, loader, data_ranks, lambda: history.metrics
         )

@@ -1,4 +1,4 @@
-"""How busy this node is: CPU and memory by psutil, GPUs by NVML where nvidia-ml-py is installed."""
+"""How busy a node and its ranks are: by psutil, GPUs by NVML where nvidia-ml-py is installed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from types import ModuleType
 from typing import Any
 
 import psutil
+import torch
 
-from headrace.steps.history import UsageRow
+from headrace.steps.history import RankRow, UsageRow
 
 
 class Usage:
-    """Looks at this node and this process; figures are those since the look before.
+    """Looks at this node; figures are those since the look before.
 
     Args:
         node: Name of the node.
@@ -20,23 +21,74 @@ class Usage:
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._process = psutil.Process()
         self._gpus = _Gpus.found()
+        self._traffic = _Traffic()
         psutil.cpu_percent()
-        self._process.cpu_percent()
 
     def look(self) -> UsageRow:
-        """Take all figures; some 0.2 ms without GPUs."""
+        """Take all figures; see `docs/how-to/watch-training.md` for what that takes."""
         gpus = {} if self._gpus is None else self._gpus.look()
         return UsageRow(
             at=time.time(),
             node=self._node,
             cpu=psutil.cpu_percent() / 100,
-            rank_cpu=self._process.cpu_percent() / 100,
-            rank_bytes=self._process.memory_info().rss,
             memory=psutil.virtual_memory().percent / 100,
+            **self._traffic.look(),
             **gpus,
         )
+
+
+class RankUsage:
+    """Looks at this process, which is a rank; figures are those since the look before."""
+
+    def __init__(self, rank: int, node: str) -> None:
+        self._rank, self._node = rank, node
+        self._process = psutil.Process()
+        self._process.cpu_percent()
+
+    def look(self) -> RankRow:
+        """Take all figures."""
+        has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return RankRow(
+            at=time.time(),
+            rank=self._rank,
+            node=self._node,
+            cores=self._process.cpu_percent() / 100,
+            rss_bytes=self._process.memory_info().rss,
+            gpu_bytes=torch.cuda.memory_reserved() if has_gpu else None,
+            gpu_peak_bytes=torch.cuda.max_memory_allocated() if has_gpu else None,
+        )
+
+
+class _Traffic:
+    """Bytes a second of all disks, and of the network without the loopback."""
+
+    def __init__(self) -> None:
+        self._at_s, self._before = time.monotonic(), _moved_bytes()
+
+    def look(self) -> dict[str, float]:
+        now_s, now = time.monotonic(), _moved_bytes()
+        seconds, before = max(now_s - self._at_s, 1e-9), self._before
+        self._at_s, self._before = now_s, now
+        return {
+            f"{name}_bytes_per_s": max(count - before[name], 0) / seconds
+            for name, count in now.items()
+            if name in before
+        }
+
+
+def _moved_bytes() -> dict[str, int]:
+    """Bytes so far; without those of disks where there are none, as in some containers."""
+    links = psutil.net_io_counters(pernic=True)
+    others = [counts for name, counts in links.items() if name != "lo"]
+    disks = psutil.disk_io_counters()
+    moved = {
+        "network_in": sum(each.bytes_recv for each in others),
+        "network_out": sum(each.bytes_sent for each in others),
+    }
+    if disks is not None:
+        moved |= {"disk_read": disks.read_bytes, "disk_write": disks.write_bytes}
+    return moved
 
 
 class _Gpus:

@@ -145,6 +145,8 @@ def assert_one_history(killed: RunFolder, undisturbed: RunFolder) -> None:
     assert list(metrics) == validated
     assert metrics == {row.step: row.metrics for row in read_history(undisturbed).metrics}
     assert all(row.loss is not None for row in found.rows)
+    assert {"forward", "backward", "communication", "optimizer"} < set(found.rows[-1].parts)
+    assert all(sum(row.parts.values(), row.data_wait or 0.0) < 1.01 for row in found.rows)
 
 
 def test_an_undisturbed_training_is_reported_whole(undisturbed, dataset):

@@ -11,6 +11,7 @@ from headrace.cli.console import amount, duration
 from headrace.cli.view import closing, live, print_failures, remarks, result_line
 from headrace.runs.overview import RunView, StepView
 from headrace.states import FailureClass, StepState
+from headrace.steps.history import RankRow, UsageRow, Use
 from headrace.steps.mailbox import Progress, StepStatus
 
 TRACE = 'Traceback (most recent call last):\n  File "model.py", line 7\nValueError: [/bad] [red]\n'
@@ -136,6 +137,20 @@ def test_a_running_training_shows_the_newest_and_the_best_metric():
     assert "train: best val/acc 0.95, loss 0.1, val/acc 0.9123 " in text
     ended = running.model_copy(update={"state": StepState.FAILED})
     assert "val/acc" not in printed(lambda console: console.print(live(view(ended))))
+
+
+def test_how_busy_nodes_and_ranks_are_is_told_while_they_train():
+    node = UsageRow(at=1.0, node="n0", cpu=0.75, memory=0.5, gpu=0.25, network_in_bytes_per_s=2e6)
+    ranks = tuple(
+        RankRow(at=1.0, rank=rank, node="n0", cores=rank, rss_bytes=rank * 10**9)
+        for rank in (1, 3, 2)
+    )
+    use = Use(nodes=(node,) * 5, ranks=ranks)
+    run = view(state=StepState.RUNNING).model_copy(update={"use": use})
+    text = printed(lambda console: console.print(live(run)))
+    assert text.count("n0: CPU 75%, GPUs 25%, memory 50%, network in 2MB/s ") == 4
+    assert "… and 1 more nodes: headrace status --json" in text
+    assert "ranks: 2 cores each, the most memory has rank 3: 3GB" in text
 
 
 def test_the_live_table_shows_progress_rate_and_time_left():

@@ -10,7 +10,7 @@ from PIL import Image
 
 from headrace.evaluation import curves
 from headrace.evaluation.curves import training_figures
-from headrace.steps.history import History, HistoryRow, UsageRow
+from headrace.steps.history import History, HistoryRow, RankRow, UsageRow
 
 NAMES = ("Learning rate", "Throughput", "Waiting for data, and use of the nodes")
 
@@ -40,10 +40,19 @@ def history(**metrics: float) -> History:
 
 USAGE = {
     f"node-{index}": [
-        UsageRow(at=102.0 + at, node="a", cpu=0.5, rank_cpu=1, rank_bytes=1, memory=0.1, gpu=gpu)
-        for at in range(0, 60, 3)
+        UsageRow(at=102.0 + at, node="a", cpu=0.5, memory=0.1, gpu=gpu) for at in range(0, 60, 3)
     ]
     for index, gpu in enumerate((None, 0.7, None, None, None))
+}
+
+
+RANKS = {
+    rank: [
+        RankRow(
+            at=102.0, rank=rank, node="a", cores=1.0, rss_bytes=rank * 10**9, gpu_peak_bytes=gpu
+        )
+    ]
+    for rank, gpu in enumerate((None, None, 10**9, None, None))
 }
 
 
@@ -85,6 +94,34 @@ def test_training_and_validation_share_a_figure_with_its_restart(drawn: list[Fig
     legend = use.axes[0].get_legend()
     assert legend is not None
     assert legend.get_title().get_text() == "4 of 5 nodes"
+
+
+def test_parts_of_steps_traffic_and_memory_are_drawn_where_they_are_known(
+    drawn: list[Figure],
+) -> None:
+    told = History(
+        tuple(
+            row.model_copy(update={"parts": {"forward": 0.25, "communication": 0.5}})
+            for row in history().told
+        )
+    )
+    rates = {"network_in_bytes_per_s": 3e6, "disk_read_bytes_per_s": 2e6}
+    usage = {place: [row.model_copy(update=rates) for row in rows] for place, rows in USAGE.items()}
+    figures = training_figures(told, usage, ranks=RANKS)
+    assert tuple(figures)[-3:] == (
+        "What the time of steps goes to",
+        "Disks and network of the nodes",
+        "Memory of the ranks",
+    )
+    parts, traffic, memory = (each.axes[0] for each in drawn[-3:])
+    tops = [area.get_paths()[0].vertices[:, 1].max() for area in parts.collections]
+    assert tops == pytest.approx([0.1, 0.35, 0.85])
+    rate = {str(line.get_label()): line.get_ydata()[0] for line in traffic.get_lines()}
+    assert (rate["received, node-0"], rate["read from disk, node-1"]) == (3, 2)
+    peak = {str(line.get_label()): line.get_ydata()[0] for line in memory.get_lines()}
+    assert peak["rank 4"] == 4
+    assert peak["its GPU's peak, rank 2"] == 1
+    assert "rank 0" not in peak  # it has the least
 
 
 def test_equal_histories_give_equal_pictures() -> None:

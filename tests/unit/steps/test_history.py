@@ -12,9 +12,14 @@ from headrace.steps import history
 from headrace.steps.history import (
     History,
     HistoryRow,
+    RankRow,
     RowWriter,
+    Use,
     interval_s,
+    newest_use,
+    rank_file,
     read_history,
+    read_ranks,
     read_usage,
     training_file,
     usage_file,
@@ -96,6 +101,23 @@ def test_there_may_be_no_history(tmp_path: Path) -> None:
     usage_file(run, 0).parent.mkdir()
     append_line(usage_file(run, 0), "no usage")
     assert read_usage(run) == {"node-0": []}
+    assert newest_use(run) == Use()
+
+
+def test_the_newest_use_leaves_out_what_an_earlier_launch_had_more(tmp_path: Path) -> None:
+    """A line that is being written or was torn does not hide the one before it."""
+    run = RunFolder(tmp_path)
+    rows = {
+        rank: RankRow(at=1e6 - 700 * (rank == 10), rank=rank, node="n", cores=1, rss_bytes=1)
+        for rank in (2, 10, 0)
+    }
+    for rank, each in rows.items():
+        RowWriter(rank_file(run, rank), RankRow, 0.0).append(each.model_copy(update={"at": 1.0}))
+        append_line(rank_file(run, rank), each.model_dump_json())
+    with rank_file(run, 2).open("a") as file:
+        file.write('{"at": 3')
+    assert newest_use(run) == Use(ranks=(rows[0], rows[2]))
+    assert list(read_ranks(run)) == [0, 2, 10]
 
 
 def test_rows_of_ten_days_are_some_thousand_and_go_on_thinned_after_a_restart(

@@ -7,14 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from headrace.files.layout import RunFolder
-from headrace.steps.history import read_history, read_usage
+from headrace.steps.history import newest_use, read_history, read_ranks, read_usage
+from headrace.training import usage
 from headrace.training.history import KeepHistory
-from headrace.training.usage import Usage
+from headrace.training.usage import RankUsage, Usage
 
 pytestmark = [  # of Lightning: where there is a Slurm that this is no job of, and for PyTorch
     pytest.mark.filterwarnings("ignore:The `srun` command is available:UserWarning"),
@@ -64,7 +66,7 @@ def fit(folder: Path, **options: Any) -> None:
         accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
         log_every_n_steps=1,
-        callbacks=[KeepHistory(RunFolder(folder), LAUNCH, loader, 1)], **options,
+        callbacks=[KeepHistory(RunFolder(folder), LAUNCH, loader, 1, lambda: 0.0)], **options,
     )  # fmt: skip
     trainer.fit(Model(), loader, [torch.zeros(2)])
 
@@ -131,7 +133,6 @@ def test_how_busy_a_node_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     row = Usage("here").look()
     assert (row.node, row.gpu) == ("here", None)
-    assert row.rank_bytes > 2**20
     assert 0 <= row.cpu <= 1
     assert 0 < row.memory < 1
     nvml = Nvml()
@@ -145,6 +146,45 @@ def test_how_busy_a_node_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_usage_is_kept_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.training.history._LEAST_USAGE_S", 0.0)
     fit(tmp_path)
-    rows = read_usage(RunFolder(tmp_path))["node-0"]
-    assert len(rows) == 2 * STEPS
-    assert {each.node for each in rows} == {"here"}
+    run = RunFolder(tmp_path)
+    rows, ranks = read_usage(run)["node-0"], read_ranks(run)[0]
+    assert len(rows) == len(ranks) == 2 * STEPS
+    assert {each.node for each in (*rows, *ranks)} == {"here"}
+    assert newest_use(run).nodes == (rows[-1],)
+    assert newest_use(run).ranks == (ranks[-1],)
+
+
+def test_what_a_rank_takes_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = RankUsage(3, "here").look()
+    assert (row.rank, row.node, row.gpu_bytes) == (3, "here", None)
+    assert row.rss_bytes > 2**20
+    for name, value in (
+        ("is_initialized", True),
+        ("memory_reserved", 7),
+        ("max_memory_allocated", 5),
+    ):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    row = RankUsage(3, "here").look()
+    assert (row.gpu_bytes, row.gpu_peak_bytes) == (7, 5)
+
+
+def test_disks_and_network_are_rates_without_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = 1000
+
+    def net(pernic: bool) -> dict[str, Any]:
+        assert pernic
+        eth = SimpleNamespace(bytes_recv=moved, bytes_sent=2 * moved)
+        return {"lo": SimpleNamespace(bytes_recv=moved * 99, bytes_sent=0), "eth0": eth}
+
+    now_s = iter((10.0, 12.0, 13.0))
+    monkeypatch.setattr(usage, "time", SimpleNamespace(time=float, monotonic=lambda: next(now_s)))
+    monkeypatch.setattr(psutil, "net_io_counters", net)
+    disks = SimpleNamespace(read_bytes=0, write_bytes=50)
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda: disks)
+    looks = Usage("here")
+    moved, disks.read_bytes = 5000, 600
+    row = looks.look()
+    assert (row.network_in_bytes_per_s, row.network_out_bytes_per_s) == (2000, 4000)
+    assert (row.disk_read_bytes_per_s, row.disk_write_bytes_per_s) == (300, 0)
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda: None)
+    assert looks.look().disk_read_bytes_per_s is None
