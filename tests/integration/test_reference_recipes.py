@@ -16,15 +16,18 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 JUDGED = {
     "audio": "accuracy",
     "gan": None,
+    "pipeline": None,
     "resnet50": "accuracy",
     "segmentation": "iou",
     "transformer": "perplexity",
     "vqa": "accuracy",
 }
 """Metric by recipe."""
-SHARED_OUT = ("gan", "transformer")
+SHARED_OUT = ("gan", "pipeline", "transformer")
 """Those that train on two ranks here; one costs less."""
 STEPS = 4
+OF_SCRIPTS = {"pipeline": ('train.args=[--epochs,"1",--batch,"12"]',)}
+"""What makes a script take so many steps."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -46,7 +49,7 @@ def test_all_are_tried() -> None:
 
 @pytest.mark.parametrize("recipe", sorted(JUDGED))
 def test_a_reference_recipe_runs(place: Place, recipe: str) -> None:
-    few = (f"trainer.max_steps={STEPS}", "data.global_batch_size=8")
+    few = OF_SCRIPTS.get(recipe, (f"trainer.max_steps={STEPS}", "data.global_batch_size=8"))
     ranks = f"train.ranks_per_node={1 + (recipe in SHARED_OUT)}"
     done = place.headrace("run", f"{recipe}.yaml", *few, ranks)
     assert done.returncode == 0, done.stdout + done.stderr

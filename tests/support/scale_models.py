@@ -26,12 +26,22 @@ WORLD_SIZE = 2
 BATCH = 4
 RATE = 0.1
 Batches = list[tuple[Tensor, Tensor]]
-CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {}
+Check = Callable[[Path], dict[str, Any]]
+CHECKS: dict[str, Check] = {}
+"""By two ranks."""
+MESH_CHECKS: dict[str, Check] = {}
+"""By four."""
 
 
-def check(function: Callable[[Path], dict[str, Any]]) -> Callable[[Path], dict[str, Any]]:
+def check(function: Check) -> Check:
     """Enter a function into `CHECKS`."""
     CHECKS[function.__name__] = function
+    return function
+
+
+def mesh_check(function: Check) -> Check:
+    """Enter a function into `MESH_CHECKS`."""
+    MESH_CHECKS[function.__name__] = function
     return function
 
 
@@ -115,7 +125,7 @@ def fit(model: LightningModule, data: Batches, keys: dict[str, Any], **others: A
     callbacks = [*scaling, *others.pop("callbacks", ())]
     keeps = any(isinstance(each, StepCheckpoints) for each in callbacks)
     trainer = build_trainer(
-        spec, Allowed(listed=()), 1, WORLD_SIZE,
+        spec, Allowed(listed=()), 1, dist.get_world_size(),
         logger=False, enable_checkpointing=keeps, callbacks=callbacks,
     )  # fmt: skip
     loaders = [DataLoader(each, batch_size=None) for each in (data, validation or [])]  # type: ignore[arg-type]
@@ -163,3 +173,15 @@ class Own(Deep):
         plan = {"0.linear": ColwiseParallel(output_layouts=Replicate()),
                 "1.linear": ColwiseParallel(output_layouts=Replicate())}  # fmt: skip
         parallelize_module(self.network, mesh, plan)
+
+
+def alone_on(data: Batches) -> Deep:
+    """Trained by one process, by hand, with gradients clipped at a norm of 0.5."""
+    model = Deep()
+    optimizer = model.configure_optimizers()
+    for batch in data:
+        optimizer.zero_grad()
+        model.training_step(batch, 0).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    return model

@@ -1,7 +1,7 @@
 """Ranks that train with one scale key after the other and leave what they saw.
 
-`python -m support.scale_ranks FOLDER`: writes `FOLDER/rank-<RANK>.pt`, a mapping of what
-each function of `CHECKS` gave.
+`python -m support.scale_ranks FOLDER [CHECK…]`: two ranks write `FOLDER/rank-<RANK>.pt`, a mapping
+of what each function of `CHECKS` gave, and beside them four others `FOLDER/mesh-<RANK>.pt`.
 """
 
 from __future__ import annotations
@@ -17,34 +17,40 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from support.scale_models import CHECKS, WORLD_SIZE
+from support.scale_models import CHECKS, MESH_CHECKS, WORLD_SIZE
 
-for each in ("gradients", "sharding", "weights"):  # they enter themselves into CHECKS
+for each in ("gradients", "sharding", "stages", "weights"):  # they enter themselves into CHECKS
     importlib.import_module(f"support.scale_{each}")
 
 
-def main(rank: int, folder: Path) -> None:
-    """Meet the other rank, run all checks, leave the findings."""
+def main(rank: int, folder: Path, name: str = "rank") -> None:
+    """Meet the other ranks, run all checks, leave the findings."""
+    checks, world_size = {"rank": (CHECKS, WORLD_SIZE), "mesh": (MESH_CHECKS, 4)}[name]
     os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE),
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
         "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
-    os.environ |= {"TORCHELASTIC_RUN_ID": "scale", "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"TORCHELASTIC_RUN_ID": name, "GROUP_RANK": "0"}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(world_size)}
     torch.set_num_threads(1)
-    store = FileStore(str(folder / "meeting"), WORLD_SIZE)
+    store = FileStore(str(folder / f"meeting-{name}"), world_size)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=WORLD_SIZE, timeout=timedelta(seconds=120)
+        "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=120)
     )
     only = sys.argv[2:]
-    found = {name: run(folder) for name, run in CHECKS.items() if not only or name in only}
-    torch.save(found, folder / f"rank-{rank}.pt")
+    found = {key: run(folder) for key, run in checks.items() if not only or key in only}
+    torch.save(found, folder / f"{name}-{rank}.pt")
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     # forked, as the ranks of a node are: imports take most of the time
-    other = multiprocessing.get_context("fork").Process(target=main, args=(1, place), daemon=True)
-    other.start()
+    fork = multiprocessing.get_context("fork")
+    told = [(1, place), *((rank, place, "mesh") for rank in range(4))]
+    others = [fork.Process(target=main, args=each, daemon=True) for each in told]
+    for other in others:
+        other.start()
     main(0, place)
-    other.join()
-    sys.exit(other.exitcode)
+    for other in others:
+        other.join()
+    sys.exit(max(abs(other.exitcode or 0) for other in others))

@@ -16,6 +16,7 @@ from support.scale_models import (
     Block,
     Deep,
     Own,
+    alone_on,
     batches,
     check,
     fit,
@@ -79,14 +80,9 @@ def _told_of(model: Deep, data: Batches, keys: dict[str, Any], resume: Path) -> 
 def tensor_parallel(_: Path) -> dict[str, Any]:
     """Both ranks get the same samples, and each works with half of the columns."""
     mine = batches(0, 4)
-    keys = {"strategy": "fsdp", "fsdp": {"tensor_parallel_size": 2}}
-    model, alone = Own(), Deep()
+    keys = {"strategy": "fsdp", "fsdp": {"tensor_parallel_size": 2}, "gradient_clip_val": 0.5}
+    model, alone = Own(), alone_on(mine)
     fit(model, mine, keys)
-    optimizer = alone.configure_optimizers()
-    for batch in mine:
-        optimizer.zero_grad()
-        alone.training_step(batch, 0).backward()
-        optimizer.step()
     held = [each.to_local().shape[0] for each in model.parameters() if isinstance(each, DTensor)]
     return {"losses": model.losses, "wanted": alone.losses, "held": held}
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from headrace.errors import RecipeError
 from headrace.recipe.scale import FsdpSpec
@@ -31,6 +35,29 @@ def shard(model: nn.Module, spec: FsdpSpec, mesh: DeviceMesh) -> None:
     for module in parts:
         if module not in wrapped:
             fully_shard(module, mesh=mesh, reshard_after_forward=spec.reshard_after_forward)
+
+
+def clip_by_norm(weights: Iterable[Tensor], max_norm: float) -> None:
+    """Scale gradients so that the norm of all together is `max_norm` at most.
+
+    As PyTorch's `clip_grad_norm_`, which takes no weights of which only some are split over
+    neighbours, that is, of several meshes.
+    """
+    by_mesh = defaultdict[DeviceMesh | None, list[Tensor]](list)
+    for weight in weights:
+        if weight.grad is not None:
+            mesh = weight.grad.device_mesh if isinstance(weight.grad, DTensor) else None
+            by_mesh[mesh].append(weight)
+    if not by_mesh:
+        return
+    norms = [
+        get_total_norm([each.grad for each in group if each.grad is not None])
+        for group in by_mesh.values()
+    ]
+    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    total = torch.linalg.vector_norm(torch.stack(whole))
+    for group in by_mesh.values():
+        clip_grads_with_norm_(group, max_norm, total)
 
 
 def _check_all_shared_out(model: nn.Module, parts: list[nn.Module]) -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import (
     DDPStrategy,
     ModelParallelStrategy,
@@ -25,7 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 from headrace.errors import RecipeError
 from headrace.recipe.scale import DdpSpec, LocalSgdSpec, PowerSgdSpec
 from headrace.recipe.train import TrainerSpec
-from headrace.training.sharding import shard
+from headrace.training.sharding import clip_by_norm, shard
 
 
 class _ExactMeans(ParallelStrategy):  # type: ignore[misc]
@@ -130,6 +131,14 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]
         model, mesh = self.lightning_module, self.device_mesh["data_parallel"]
         if not is_overridden("configure_model", model):
             model.configure_model = partial(shard, model, self._spec, mesh)
+
+    def setup(self, trainer: Trainer) -> None:
+        """Have gradients clipped whatever meshes they lie on."""
+        super().setup(trainer)
+        plugin = self.precision_plugin
+        plugin.clip_grad_by_norm = lambda optimizer, clip_val: clip_by_norm(
+            plugin.main_params(optimizer), clip_val
+        )
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None

@@ -31,7 +31,7 @@ WORLD_SIZE = 2
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> dict[str, Found]:
-    """What each rank found, `check -> [of rank 0, of rank 1]`; all checks in one start."""
+    """What each rank found, `check -> [of rank 0, of rank 1, …]`; all checks in one start."""
     folder = tmp_path_factory.mktemp("scale")
     ended = subprocess.run(
         [sys.executable, "-m", "support.scale_ranks", str(folder)],
@@ -42,8 +42,12 @@ def ranks(tmp_path_factory) -> dict[str, Found]:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout.decode()[-4000:]
-    found = [torch.load(folder / f"rank-{rank}.pt") for rank in range(WORLD_SIZE)]
-    return {name: [each[name] for each in found] for name in found[0]}
+    return {**_found(folder, "rank", WORLD_SIZE), **_found(folder, "mesh", 4)}
+
+
+def _found(folder: Path, name: str, count: int) -> dict[str, Found]:
+    each = [torch.load(folder / f"{name}-{rank}.pt") for rank in range(count)]
+    return {check: [found[check] for found in each] for check in each[0]}
 
 
 def assert_close(found: list[Tensor], wanted: list[Tensor], error: float = 1e-6) -> None:
@@ -209,10 +213,44 @@ def test_damage_to_any_file_of_a_checkpoint_in_parts_is_told(ranks, tmp_path):
 
 
 def test_tensor_parallel_ranks_work_on_the_same_samples(ranks):
-    """A model that splits its layers by itself, against one process."""
+    """A model that splits its blocks by itself, against one process; the last layer is whole.
+
+    Gradients are clipped, of both kinds together.
+    """
     for each in ranks["tensor_parallel"]:
         assert each["losses"] == pytest.approx(each["wanted"], rel=1e-5)
         assert each["held"] == [8, 8, 8, 8]
+
+
+def test_layers_may_be_both_split_and_sharded(ranks):
+    """A mesh of two by two ranks, of which neighbours get the same samples.
+
+    Gradients of weights that only one axis shares out are clipped with the others.
+    """
+    found = ranks["meshed"]
+    wanted = found[0]["wanted"]
+    assert found[0]["losses"] == found[1]["losses"]
+    assert found[0]["losses"] != found[2]["losses"]
+    both = zip(found[0]["losses"], found[2]["losses"], strict=True)
+    assert [sum(each) / 2 for each in both] == pytest.approx(wanted["losses"], rel=1e-5)
+    assert len(wanted["losses"]) == 6
+    for each in found:
+        assert each["resumed"] == pytest.approx(each["losses"][4:], rel=1e-6)
+        assert each["held"] < 0.3 * sum(weight.numel() for weight in wanted["weights"].values())
+        for name, weight in wanted["weights"].items():
+            torch.testing.assert_close(each["saved"][name], weight)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_pipeline_of_stages_computes_what_the_whole_model_does(ranks, schedule):
+    """The example's: two steps of four micro-batches, a half of the layers on each rank."""
+    names = []
+    for each in ranks["pipelined"]:
+        seen = each["found"][schedule]
+        assert seen["losses"] == pytest.approx(seen["wanted_losses"], rel=1e-6)
+        assert_close(seen["found"], seen["wanted"], 1e-5)
+        names += seen["names"]
+    assert names == ranks["pipelined"][0]["all"]
 
 
 def test_what_fsdp_cannot_shard_is_refused_by_name(ranks):
