@@ -224,6 +224,20 @@ def test_other_checkpoints_and_splits_have_reports_of_their_own(evaluated, datas
         assert f"{label}/report.html" in main
 
 
+def test_a_checkpoint_that_is_missing_fails_after_the_others_are_evaluated(
+    lease, home, site, dataset, checkpoint
+):
+    given = {"dataset": str(dataset), "checkpoint": str(checkpoint)}
+    made = recipe(dataset, also_checkpoints=[7, str(home / "best.ckpt")])
+    result, run_folder = run(lease, home, site, "evaluate", made, **given)
+    assert result.failure.failure_class is FailureClass.USER_ERROR
+    assert "evaluate.checkpoint is 7, but there is no" in result.failure.message
+    others = sorted(run_folder.report.rglob("report.html"))
+    assert len(others) == 2
+    assert all(str(report) in result.failure.message for report in others)
+    assert "none: the checkpoint is not there" in (run_folder.report / "report.html").read_text()
+
+
 def _scores_here(dataset: Path, name: str = "test", seed: int = 3) -> np.ndarray:
     torch.manual_seed(seed)
     model = DigitsClassifier().eval()

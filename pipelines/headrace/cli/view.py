@@ -185,10 +185,13 @@ def _frames(trace: str, message: str) -> str:
 
 
 def _ways_on(view: RunView, failed: StepView) -> Iterator[str]:
-    yield f"once it is put right: headrace resume {view.run_id}"
-    if failed.failure_class in (FailureClass.USER_ERROR, FailureClass.DATA_ERROR):
-        # a run keeps the recipe and site that it began with
-        yield f"with another recipe or site: headrace {shlex.join(view.asked)}"
+    if failed.failure_class not in (FailureClass.USER_ERROR, FailureClass.DATA_ERROR):
+        yield f"once it is put right: headrace resume {view.run_id}"
+        return
+    packed = any(step.name == "pack" and step.state is StepState.SUCCEEDED for step in view.steps)
+    again = " (the packed dataset is used again)" if packed else ""
+    yield f"once recipe or site are put right: headrace {shlex.join(view.asked)}{again}"
+    yield f"once anything else is, as this run keeps its recipe: headrace resume {view.run_id}"
 
 
 def _has_failed(step: StepView) -> bool:
@@ -203,15 +206,27 @@ def result_line(step: StepView) -> str:
     """What a step gave, in a few words."""
     if step.state is not StepState.SUCCEEDED:
         return ""  # `print_failures` says why
-    metrics = step.outputs.get("metrics")
-    if step.name == "evaluate" and isinstance(metrics, dict):
-        shown = [(k, v) for k, v in metrics.items() if isinstance(v, float)]
-        return ", ".join(f"{key} {value:.4f}" for key, value in shown[:3])
+    if step.name == "evaluate":
+        return _evaluated(step.outputs)
     if step.name == "stage":
         return _staged(step.outputs)
     if step.name == "train":
         return _trained(step.outputs)
     return _packed(step.outputs) if step.name == "pack" else ""
+
+
+def _evaluated(outputs: Mapping[str, object]) -> str:
+    """The first metrics; with several checkpoints or splits, a line for each."""
+    also = outputs.get("also")
+    others = [each for each in also if isinstance(each, dict)] if isinstance(also, list) else []
+    lines = []
+    for each in (outputs, *others):
+        metrics = each.get("metrics")
+        found = metrics.items() if isinstance(metrics, dict) else ()
+        shown = [f"{key} {value:.4f}" for key, value in found if isinstance(value, float)]
+        what = f"{each.get('split')}, {Path(str(each.get('evaluated'))).stem}: " if others else ""
+        lines.append(what + ", ".join(shown[:3]))
+    return "\n".join(lines)
 
 
 def _packed(outputs: Mapping[str, object]) -> str:

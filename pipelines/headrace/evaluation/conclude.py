@@ -104,14 +104,15 @@ def _others(context: StepContext) -> tuple[Table, ...]:
     if not variants:
         return ()
     files = (report_folder(context, number) / METRICS for number in range(1, 1 + len(variants)))
-    found = [json.loads(file.read_bytes()) for file in files]
-    names = list(dict.fromkeys(name for told in found for name in told["metrics"]))[:_SHOWN]
+    found = [json.loads(file.read_bytes()) if file.exists() else None for file in files]
+    names = list(dict.fromkeys(name for told in found if told for name in told["metrics"]))[:_SHOWN]
     rows = []
     for each, told in zip(variants, found, strict=True):
-        values = [told["metrics"].get(name) for name in names]
+        values = [told["metrics"].get(name) for name in names] if told else ()
         shown = ["undefined" if value is None else f"{value:.4f}" for value in values]
-        place = f"{each.label}/{REPORT}"
-        rows.append((each.split, str(each.checkpoint), str(told["num_samples"]), *shown, place))
+        made = [str(told["num_samples"]), *shown] if told else [""] * (1 + len(names))
+        place = f"{each.label}/{REPORT}" if told else "none: the checkpoint is not there"
+        rows.append((each.split, str(each.checkpoint), *made, place))
     numbers = (Column(name=name, kind="number") for name in ("Samples", *names))
     columns = (Column(name="Split"), Column(name="Checkpoint"), *numbers, Column(name="Report"))
     return (Table(title="Other checkpoints and splits", columns=columns, rows=rows),)

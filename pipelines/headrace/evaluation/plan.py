@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from headrace.errors import DataError, EvaluationError, RecipeError, nearest
-from headrace.files.layout import checkpoint_name
+from headrace.files.layout import checkpoint_name, kept_name
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.evaluate import EvaluateSpec
@@ -161,7 +160,7 @@ def read_inputs(context: StepContext, variant: int = 0) -> Inputs:
     return Inputs(dataset, _checkpoint(context, spec.checkpoint), spec)
 
 
-def _checkpoint(context: StepContext, wanted: Literal["last", "best"] | int) -> Path:
+def _checkpoint(context: StepContext, wanted: int | str) -> Path:
     if wanted == "last":
         return Path(context.given("checkpoint", "train"))
     if wanted == "best":
@@ -174,12 +173,16 @@ def _checkpoint(context: StepContext, wanted: Literal["last", "best"] | int) -> 
             )
         return Path(best)
     folder = context.run_folder.checkpoints
-    path = folder / checkpoint_name(wanted)
-    if not path.exists():
+    if isinstance(wanted, str):
+        places = [Path(wanted).expanduser()]
+    else:
+        places = [folder / name_of(wanted) for name_of in (checkpoint_name, kept_name)]
+    path = next((each for each in places if each.exists()), None)
+    if path is None:
         there = ", ".join(sorted(each.name for each in folder.glob("*.ckpt"))) or "none"
         raise RecipeError(
-            f"evaluate.checkpoint is {wanted}, but there is no {path}",
-            f"There are: {there}. trainer.keep_checkpoints says how many steps are kept.",
+            f"evaluate.checkpoint is {wanted}, but there is no {places[-1]}",
+            f"There are: {there}. Training keeps the steps that its recipe names, if it has them.",
         )
     return path
 

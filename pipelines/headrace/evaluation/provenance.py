@@ -22,7 +22,7 @@ from headrace.steps.context import Skipped, StepContext
 from headrace.steps.history import History
 
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
-_STEP = re.compile(r"(?:step|best)-(\d+)\.ckpt")
+_STEP = re.compile(r"(?:step|best|kept)-(\d+)\.ckpt")
 _COLUMNS = (Column(name="What"), Column(name="Value", kind="path"))
 _Content = TypeAdapter(dict[str, JsonValue])
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
-from headrace.errors import WorkerLostError
+from headrace.errors import RecipeError, WorkerLostError
 from headrace.evaluation.plan import (
     Inputs,
     Job,
@@ -54,21 +54,36 @@ def run(context: StepContext) -> dict[str, Any]:
         same of the other checkpoints and splits that the recipe names.
 
     Raises:
+        RecipeError: A checkpoint is not there; the others are evaluated before.
         EvaluationError: The model misses `evaluate.min_metrics` or `max_metrics`; the report is
             written before.
         StepError: Samples were not counted exactly once, or an input is missing.
     """
-    inputs = [read_inputs(context, each) for each in range(len(variants_of(context)))]
-    plans = [plan_evaluation(context, each, variant) for variant, each in enumerate(inputs)]
+    inputs, missing = _inputs(context)
+    plans = {variant: plan_evaluation(context, each, variant) for variant, each in inputs.items()}
     also: list[dict[str, Any]] = []
     with Fleet.open(context.lease_folder) as fleet:
         # the first one comes last: its report shows what the others gave
-        for variant in reversed(range(len(inputs))):
-            outputs = _evaluate(context, fleet, inputs[variant], plans[variant])
-            also.insert(0, outputs)
+        for variant in sorted(inputs, reverse=True):
+            also.insert(0, _evaluate(context, fleet, inputs[variant], plans[variant]))
+    if missing is not None:
+        reports = ", ".join(each["report"] for each in also) or "none"
+        raise RecipeError(missing.what, f"{missing.hint} Reports of the others: {reports}.")
     outputs = {**also.pop(0), **({"also": also} if also else {})}
     require(outputs["metrics"], inputs[0].spec, outputs["report"])
     return outputs
+
+
+def _inputs(context: StepContext) -> tuple[dict[int, Inputs], RecipeError | None]:
+    """The inputs by variant, and why there are none for one of them, if that is so."""
+    found: dict[int, Inputs] = {}
+    missing = None
+    for variant in range(len(variants_of(context))):
+        try:
+            found[variant] = read_inputs(context, variant)
+        except RecipeError as error:
+            missing = missing or error
+    return found, missing
 
 
 def _evaluate(

@@ -110,6 +110,11 @@ def checkpoint_name(step: int) -> str:
     return f"step-{step:09d}.ckpt"
 
 
+def kept_name(step: int) -> str:
+    """File name of the weights that are kept for evaluation, after so many optimizer steps."""
+    return f"kept-{step:09d}.ckpt"
+
+
 class RunFolder(Folder):
     """`runs/<run_id>/`."""
 

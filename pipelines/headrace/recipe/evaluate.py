@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from headrace.recipe.base import Name, Target
 from headrace.record import Record
@@ -36,7 +39,16 @@ _Targets = Annotated[
 ]
 
 
-_Checkpoint = Literal["last", "best"] | Annotated[int, Field(ge=1)]
+def _of_a_kind(checkpoint: int | str) -> int | str:
+    if isinstance(checkpoint, int):
+        if checkpoint < 1:
+            raise ValueError("optimizer steps are counted from 1")
+    elif checkpoint not in ("last", "best") and ("/" not in checkpoint or "://" in checkpoint):
+        raise ValueError("valid: last, best, a number of optimizer steps, or the path of a file")
+    return checkpoint
+
+
+_Checkpoint = Annotated[int | str, AfterValidator(_of_a_kind)]
 
 
 class EvaluateSpec(Record):
@@ -45,8 +57,8 @@ class EvaluateSpec(Record):
     split: Name = "test"
     """Split to evaluate on."""
     checkpoint: _Checkpoint = "last"
-    """Which one is evaluated: the `last` of training, the `best` by `trainer.monitor`, or the one
-    after so many optimizer steps, while it is kept."""
+    """Which one is evaluated: the `last` of training, the `best` by `trainer.monitor`, the one
+    after so many optimizer steps, which is kept for that, or a file by its path, `./mine.ckpt`."""
     also_splits: tuple[Name, ...] = ()
     """Further splits; each with each checkpoint has a report of its own."""
     also_checkpoints: tuple[_Checkpoint, ...] = ()
@@ -74,7 +86,7 @@ class EvaluateSpec(Record):
             raise ValueError("evaluate.step: test goes with task: custom, the model judges itself")
         for key, given in (
             ("also_splits", (self.split, *self.also_splits)),
-            ("also_checkpoints", (self.checkpoint, *self.also_checkpoints)),
+            ("also_checkpoints", self.checkpoints),
         ):
             twice = sorted({str(each) for each in given if given.count(each) > 1})
             if twice:
@@ -88,12 +100,32 @@ class EvaluateSpec(Record):
         unbound: dict[str, object] = {"min_metrics": {}, "max_metrics": {}}
         first, *others = (
             self.model_copy(update={**alone, "checkpoint": checkpoint, "split": split})
-            for checkpoint in (self.checkpoint, *self.also_checkpoints)
+            for checkpoint in self.checkpoints
             for split in (self.split, *self.also_splits)
         )
         return (first, *(each.model_copy(update=unbound) for each in others))
 
     @property
+    def checkpoints(self) -> tuple[int | str, ...]:
+        """All that are evaluated."""
+        return self.checkpoint, *self.also_checkpoints
+
+    @property
+    def steps(self) -> frozenset[int]:
+        """Those that are named by optimizer steps: training keeps them."""
+        return frozenset(each for each in self.checkpoints if isinstance(each, int))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Those that are named by a path."""
+        return tuple(each for each in self.checkpoints if isinstance(each, str) and "/" in each)
+
+    @property
     def label(self) -> str:
         """Name of the variant, for files."""
-        return f"{self.split}-{self.checkpoint}"
+        if not self.files:
+            return f"{self.split}-{self.checkpoint}"
+        (file,) = self.files
+        name = re.sub(r"[^-.\w]", "_", Path(file).stem)
+        place = hashlib.blake2b(file.encode(), digest_size=3).hexdigest()
+        return f"{self.split}-{name}-{place}"

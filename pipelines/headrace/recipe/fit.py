@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import RecipeError, SiteError, UserError, nearest
 from headrace.recipe.arguments import check_arguments, check_loggers, check_reader
 from headrace.recipe.base import Target
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.load import home
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -29,6 +30,9 @@ _NETWORK_LOGGERS = tuple(
     for name in ("CometLogger", "LitLogger", "MLFlowLogger", "NeptuneLogger", "WandbLogger")
 )
 """Loggers that send what they are given to a server, which their arguments may name."""
+
+_WEIGHTS = ("train.init_from", "evaluate.checkpoint")
+"""Keys of files that are weights."""
 
 _URL = re.compile(r"[A-Za-z][\w+.-]*:+/")
 _LEADS = re.compile(rf"/+[^/]|~|{_URL.pattern}|.*::|(.*/)?\.\.(/|$)", re.DOTALL)
@@ -153,15 +157,21 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
 
 def absolute(recipe: Recipe) -> Recipe:
     """The recipe with its relative paths seen from this folder, wherever its steps run."""
-    dataset, pack, train = recipe.dataset, recipe.pack, recipe.train
+    dataset, pack, train, evaluate = recipe.dataset, recipe.pack, recipe.train, recipe.evaluate
     places = {"source": _absolute(dataset.source), "path": _absolute(dataset.path)}
     return recipe.model_copy(
         update={
             "dataset": dataset.model_copy(update=places),
             "pack": pack.model_copy(update={"target": _absolute(pack.target)}),
             "train": train.model_copy(update={"init_from": _absolute(train.init_from)}),
+            "evaluate": None if evaluate is None else _located(evaluate),
         }
     )
+
+
+def _located(spec: EvaluateSpec) -> EvaluateSpec:
+    first, *others = (_absolute(x) if x in spec.files else x for x in spec.checkpoints)
+    return spec.model_copy(update={"checkpoint": first, "also_checkpoints": tuple(others)})
 
 
 def check_places(recipe: Recipe, site: Site) -> None:
@@ -174,7 +184,7 @@ def check_places(recipe: Recipe, site: Site) -> None:
         )
     for key, value, lists in _places(recipe):
         roots = [root for name in lists for root in getattr(site, name)]
-        if key == "train.init_from":  # weights of the site's own runs, which are read as such only
+        if key in _WEIGHTS:  # those of the site's own runs, which are read as such only
             roots.append(str(Path(site.folder).expanduser() / "runs"))
         if not any(_lies_in(value, root) for root in roots):
             line = f'{lists[0]}: ["{_shown(value)}"]'
@@ -187,14 +197,15 @@ def check_places(recipe: Recipe, site: Site) -> None:
 
 def _places(recipe: Recipe) -> Iterator[_Place]:
     read, written = ("allowed_sources",), ("allowed_outputs",)
-    dataset = recipe.dataset
-    for key, value in (("dataset.source", dataset.source), ("dataset.path", dataset.path)):
-        if value is not None:
-            yield key, value, read
-    if recipe.pack.target is not None:
-        yield "pack.target", recipe.pack.target, written
-    if recipe.train.init_from is not None:
-        yield "train.init_from", recipe.train.init_from, (*read, *written)
+    named = (
+        ("dataset.source", recipe.dataset.source, read),
+        ("dataset.path", recipe.dataset.path, read),
+        ("pack.target", recipe.pack.target, written),
+        ("train.init_from", recipe.train.init_from, (*read, *written)),
+    )
+    yield from ((key, value, lists) for key, value, lists in named if value is not None)
+    for file in recipe.evaluate.files if recipe.evaluate else ():
+        yield "evaluate.checkpoint", file, (*read, *written)
     for argument in recipe.train.args:
         text = argument.partition("=")[2] if argument.startswith("-") else argument
         if _LEADS.match(text):

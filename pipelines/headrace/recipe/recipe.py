@@ -132,11 +132,7 @@ class Recipe(Record):
             raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
         if self.stage.overlap:
             self._check_overlap()
-        wanted = [each.checkpoint for each in self.evaluate.variants] if self.evaluate else []
-        if "best" in wanted and not self.trainer.monitor:
-            raise ValueError(
-                "evaluate.checkpoint is 'best', by no metric: set trainer.monitor, as in val_loss"
-            )
+        self._check_checkpoints()
         if self.data.dataset is not None and (self.stage.overlap or self.stage.partial):
             raise ValueError(
                 "data.dataset may ask for any sample at any time: it goes without stage.overlap "
@@ -148,6 +144,20 @@ class Recipe(Record):
             self._check_fold()
             self._check_evaluated()
         return self
+
+    def _check_checkpoints(self) -> None:
+        if self.evaluate is None:
+            return
+        if "best" in self.evaluate.checkpoints and not self.trainer.monitor:
+            raise ValueError(
+                "evaluate.checkpoint is 'best', by no metric: set trainer.monitor, as in val_loss"
+            )
+        last = max(self.evaluate.steps, default=0)
+        if 0 <= self.trainer.max_steps < last:
+            raise ValueError(
+                f"evaluate.checkpoint is {last}, but training ends after trainer.max_steps: "
+                f"{self.trainer.max_steps}"
+            )
 
     def _check_fold(self) -> None:
         fold, folds = self.data.fold, self.dataset.folds

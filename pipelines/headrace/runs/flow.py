@@ -9,8 +9,9 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.errors import DataError, RecipeError, UnknownNameError, UserError, nearest
+from headrace.files.archives import archive_damage
 from headrace.files.layout import RunFolder
-from headrace.files.sealed import is_sealed
+from headrace.files.sealed import is_sealed, sealed_damage
 from headrace.recipe.arguments import is_as_here
 from headrace.recipe.fit import absolute, check_packing, check_training, opened
 from headrace.recipe.recipe import Recipe
@@ -88,7 +89,7 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
     check_packing(recipe, site)
     if kind == "train":
         check_training(recipe, site)
-        _check_init(recipe, site)
+        _check_weights(recipe, site)
         _check_dataset(recipe, site, recipe.dataset.path)
     _check_places(recipe, site)
     return recipe, site
@@ -133,18 +134,31 @@ def _with_init_file(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"train": train})
 
 
-def _check_init(recipe: Recipe, site: Site) -> None:
-    wanted = recipe.train.init_from
-    if wanted is None:
-        return
-    path = Path(wanted).expanduser()
-    is_there = path.is_file() or is_sealed(path)
-    if _is_seen(path, site.roles[recipe.train.role], site) and not is_there:
+def _check_weights(recipe: Recipe, site: Site) -> None:
+    """Refuse files of weights that are missing, and checkpoints to evaluate that are damaged."""
+    role, wanted = site.roles[recipe.train.role], recipe.train.init_from
+    if wanted is not None and not _is_there(wanted, role, site):
         raise RecipeError(
             f"train.init_from is {wanted}, which is no file",
             "Name a checkpoint, a .safetensors file, or a run: RUN, RUN:best, RUN:last, RUN:STEP; "
             "`headrace runs` lists runs.",
         )
+    for file in recipe.evaluate.files if recipe.evaluate else ():
+        problem = None if _is_there(file, role, site) else "there is no such file"
+        path = Path(file).expanduser()
+        if path.exists():
+            problem = sealed_damage(path) if path.is_dir() else archive_damage(path)
+        if problem is not None:
+            raise RecipeError(
+                f"evaluate.checkpoint is {file}: {problem}",
+                "Name a checkpoint that is whole, or last, best, or a number of optimizer steps.",
+            )
+
+
+def _is_there(file: str, role: Role, site: Site) -> bool:
+    """Whether there is a file, as far as this machine sees it."""
+    path = Path(file).expanduser()
+    return path.is_file() or is_sealed(path) or not _is_seen(path, role, site)
 
 
 def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:

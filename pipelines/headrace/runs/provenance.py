@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +19,6 @@ from headrace.errors import RecipeError, without_secrets
 from headrace.processes import ProcessIdentity
 from headrace.recipe.difference import differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
-from headrace.recipe.recipe import Recipe
 
 _PACKAGES = (
     "headrace", "torch", "lightning", "torchmetrics", "numpy", "h5py", "dask", "distributed",
@@ -27,11 +27,11 @@ _PACKAGES = (
 _PROCESS = "cli"
 
 
-def provenance(recipe: str, resolved: Recipe) -> dict[str, JsonValue]:
+def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
     """Record of where a run of a recipe, given by name or file, comes from.
 
     The git state is that of the recipe's folder, or of the working folder for built-in recipes.
-    `resolved` is the recipe of the run; what it changes of the file is told.
+    What the overrides change of the file is told.
     """
     file = locate("recipes", recipe)
     folder = Path.cwd() if file.is_relative_to(BUILT_IN) else file.absolute().parent
@@ -45,16 +45,16 @@ def provenance(recipe: str, resolved: Recipe) -> dict[str, JsonValue]:
         "recipe_file": str(file),
         "versions": _versions(),
         "git": git_state(folder),
-        "changes": _changes(recipe, resolved),
+        "changes": _changes(recipe, overrides),
     }
 
 
-def _changes(recipe: str, resolved: Recipe) -> list[JsonValue]:
+def _changes(recipe: str, overrides: Sequence[str]) -> list[JsonValue]:
     try:
         written = load_recipe(recipe)
     except RecipeError:  # a file that is none without the overrides of the run
         return []
-    return [change.model_dump() for change in differences(written, resolved)]
+    return [each.model_dump() for each in differences(written, load_recipe(recipe, overrides))]
 
 
 def git_state(folder: Path) -> JsonValue:

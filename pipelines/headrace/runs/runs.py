@@ -198,7 +198,7 @@ def _entered(run: Run) -> bool:
 
 
 def _write_folder(run: Run) -> None:
-    came_from = provenance(run.request.recipe, run.recipe)
+    came_from = provenance(run.request.recipe, run.request.overrides)
     try:
         make_private(run.folder.path)
         write_record(run.folder.recipe, run.recipe)

@@ -1,14 +1,16 @@
-"""Keeps the checkpoint in which a metric that the model logs is best."""
+"""Keeps weights to be evaluated: where a metric is best, and after steps that a recipe names."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
 from headrace.errors import RecipeError, nearest
 from headrace.files.atomic import write_record
+from headrace.files.layout import kept_name
 from headrace.recipe.train import TrainerSpec
 from headrace.training import checkpoints
 from headrace.training.checkpointing import StepCheckpoints
@@ -36,7 +38,7 @@ class KeepBest(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Take what there is; a training that begins anew has none."""
         if trainer.global_step == 0 and trainer.is_global_zero:
-            checkpoints.remove_best(self._folder, lambda _: True)
+            checkpoints.remove_weights(self._folder, "best", lambda _: True)
         found = best_of(self._folder)
         known = None if found is None or found.metric != self._metric else found.value
         self._best = trainer.strategy.broadcast(known, 0)
@@ -86,6 +88,35 @@ class KeepBest(Callback):  # type: ignore[misc]
 
         def told() -> None:
             write_record(self._folder / checkpoints.BEST, best)
-            checkpoints.remove_best(self._folder, lambda of: of != step)
+            checkpoints.remove_weights(self._folder, "best", lambda of: of != step)
 
         self._writer.write(trainer, path, weights_only=self._weights_only, then=told)
+
+
+class KeepSteps(Callback):  # type: ignore[misc]
+    """Writes weights after the optimizer steps that are evaluated later; they are never pruned.
+
+    Args:
+        saving: How checkpoints are written, and where.
+        spec: Tells whether the weights are an average.
+        steps: Counted as Lightning does: those of all optimizers.
+    """
+
+    def __init__(self, saving: StepCheckpoints, spec: TrainerSpec, steps: Collection[int]) -> None:
+        self._folder, self._writer = saving.folder, saving.writer
+        self._weights_only = spec.ema is None  # as in `KeepBest`
+        self._steps = steps
+        self._seen_step = 0
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """A training that begins anew has none."""
+        self._seen_step = trainer.global_step
+        if trainer.global_step == 0 and trainer.is_global_zero:
+            checkpoints.remove_weights(self._folder, "kept", lambda _: True)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Write them, also before validation and before training ends."""
+        stepped, self._seen_step = trainer.global_step != self._seen_step, trainer.global_step
+        if stepped and self._seen_step in self._steps:
+            path = self._folder / kept_name(self._seen_step)
+            self._writer.write(trainer, path, weights_only=self._weights_only)

@@ -9,6 +9,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
 from headrace.files.archives import archive_damage
 from headrace.files.atomic import fsync_folder
@@ -28,7 +29,7 @@ BEST = "best.json"
 _ARCHIVE = b"PK\x03\x04"
 
 _NAME = re.compile(r"step-(\d{9,})\.ckpt")
-_BEST_NAME = re.compile(r"best-(\d{9,})\.ckpt")
+_WEIGHTS_NAME = re.compile(r"(?:best|kept)-(\d{9,})\.ckpt")
 
 
 def best_name_of(step: int) -> str:
@@ -151,12 +152,15 @@ def remove_after(folder: Path, step: int) -> None:
         if (step_of(path) or 0) > step:
             remove(path)
     remove(folder / FINAL)
-    remove_best(folder, lambda of: of > step)
+    for kind in ("best", "kept"):
+        remove_weights(folder, kind, lambda of: of > step)
 
 
-def remove_best(folder: Path, wanted: Callable[[int], bool]) -> None:
-    """Remove the best checkpoints whose steps are `wanted` away; one that is named is forgotten."""
-    found = {path: _BEST_NAME.fullmatch(path.name) for path in folder.glob("best-*.ckpt")}
+def remove_weights(
+    folder: Path, kind: Literal["best", "kept"], wanted: Callable[[int], bool]
+) -> None:
+    """Remove the weights of a kind whose steps are `wanted` away; the best one is forgotten."""
+    found = {path: _WEIGHTS_NAME.fullmatch(path.name) for path in folder.glob(f"{kind}-*.ckpt")}
     for path, match in found.items():
         if match is not None and wanted(int(match[1])):
             remove(path)

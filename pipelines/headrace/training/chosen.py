@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headrace.errors import UnknownNameError
 from headrace.files.atomic import read_record
-from headrace.files.layout import RunFolder, checkpoint_name
+from headrace.files.layout import RunFolder, checkpoint_name, kept_name
 from headrace.training import checkpoints
 from headrace.training.records import BestCheckpoint
 
@@ -48,4 +48,7 @@ def _found(folder: Path, wanted: str) -> Path | None:
     if wanted in ("", "last"):
         final = folder / checkpoints.FINAL
         return final if final.exists() else checkpoints.newest_whole(folder)
-    return folder / checkpoint_name(int(wanted)) if wanted.isdecimal() else None
+    if not wanted.isdecimal():
+        return None
+    whole, kept = (folder / name_of(int(wanted)) for name_of in (checkpoint_name, kept_name))
+    return whole if whole.exists() else kept

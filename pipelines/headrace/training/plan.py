@@ -87,6 +87,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         )
     steps = math.ceil(order.num_batches / recipe.trainer.accumulate_grad_batches)
     total, limit = steps * recipe.trainer.max_epochs, recipe.trainer.max_steps
+    _check_kept(recipe, total)
     share = order.batch_span // order.world_size
     return TrainPlan(
         num_nodes=num_nodes,
@@ -100,6 +101,21 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         num_left_out=order.num_left_out,
         batch_bytes=_BATCHES_HELD * share * sample_bytes(manifest),
     )
+
+
+def _check_kept(recipe: Recipe, total: int) -> None:
+    """Refuse to evaluate a step that there will not be, unless `max_steps` says that there is.
+
+    How many items a Dataset of the user's own has is not known here.
+    """
+    last = max(recipe.evaluate.steps, default=0) if recipe.evaluate else 0
+    if recipe.data.dataset is None and last > max(total, recipe.trainer.max_steps):
+        raise RecipeError(
+            f"evaluate.checkpoint is {last}, but training has {total:,} optimizer steps: "
+            f"trainer.max_epochs is {recipe.trainer.max_epochs}",
+            "Name an earlier one, or train longer. A model that steps several times a batch has "
+            "more of them: set trainer.max_steps.",
+        )
 
 
 def _check_staged(recipe: Recipe, manifest: Manifest) -> None:

@@ -24,7 +24,7 @@ from headrace.processes import begin_child
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
 from headrace.training import checkpoints
-from headrace.training.best import KeepBest
+from headrace.training.best import KeepBest, KeepSteps
 from headrace.training.checkpoint_writer import CheckpointWriter
 from headrace.training.checkpointing import (
     StepCheckpoints,
@@ -145,13 +145,15 @@ class _RankTraining:
         telling: tuple[Callback, ...],
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
+        evaluate = self._recipe.evaluate
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         scaling = scaling_callbacks(recipe, self._recipe.data.global_batch_size)
         in_time = StopInTime(launch, saving, self._folder.paused)
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)
-        last = (guard, StopAtStep(recipe.max_steps), *best, in_time, *telling, saving)
+        kept = KeepSteps(saving, recipe, evaluate.steps if evaluate else ())
+        last = (guard, StopAtStep(recipe.max_steps), *best, kept, in_time, *telling, saving)
         return build_trainer(
             recipe,
             self._allowed,

@@ -89,6 +89,7 @@ def start(
                 "loggers": loggers,
             },
             "train": {"max_restarts": restarts, "init_from": init_from},
+            "evaluate": {"split": "val", "checkpoint": 40, "also_checkpoints": [20, 16]},
         }
     )
     site = make_site(folder, nodes=nodes, ranks=ranks, allowed_code=[str(CODE)])
@@ -180,7 +181,8 @@ def test_the_weights_with_the_best_metric_are_kept(undisturbed, dataset):
 def test_training_begins_with_the_weights_of_another(undisturbed, dataset, tmp_path):
     context = start(tmp_path, init_from=undisturbed["checkpoint"])
     recipe = context.recipe
-    once = recipe.model_copy(update={"trainer": recipe.trainer.model_copy(update={"max_steps": 1})})
+    trainer = recipe.trainer.model_copy(update={"max_steps": 1})
+    once = recipe.model_copy(update={"trainer": trainer, "evaluate": None})
     write_record(context.run_folder.recipe, once)
     outputs = train_here(replace(context, recipe=once), dataset)
     assert outputs["steps"] == 1
@@ -222,9 +224,15 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
     kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
     best = Path(undisturbed["best_checkpoint"])
     steps = ["step-000000036.ckpt", "step-000000039.ckpt"]
-    assert kept == [best.name, "best.json", "final.ckpt", "final.json", *steps]
-    again = read_checkpoint(Path(outputs["best_checkpoint"]))["state_dict"]
-    assert weights_hash(again) == weights_hash(read_checkpoint(best)["state_dict"])
+    evaluated = [f"kept-{step:09d}.ckpt" for step in (16, 20, 40)]
+    assert kept == [best.name, "best.json", "final.ckpt", "final.json", *evaluated, *steps]
+    for name in (best.name, *evaluated):
+        again = read_checkpoint(context.run_folder.checkpoints / name)
+        alone = read_checkpoint(best.with_name(name))
+        assert weights_hash(again["state_dict"]) == weights_hash(alone["state_dict"])
+        assert "optimizer_states" not in again
+    last = read_checkpoint(best.with_name("kept-000000040.ckpt"))["state_dict"]
+    assert weights_hash(last) == undisturbed["weights_xxh3"]
 
 
 def test_orders_and_random_samples_are_repeated_by_a_resume(

@@ -51,10 +51,31 @@ def test_a_failure_is_told_once_with_class_trace_logs_and_the_way_on():
     assert text.count("Correct the code.") == 1
     assert "headrace logs digits-1 train" in text
     told = text.splitlines()
-    assert told[-2] == "  once it is put right: headrace resume digits-1"
-    assert told[-1] == (
-        "  with another recipe or site: headrace run 'my recipe.yaml' --site laptop"
+    assert told[-2] == (
+        "  once recipe or site are put right: headrace run 'my recipe.yaml' --site laptop"
     )
+    assert told[-1] == (
+        "  once anything else is, as this run keeps its recipe: headrace resume digits-1"
+    )
+    packed = StepView(name="pack", state=StepState.SUCCEEDED)
+    text = printed(lambda console: print_failures(view(packed, FAILED), console))
+    assert "--site laptop (the packed dataset is used again)\n" in text
+
+
+def test_each_evaluated_checkpoint_and_split_has_a_line():
+    def outputs(split: str, file: str, accuracy: float) -> dict[str, object]:
+        metrics = {"accuracy": accuracy, "f1": 0.5, "recall": 0.25, "auroc": 0.1}
+        return {"split": split, "evaluated": f"/c/{file}.ckpt", "metrics": metrics}
+
+    first = outputs("test", "final", 0.9)
+    step = StepView(name="evaluate", state=StepState.SUCCEEDED, outputs=first)
+    assert result_line(step) == "accuracy 0.9000, f1 0.5000, recall 0.2500"
+    also = [outputs("val", "kept-000000007", 0.8)]
+    step = step.model_copy(update={"outputs": {**first, "also": also}})
+    assert result_line(step).splitlines() == [
+        "test, final: accuracy 0.9000, f1 0.5000, recall 0.2500",
+        "val, kept-000000007: accuracy 0.8000, f1 0.5000, recall 0.2500",
+    ]
 
 
 def test_after_a_fault_of_the_machine_only_going_on_helps():

@@ -90,6 +90,14 @@ def test_a_task_of_ones_own_needs_no_labels():
         EvaluateSpec(metrics=["torchmetrics.MeanMetric"])
 
 
+def test_variants_of_one_name_have_reports_of_their_own():
+    spec = EvaluateSpec(checkpoint="/a/final.ckpt", also_checkpoints=["/b/final.ckpt", 7, "last"])
+    labels = [each.label for each in spec.variants]
+    assert len(set(labels)) == 4
+    assert labels[2:] == ["test-7", "test-last"]
+    assert all("/" not in label for label in labels)
+
+
 def evaluating(folder: Path, checkpoint: object, **given: str) -> StepContext:
     recipe = make_recipe(
         {
@@ -112,6 +120,12 @@ def test_the_recipe_chooses_the_checkpoint(tmp_path: Path):
     kept.parent.mkdir()
     kept.touch()
     assert read_inputs(evaluating(tmp_path, 20)).checkpoint == kept
+    kept = kept.with_name("kept-000000025.ckpt")
+    kept.touch()
+    assert read_inputs(evaluating(tmp_path, 25)).checkpoint == kept
+    assert read_inputs(evaluating(tmp_path, str(kept))).checkpoint == kept
+    with pytest.raises(RecipeError, match=r"but there is no /no/such\.ckpt"):
+        read_inputs(evaluating(tmp_path, "/no/such.ckpt"))
     with pytest.raises(RecipeError, match="checkpoint is 30, but there is no") as caught:
         read_inputs(evaluating(tmp_path, 30))
     assert "step-000000020.ckpt" in caught.value.hint

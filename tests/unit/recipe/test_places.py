@@ -57,7 +57,8 @@ def test_what_the_site_lists_is_allowed_from_airflow(site, override):
 
 
 def test_training_may_begin_with_weights_of_the_sites_runs_and_nothing_else_lies_there(site):
-    check(site, f"train.init_from={site.folder}/runs/a/checkpoints/final.ckpt")
+    for key in ("train.init_from", "evaluate.checkpoint"):
+        check(site, f"{key}={site.folder}/runs/a/checkpoints/final.ckpt")
     with pytest.raises(RecipeError, match="does not let recipes go"):
         check(site, f"dataset.source={site.folder}/runs/a")
 
@@ -67,6 +68,7 @@ def test_training_may_begin_with_weights_of_the_sites_runs_and_nothing_else_lies
     [
         ("dataset.source=/etc", "dataset.source", 'allowed_sources: ["/etc"]'),
         ("train.init_from=/etc/x.ckpt", "train.init_from", 'allowed_sources: ["/etc/x.ckpt"]'),
+        ("evaluate.also_checkpoints=[/etc/x.ckpt]", "evaluate.checkpoint", "/etc/x.ckpt"),
         ("dataset.source=/data/../etc", "dataset.source", 'allowed_sources: ["/etc"]'),
         ("dataset.source=//etc", "dataset.source", "allowed_sources"),
         ("dataset.source=/database", "dataset.source", 'allowed_sources: ["/database"]'),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,13 @@ CASES = [
     ),
     (("array", "label"), {"train": 64, "val": 1, "test": 9}, (), UserError, "fewer than 2 ranks"),
     (("array", "label"), {"train": 64, "val": 9}, (), HeadraceError, "'test'"),
+    (
+        ("array", "label"),
+        {"train": 64, "test": 9},
+        ("evaluate.checkpoint=16",),
+        RecipeError,
+        "is 16, but training has 15 optimizer steps",
+    ),
 ]
 
 
@@ -205,6 +213,35 @@ def test_weights_to_begin_with_that_are_missing_are_told_before_anything_starts(
     assert fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
 
 
+def test_a_step_is_evaluated_that_only_max_steps_says_there_will_be(tmp_path: Path) -> None:
+    """Of a model that steps twice a batch nothing else tells."""
+    folder = dataset(tmp_path / "d", "array", "label", train=64, test=9)
+    wanted = ("evaluate.checkpoint=30", "trainer.max_steps=30")
+    assert previews(load_recipe("digits", asked(folder, *wanted)), load_site("laptop"))
+
+
+def test_checkpoints_to_evaluate_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.ckpt"
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("weights", bytes(1000))
+    content = bytearray(whole.read_bytes())
+    content[500] ^= 1
+    (tmp_path / "flipped.ckpt").write_bytes(content)
+    source = f"dataset.source={tmp_path}"
+
+    def looked_at(name: str) -> tuple[int | str, ...]:
+        recipe = load_recipe("digits", [source, f"evaluate.also_checkpoints=[./{name}.ckpt]"])
+        kept, _ = fitted(recipe, load_site("laptop"), "train", is_from_terminal=True)
+        assert kept.evaluate is not None
+        return kept.evaluate.checkpoints
+
+    assert looked_at("whole") == ("last", str(whole))
+    with pytest.raises(RecipeError, match=r"gone\.ckpt: there is no such file"):
+        looked_at("gone")
+    with pytest.raises(RecipeError, match=r"flipped\.ckpt: checksum of weights is wrong"):
+        looked_at("flipped")
+
+
 def test_a_run_stands_for_its_best_or_last_checkpoint_or_the_one_of_a_step(tmp_path: Path) -> None:
     run, source = make_run(), f"dataset.source={tmp_path}"
     folder = run.folder.checkpoints
@@ -226,8 +263,10 @@ def test_a_run_stands_for_its_best_or_last_checkpoint_or_the_one_of_a_step(tmp_p
         assert begins_with(wanted) == str(folder / best.file)
     assert begins_with(f"{run.run_id}:last") == str(folder / "final.ckpt")
     assert begins_with(f"{run.run_id}:7") == str(folder / "step-000000007.ckpt")
+    (folder / "kept-000000009.ckpt").touch()
+    assert begins_with(f"{run.run_id}:9") == str(folder / "kept-000000009.ckpt")
     with pytest.raises(
-        UnknownNameError, match=r"There are: best-000000005\.ckpt, final\.ckpt, step"
+        UnknownNameError, match=r"There are: best-000000005\.ckpt, final\.ckpt, kept"
     ):
         begins_with(f"{run.run_id}:8")
     with pytest.raises(UnknownNameError, match="no-such-run"):

@@ -73,6 +73,18 @@ def test_a_run_records_what_it_changes_of_its_recipe_file() -> None:
     assert recorded["changes"] == [{"key": "trainer.max_epochs", "before": "15", "after": "3"}]
 
 
+def test_a_place_that_is_only_made_absolute_is_no_change(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "raw").mkdir()
+    text = RECIPE.read_text()
+    source = next(line for line in text.splitlines() if line.startswith("  source:"))
+    (tmp_path / "mine.yaml").write_text(text.replace(source, "  source: raw"))
+    monkeypatch.chdir(tmp_path)
+    run = make_run(recipe="mine.yaml", overrides=("seed=3",))
+    assert run.recipe.dataset.source == str(tmp_path / "raw")
+    recorded = json.loads(run.folder.provenance.read_text())
+    assert [change["key"] for change in recorded["changes"]] == ["seed"]
+
+
 def test_a_file_that_is_no_recipe_without_the_overrides_has_no_changes(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     text = (BUILT_IN / "recipes" / "digits.yaml").read_text()
