@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.callbacks import LearningRateFinder
 from torch import Tensor, nn
 
 from headrace.recipe.load import parse
@@ -80,6 +81,28 @@ def scaled_rates(folder: Path) -> dict[str, Any]:
             "saved": group["lr"],
         }
     return found
+
+
+class Told(Small):
+    """Has a rate that Lightning's finder may set."""
+
+    def __init__(self, lr: float = RATE) -> None:
+        super().__init__()
+        self.lr = lr
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+@check
+def found_rates(_: Path) -> dict[str, Any]:
+    """Weights after an epoch with a rate that was looked for, and with it from the start."""
+    mine, model = batches(dist.get_rank(), 20), Told()
+    finder = LearningRateFinder(min_lr=1e-3, max_lr=0.5, num_training_steps=18)
+    fit(model, mine, {}, callbacks=[finder])
+    again = Told(model.lr)
+    fit(again, mine, {})
+    return {"rate": model.lr, "found": flat(model), "wanted": flat(again)}
 
 
 def _rates(weights: list[Tensor], gradients: list[Tensor]) -> list[float]:

@@ -41,7 +41,7 @@ from headrace.training.meeting import meet
 from headrace.training.model_form import form
 from headrace.training.rank_data import settings_of
 from headrace.training.records import NodeReady, TrainingOutcome
-from headrace.training.scaling import scaling_callbacks
+from headrace.training.scaling import look_no_more, scaling_callbacks
 from headrace.training.strategies import ShardedStrategy
 from headrace.training.trainer import (
     LossGuard,
@@ -149,6 +149,8 @@ class _RankTraining:
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
+        if launch.resume is not None:
+            look_no_more(named)
         scaling = scaling_callbacks(recipe, self._recipe.data.global_batch_size)
         in_time = StopInTime(launch, saving, self._folder.paused)
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)

@@ -1,12 +1,13 @@
-"""Callbacks for large batches: scaled learning rates, and averaged weights."""
+"""Callbacks for learning rates, which may be scaled or looked for, and averaged weights."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateFinder
 from torch.optim import Optimizer
 
 from headrace.recipe.scale import EmaSpec, ScaleLrSpec
@@ -27,6 +28,16 @@ def rate_factor(trainer: Trainer) -> float:
     """What learning rates are multiplied with in this step."""
     scaled = [each for each in trainer.callbacks if isinstance(each, ScaledRate)]
     return scaled[0].factor(trainer.global_step) if scaled else 1.0
+
+
+def look_no_more(callbacks: Iterable[Callback]) -> None:
+    """Have Lightning's finders of learning rates do nothing, as where a training goes on.
+
+    The checkpoint holds the rate, and other trial steps than the first ones would leave traces.
+    """
+    for each in callbacks:
+        if isinstance(each, LearningRateFinder):
+            each.on_fit_start = lambda *_: None
 
 
 class ScaledRate(Callback):  # type: ignore[misc]

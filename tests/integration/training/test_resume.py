@@ -67,6 +67,7 @@ def start(
     init_from: str | None = None,
     loggers: tuple[str, ...] = (),
     in_background: bool = False,
+    callbacks: tuple[dict[str, Any], ...] = (),
     **options: Any,
 ):
     """A step in `folder`; another call is another attempt of the same run."""
@@ -87,6 +88,7 @@ def start(
                 "monitor": "val/accuracy",
                 "monitor_mode": "max",
                 "loggers": loggers,
+                "callbacks": callbacks,
             },
             "train": {"max_restarts": restarts, "init_from": init_from},
             "evaluate": {"split": "val", "checkpoint": 40, "also_checkpoints": [20, 16]},
@@ -238,7 +240,10 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
 def test_orders_and_random_samples_are_repeated_by_a_resume(
     dataset, tmp_path, no_leftover_processes
 ):
-    """Pains 30: windows of shards, batches read ahead, noise that depends on the place only."""
+    """Pains 30: windows of shards, batches read ahead, noise that depends on the place only.
+
+    And what tries learning rates out does so once, at the start, and leaves no trace.
+    """
     data = {
         "shuffle_window": 1,
         "prefetch": 3,
@@ -247,9 +252,19 @@ def test_orders_and_random_samples_are_repeated_by_a_resume(
     whole = train_here(start(tmp_path / "whole", data=data), dataset)
     own = data | {"collate": {"_target_": "blob_samples.Stacked"}}  # as headrace would
     # its checkpoints are written while it goes on, and it is resumed from one of these
-    torn = start(tmp_path / "broken", data=own, dies=[[1, 17]], in_background=True)
+    finder = {"_target_": "blob_callbacks.TellingFinder", "num_training_steps": 12}
+    torn = start(
+        tmp_path / "broken",
+        data=own,
+        dies=[[1, 17]],
+        in_background=True,
+        callbacks=({**finder, "update_attr": False, "notes": str(tmp_path / "tried")},),
+    )
     broken = train_here(torn, dataset)
     assert broken["restarts"] >= 1
+    ((tried, low, high),) = map(str.split, (tmp_path / "tried").read_text().splitlines())
+    assert int(tried) == 12
+    assert float(low) < float(high)
     assert broken["weights_xxh3"] == whole["weights_xxh3"]
     assert_each_once(tmp_path / "broken")
     first = [trained(tmp_path / "whole")[f"rank-{rank}.jsonl", 1] for rank in range(2)]

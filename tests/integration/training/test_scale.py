@@ -291,6 +291,14 @@ def test_learning_rates_grow_with_the_batch_over_a_warm_up(ranks, rule, whole):
         assert found["saved"] == pytest.approx(0.1 * 0.5**4)
 
 
+def test_a_rate_that_was_looked_for_is_trained_with(ranks):
+    """Weights and order are those before the search, the rate is the same on all ranks."""
+    first, second = ranks["found_rates"]
+    assert first["rate"] == second["rate"] != pytest.approx(0.1)
+    for each in (first, second):
+        assert torch.equal(each["found"], each["wanted"])
+
+
 @pytest.mark.parametrize(
     ("form", "like"),
     [

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LearningRateFinder
 
 
 class KeepsADate(Callback):
@@ -25,6 +26,21 @@ class DiesWhileWriting(Callback):
 
     def state_dict(self):
         return {"end": _End(self.notes)}
+
+
+class TellingFinder(LearningRateFinder):
+    """Tells how many rates were tried, the first and the last; `notes` is a file."""
+
+    def __init__(self, notes, **options):
+        super().__init__(**options)
+        self.notes = Path(notes)
+
+    def on_fit_start(self, trainer, pl_module):
+        super().on_fit_start(trainer, pl_module)
+        rates = self.optimal_lr.results["lr"]
+        if trainer.is_global_zero:
+            with self.notes.open("a") as file:
+                file.write(f"{len(rates)} {rates[0]} {rates[-1]}\n")
 
 
 class _End:
