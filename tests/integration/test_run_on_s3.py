@@ -43,6 +43,7 @@ def test_pack_stage_train_and_evaluate(
         "pack_role=gpu",
         "data.global_batch_size=8",
         "trainer.max_epochs=1",
+        f"trainer.checkpoint_target={rclone_bucket}/kept",
     ]
     done = place.run("digits", *overrides)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -55,3 +56,6 @@ def test_pack_stage_train_and_evaluate(
     assert not list((place.home / "datasets").glob("**/*.h5"))
     files = [file.path for file in open_store(dataset, rclone_server.options).list_files()]
     assert "manifest.json" in files
+    final = Path(steps["train"]["outputs"]["checkpoint"])
+    kept = open_store(below(rclone_bucket, "kept", final.parents[1].name), rclone_server.options)
+    assert kept.read(final.name) == final.read_bytes()

@@ -158,12 +158,14 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
 def absolute(recipe: Recipe) -> Recipe:
     """The recipe with its relative paths seen from this folder, wherever its steps run."""
     dataset, pack, train, evaluate = recipe.dataset, recipe.pack, recipe.train, recipe.evaluate
+    copies = {"checkpoint_target": _absolute(recipe.trainer.checkpoint_target)}
     places = {"source": _absolute(dataset.source), "path": _absolute(dataset.path)}
     return recipe.model_copy(
         update={
             "dataset": dataset.model_copy(update=places),
             "pack": pack.model_copy(update={"target": _absolute(pack.target)}),
             "train": train.model_copy(update={"init_from": _absolute(train.init_from)}),
+            "trainer": recipe.trainer.model_copy(update=copies),
             "evaluate": None if evaluate is None else _located(evaluate),
         }
     )
@@ -201,6 +203,7 @@ def _places(recipe: Recipe) -> Iterator[_Place]:
         ("dataset.source", recipe.dataset.source, read),
         ("dataset.path", recipe.dataset.path, read),
         ("pack.target", recipe.pack.target, written),
+        ("trainer.checkpoint_target", recipe.trainer.checkpoint_target, written),
         ("train.init_from", recipe.train.init_from, (*read, *written)),
     )
     yield from ((key, value, lists) for key, value, lists in named if value is not None)

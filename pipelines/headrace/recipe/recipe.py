@@ -128,6 +128,8 @@ class Recipe(Record):
             raise ValueError("give either 'model' or 'train.script'")
         if self.train.script is not None and self.train.init_from is not None:
             raise ValueError("train.init_from goes with 'model': a script loads weights by itself")
+        if self.train.script is not None and self.trainer.checkpoint_target is not None:
+            raise ValueError("trainer.checkpoint_target goes with 'model', not with a script")
         if self.train.script is not None and self.evaluate is not None:
             raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
         if self.stage.overlap:

@@ -224,9 +224,9 @@ class Site(Record):
     site; in a terminal also this site's folder, the user's home, the current folder and all
     object stores."""
     allowed_outputs: tuple[str, ...] = ()
-    """Folders and prefixes of object stores that `pack.target` and arguments of the Trainer, its
-    callbacks and loggers may name, besides the datasets of this site; in a terminal as for
-    `allowed_sources`."""
+    """Folders and prefixes of object stores that `pack.target`, `trainer.checkpoint_target` and
+    arguments of the Trainer, its callbacks and loggers may name, besides the datasets of this site;
+    in a terminal as for `allowed_sources`."""
     pickled_checkpoints: Literal["refuse", "allow"] = "refuse"
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()

@@ -112,6 +112,9 @@ class TrainerSpec(Record):
     sharded_checkpoints: bool = False
     """Each rank writes its part of weights and optimizer state, with strategy fsdp: a checkpoint is
     a folder."""
+    checkpoint_target: str | None = None
+    """Folder or URL, as `s3://bucket/prefix`, where the run's checkpoints are copied to while it
+    goes on; a resume that finds none in the run's folder takes the newest one from there."""
     monitor: str | None = None
     """Metric that the model logs, such as `val_loss`: the weights with its best value are kept."""
     monitor_mode: Literal["min", "max"] = "min"

@@ -101,7 +101,8 @@ def _check_places(recipe: Recipe, site: Site) -> None:
 
     role, source = site.roles[recipe.pack_role], recipe.dataset.source
     if is_as_here(role):
-        for url in (source, recipe.dataset.path, recipe.pack.target):
+        copies = recipe.trainer.checkpoint_target
+        for url in (source, recipe.dataset.path, recipe.pack.target, copies):
             if url is not None:
                 check_package(url)
     if source is None or is_remote(source):

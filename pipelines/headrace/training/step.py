@@ -14,6 +14,7 @@ from headrace.objects.store import read_manifest_at
 from headrace.recipe.fit import gang_size
 from headrace.steps.context import Skipped, StepContext, skipped_shards
 from headrace.training import checkpoints
+from headrace.training.checkpoint_copies import CheckpointCopies
 from headrace.training.gang import Gang
 from headrace.training.plan import (
     TrainPlan,
@@ -54,14 +55,21 @@ def train(context: StepContext, fleet: Fleet, dataset: str, manifest: Manifest) 
     """Train on the nodes of a lease; returns and raises as `run`."""
     skipped = skipped_shards(context, dataset, manifest)
     follow, size = _follower(context, manifest.without(skipped.files))
-    gang = Gang(context, fleet, size, dataset, follow, skipped.files)
-    causes = gang.run()
-    if context.recipe.train.script is not None:
-        _complete_script(context, manifest, size[0] * size[1], follow.last)
-    elif gang.trained is not None:
-        folder = context.run_folder.checkpoints
-        write_record(folder / checkpoints.OUTCOME, gang.trained)
-        checkpoints.prune(folder, context.recipe.trainer.keep_checkpoints)
+    with CheckpointCopies(context) as copies:
+
+        def look(progress: TrainingProgress | None) -> None:
+            copies.look()
+            follow(progress)
+
+        gang = Gang(context, fleet, size, dataset, look, skipped.files)
+        causes = gang.run()
+        if context.recipe.train.script is not None:
+            _complete_script(context, manifest, size[0] * size[1], follow.last)
+        elif gang.trained is not None:
+            folder = context.run_folder.checkpoints
+            write_record(folder / checkpoints.OUTCOME, gang.trained)
+            checkpoints.prune(folder, context.recipe.trainer.keep_checkpoints)
+            copies.finish()
     outcome = completed(context, manifest)
     if outcome is None:
         raise StepError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections import Counter
@@ -25,12 +26,13 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.files.atomic import write_record, write_text
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, checkpoint_name
 from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import request_cancel
 from headrace.training import checkpoints, gang
+from headrace.training.checkpoint_copies import CheckpointCopies
 from headrace.training.checkpointing import weights_hash
 from headrace.training.chosen import best_of
 from headrace.training.step import run
@@ -68,6 +70,7 @@ def start(
     loggers: tuple[str, ...] = (),
     in_background: bool = False,
     callbacks: tuple[dict[str, Any], ...] = (),
+    target: str | None = None,
     **options: Any,
 ):
     """A step in `folder`; another call is another attempt of the same run."""
@@ -85,6 +88,7 @@ def start(
                 "checkpoint_every_steps": 3,
                 "keep_checkpoints": 2,
                 "async_checkpoints": in_background,
+                "checkpoint_target": target,
                 "monitor": "val/accuracy",
                 "monitor_mode": "max",
                 "loggers": loggers,
@@ -294,8 +298,16 @@ def test_training_goes_on_with_fewer_ranks_and_with_more(dataset, tmp_path, no_l
         train_here(changed, dataset)
     assert "second.weight is (3, 16) there and (3, 8) here" in told.value.what
     assert "init_strict: false" in told.value.hint
-    outputs = train_here(start(tmp_path, data=data), dataset)
+    last = start(tmp_path, data=data, target=str(tmp_path / "kept"))
+    with CheckpointCopies(last) as copies:
+        copies.finish()
+    shutil.rmtree(last.run_folder.checkpoints)
+    outputs = train_here(last, dataset)
     assert outputs["world_size"] == 2
+    events = [json.loads(line) for line in last.folder.events.read_text().splitlines()]
+    resumed = [each["resume"] for each in events if each["event"] == "launch"]
+    assert Path(resumed[0]).name == checkpoint_name(27)
+    assert (tmp_path / "kept/run" / checkpoints.FINAL).exists()
     assert outputs["steps"] == EPOCHS * STEPS_PER_EPOCH
     assert_each_once(tmp_path)
 

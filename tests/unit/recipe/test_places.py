@@ -43,6 +43,7 @@ def check(site: Site, *overrides: str, is_from_terminal: bool = False) -> None:
         "dataset.source=file:///data/x",
         "pack.target=/results/packed",
         "pack.target=s3://open/packed",
+        "trainer.checkpoint_target=s3://open/packed/kept",
         "trainer.extra.default_root_dir=/results/me",
         f"trainer.callbacks=[{{_target_: {STOP}, monitor: val/loss, dirpath: /results/x}}]",
         f"trainer.loggers=[{{_target_: {CSV}, save_dir: logs}}]",
@@ -82,6 +83,7 @@ def test_training_may_begin_with_weights_of_the_sites_runs_and_nothing_else_lies
         ("dataset.source=http://127.0.0.1/x", "dataset.source", "allowed_sources"),
         ("pack.target=/data/x", "pack.target", 'allowed_outputs: ["/data/x"]'),
         ("pack.target=s3://open/raw", "pack.target", "allowed_outputs"),
+        ("trainer.checkpoint_target=/data/x", "trainer.checkpoint_target", "allowed_outputs"),
         ("trainer.extra.default_root_dir=/tmp", "trainer.extra.default_root_dir", "/tmp"),
         (
             f"trainer.callbacks=[{{_target_: {STOP}, dirpath: /root/.ssh}}]",
