@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import LearningRateFinder
 from torch import Tensor, nn
 
+from headrace.data.targets import Allowed, instantiate
+from headrace.errors import TargetError
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
 from headrace.training.best import KeepBest
@@ -24,6 +27,7 @@ from support.scale_models import (
     check,
     fit,
     flat,
+    joint,
     saving_in,
 )
 
@@ -81,6 +85,50 @@ def scaled_rates(folder: Path) -> dict[str, Any]:
             "saved": group["lr"],
         }
     return found
+
+
+class Optimized(Small):
+    """Takes its optimizer from the recipe."""
+
+    def __init__(self, optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+
+    def configure_optimizers(self) -> Any:
+        return self.optimizer(self.parameters())
+
+
+LARGE = {
+    "LARS": {"lr": 2.0, "momentum": 0.5, "weight_decay": 0.1, "trust_coefficient": 0.02},
+    "Lamb": {"lr": 0.05, "weight_decay": 0.1, "weight_decouple": False, "adam_debias": True},
+}
+"""Optimizers of large batches, with their options."""
+
+
+@check
+def large_batches(folder: Path) -> dict[str, Any]:
+    """Weights after four steps by optimizers that are named, and after a resume; refusals."""
+    mine, found, told = batches(dist.get_rank(), 4), {}, []
+    for name, options in LARGE.items():
+        optimizer = {"_target_": f"pytorch_optimizer.{name}", "_partial_": True, **options}
+        target = {"_target_": "support.scale_weights.Optimized", "optimizer": optimizer}
+        try:
+            instantiate(target, Allowed(listed=("support",)), "model")
+        except TargetError as error:
+            told.append(str(error))
+        allowed = Allowed(listed=("support", "pytorch_optimizer"))
+        saving, model = saving_in(folder / name, 2), instantiate(target, allowed, "model")
+        begun = model.state_dict()
+        weights = {key: value.clone() for key, value in begun.items()}
+        fit(model, mine, {}, callbacks=[saving])
+        resumed, path = instantiate(target, allowed, "model"), saving.folder / "step-000000002.ckpt"
+        fit(resumed, mine[2:] + mine[:2], {}, resume=path)
+        found[name] = {
+            "begun": weights,
+            "weights": model.state_dict(),
+            "resumed": resumed.state_dict(),
+        }
+    return {"found": found, "told": told, "batches": joint(4)}
 
 
 class Told(Small):

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch import zeros_like as zeros
+from torch.nn.functional import linear, mse_loss
 
 from headrace.data.checkpoint_content import read_checkpoint, read_weights
 from headrace.errors import StepError
@@ -289,6 +291,50 @@ def test_learning_rates_grow_with_the_batch_over_a_warm_up(ranks, rule, whole):
         assert found["rates"] == pytest.approx(wanted, rel=1e-3)
         assert found["resumed"] == pytest.approx(wanted[4:], rel=1e-3)
         assert found["saved"] == pytest.approx(0.1 * 0.5**4)
+
+
+def by_lars(weight: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+    """You et al. 2017, with momentum 0.5, decay 0.1, trust 0.02 of matrices, and a rate of 2."""
+    if weight.ndim > 1:
+        whole = gradient.norm() + 0.1 * weight.norm()
+        gradient = 0.02 * weight.norm() / whole * (gradient + 0.1 * weight)
+    state["m"] = 0.5 * state["m"] + gradient
+    return weight - 2.0 * state["m"]
+
+
+def by_lamb(weight: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+    """You et al. 2020, Algorithm 2 without corrections of bias; decay 0.1, a rate of 0.05."""
+    state["m"] = 0.9 * state["m"] + 0.1 * gradient
+    state["v"] = 0.999 * state["v"] + 0.001 * gradient**2
+    update = state["m"] / (state["v"].sqrt() + 1e-6) + 0.1 * weight
+    return weight - 0.05 * weight.norm() / (update.norm() + 1e-6) * update
+
+
+@pytest.mark.parametrize(("name", "rule"), [("LARS", by_lars), ("Lamb", by_lamb)])
+def test_optimizers_of_large_batches_are_named_in_the_recipe(ranks, name, rule):
+    """Four steps on two ranks, and two after a resume, are those of the papers' formulas."""
+    for each in ranks["large_batches"]:
+        found = each["found"][name]
+        weights = found["begun"]
+        states = {key: {"m": zeros(value), "v": zeros(value)} for key, value in weights.items()}
+        for values, wanted in each["batches"]:
+            taken = {key: value.clone().requires_grad_() for key, value in weights.items()}
+            one, other = (
+                (taken[f"network.{n}.weight"], taken[f"network.{n}.bias"]) for n in (0, 2)
+            )
+            output = linear(linear(values, *one).tanh(), *other)
+            gradients = torch.autograd.grad(mse_loss(output, wanted), list(taken.values()))
+            both = zip(weights.items(), gradients, strict=True)
+            weights = {key: rule(value, slope, states[key]) for (key, value), slope in both}
+        for key, value in weights.items():
+            torch.testing.assert_close(found["weights"][key], value, rtol=1e-4, atol=1e-6)
+            assert torch.equal(found["resumed"][key], found["weights"][key])
+
+
+def test_optimizers_that_the_site_does_not_list_are_refused(ranks):
+    for each in ranks["large_batches"]:
+        for name, told in zip(("LARS", "Lamb"), each["told"], strict=True):
+            assert f"does not allow the target 'pytorch_optimizer.{name}' at model.optim" in told
 
 
 def test_a_rate_that_was_looked_for_is_trained_with(ranks):

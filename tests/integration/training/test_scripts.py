@@ -86,25 +86,26 @@ def test_an_exception_on_one_rank_ends_the_others_by_sigterm(
     assert (context.run_folder.checkpoints / "stopped-0.txt").read_text() == "saved in time"
 
 
-def test_a_script_with_keys_and_values_pauses_and_goes_on(dataset, tmp_path):
-    """As one does whose machines are taken away."""
-    arguments = ("optimizer.lr=0.4", "steps=3")
-    context = script(tmp_path, "key_value_script", *arguments, ranks=1)
+def test_a_script_of_hydra_pauses_and_goes_on(dataset, tmp_path):
+    """As one does whose machines are taken away; a group of its configuration is chosen."""
+    out = tmp_path / "out"
+    arguments = ("optimizer=adam", "optimizer.lr=0.4", "steps=3", f"hydra.run.dir={out}")
+    context = script(tmp_path, "hydra_script", *arguments, ranks=1)
     write_text(context.lease_folder.notice, "spot")
     error = failure(context, dataset)
     assert isinstance(error, LeaseTakenError)
     assert error.what.startswith("Training stopped after step 2")
 
-    again = script(tmp_path, "key_value_script", *arguments, ranks=1)
+    again = script(tmp_path, "hydra_script", *arguments, ranks=1)
     outputs = train_here(again, dataset)
     half = again.run_folder.checkpoints / "half.txt"
-    assert Path(outputs["checkpoint"]).read_text() == f"from {half}"
+    assert Path(outputs["checkpoint"]).read_text() == f"adam from {half}"
     assert outputs["metrics"]["loss"] == pytest.approx(0.4 / 3)
     assert "top5" not in again.metrics
     (told,) = read_history(again.run_folder).metrics
     assert (told.launch, told.step, list(told.metrics)) == (2, 1, ["top5"])
-    config = OmegaConf.load(again.run_folder.path / "config.yaml")
-    assert config.optimizer.lr == 0.4
+    config = OmegaConf.load(out / ".hydra" / "config.yaml")
+    assert config == {"optimizer": {"name": "adam", "lr": 0.4}, "steps": 3}
 
 
 def test_a_script_outside_the_allowed_folders_is_refused(dataset, tmp_path):
