@@ -8,7 +8,18 @@ from importlib.metadata import entry_points
 import typer
 
 from headrace import __version__
-from headrace.cli import airflow, cache, cloud, datasets, export, leases, ledger, runs, site
+from headrace.cli import (
+    airflow,
+    cache,
+    cloud,
+    datasets,
+    export,
+    leases,
+    ledger,
+    profile,
+    runs,
+    site,
+)
 from headrace.cli.console import open_console, outlive_readers
 from headrace.errors import HeadraceError
 from headrace.processes import tell_children
@@ -49,6 +60,7 @@ def build() -> typer.Typer:
     app.add_typer(leases.app, name="lease")
     app.add_typer(site.app, name="site")
     app.add_typer(cloud.app, name="cloud")
+    app.command()(profile.profile)
     app.command()(export.export)
     app.command()(datasets.inspect)
     app.command()(datasets.verify)

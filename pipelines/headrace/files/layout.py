@@ -38,6 +38,8 @@ class StepFolder(Folder):
     """Exit code of the driver, written by the host after the driver ended."""
     cancel = Named("cancel")
     """Its presence asks the step to stop; its text says who asked and why."""
+    profile = Named("profile.json")
+    """Asks ranks of a training for a profile; see `headrace.steps.profile`."""
     logs = Named("logs")
     """Folder of `driver.log`, `rank-<r>.log`, `predictor-<worker>.log`, …."""
     parts = Named("parts")
@@ -134,6 +136,8 @@ class RunFolder(Folder):
     """Folder of what is known of the data that training has read."""
     history = Named("history")
     """Folder of what training told while it went on; see `headrace.steps.history`."""
+    profile = Named("profile")
+    """Folder of profiles of the training, one a time that somebody asked."""
     report = Named("report")
     """Folder of the evaluation report."""
     tensorboard = Named("loggers")

@@ -26,6 +26,7 @@ from headrace.files.atomic import write_if_room
 from headrace.recipe.base import Target
 from headrace.recipe.targets import uses
 from headrace.recipe.train import TrainerSpec
+from headrace.training.profiling import Profiling
 from headrace.training.records import TrainingProgress
 from headrace.training.strategies import make_strategy
 from headrace.training.watch import Beat
@@ -156,11 +157,12 @@ class LossGuard(Callback):  # type: ignore[misc]
 class SignsOfLife(Callback):  # type: ignore[misc]
     """Beats at every batch, and lets SIGTERM end the rank at once.
 
-    Lightning's own handler of SIGTERM talks to the other ranks, which may be dead.
+    Lightning's own handler of SIGTERM talks to the other ranks, which may be dead. After each batch
+    it has `profiling` look whether somebody wants to know more.
     """
 
-    def __init__(self, beat: Beat) -> None:
-        self._beat = beat
+    def __init__(self, beat: Beat, profiling: Profiling) -> None:
+        self._beat, self._profiling = beat, profiling
 
     def on_train_start(self, *_: Any) -> None:
         """Beat, and take SIGTERM back from Lightning."""
@@ -171,8 +173,16 @@ class SignsOfLife(Callback):  # type: ignore[misc]
         self._beat.tick()
 
     # after the forward pass, ranks that wait for another are one beat ahead of it
-    on_train_batch_start = on_before_backward = on_train_batch_end = _tick
-    on_validation_batch_end = _tick
+    on_train_batch_start = on_before_backward = on_validation_batch_end = _tick
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Beat; a profile begins and ends between two steps."""
+        self._beat.tick()
+        self._profiling.after_batch(trainer.global_step)
+
+    def on_train_end(self, *_: Any) -> None:
+        """Leave a profile of the steps that there were."""
+        self._profiling.end()
 
 
 class ProgressWriter(Callback):  # type: ignore[misc]
