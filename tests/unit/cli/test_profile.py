@@ -88,7 +88,7 @@ def test_all_asked_ranks_are_waited_for_and_shown(monkeypatch: pytest.MonkeyPatc
 def test_a_rank_that_cannot_do_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run()
     answering(run, training(run), monkeypatch, error="--lines needs line_profiler")
-    with pytest.raises(UserError, match="^Rank 0 on n0: --lines needs line_profiler$"):
+    with pytest.raises(UserError, match=r"^Rank 0 on n0: --lines needs line_profiler$"):
         headrace("profile", run.run_id)
 
 
