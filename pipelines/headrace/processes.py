@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from headrace.errors import LeaseLostError, UserError
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
+_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")
 _PARENT = "HEADRACE_PARENT_PID"
 """Variable by which a process tells those that it starts who they belong to."""
 
@@ -131,6 +133,20 @@ def spawn_detached(
     # the caller never waits for it; somebody has to, or it stays as a zombie when it ends first
     threading.Thread(target=child.wait, name=f"wait-{child.pid}", daemon=True).start()
     return identity
+
+
+def holds_gpu(files: Iterable[str]) -> bool:
+    """Whether a process with these open files has begun to use a GPU."""
+    return any(file.startswith(_GPUS) for file in files)
+
+
+def open_files() -> list[str]:
+    """What this process has open, as the kernel names it."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own
+            found.append(str(entry.readlink()))
+    return found
 
 
 def end_processes(processes: Sequence[psutil.Process], grace_s: float = 5.0) -> None:

@@ -12,16 +12,17 @@ from pyarrow import parquet
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from headrace.clusters import client
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.records import HostRecord, LeaseSpec
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
 from headrace.examples.digits_model import DigitsClassifier
-from headrace.files.atomic import write_record
+from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.manifest_file import read_manifest
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
+from headrace.runs import leases
 from headrace.shards.dataset import ShardedDataset
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
@@ -57,7 +58,12 @@ def site(home) -> Site:
 def lease(home, site):
     folder = LeaseFolder(home / "leases" / "test")
     spec = LeaseSpec(
-        lease_id="test", key="test/gpu", run_id="test", role_name="gpu", role=site.roles["gpu"]
+        lease_id="test",
+        key="test/gpu",
+        run_id="test",
+        role_name="gpu",
+        role=site.roles["gpu"],
+        preload=leases.PRELOAD,
     )
     client.start(folder, spec)
     try:
@@ -185,6 +191,20 @@ def evaluated(lease, home, site, dataset, checkpoint) -> tuple[StepResult, RunFo
     )
     best = str(home / "best.ckpt")
     return run(lease, home, site, "evaluate", made, best_checkpoint=best, **given)
+
+
+def test_predictors_are_forked_from_what_the_nodes_imported_as_they_started(evaluated, lease):
+    """Not from another process, which an environment that is not the same would bring."""
+    host = read_record(lease.host, HostRecord)
+    family = {each.pid for each in psutil.Process(host.process.pid).children(recursive=True)}
+    named = {each.pid: each for each in psutil.process_iter(["ppid", "cmdline"])}
+    forking = {
+        pid: each.info["ppid"]
+        for pid, each in named.items()
+        if pid in family and leases.PRELOAD[0] in (each.info["cmdline"] or ())
+    }
+    servers = [pid for pid, parent in forking.items() if parent not in forking]
+    assert len(servers) <= 2  # nodes
 
 
 def test_evaluate_counts_each_sample_once(evaluated, dataset):

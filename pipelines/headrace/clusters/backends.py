@@ -43,6 +43,9 @@ class LeaseBackend(ABC):
     What asks a batch system that does not answer raises BatchError.
     """
 
+    opens_at_once = False
+    """Whether machines are there within seconds and cost nothing while they idle."""
+
     @abstractmethod
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         """Start the host process, which outlives the caller, or submit, once, the job that will.

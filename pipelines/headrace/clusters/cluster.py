@@ -92,7 +92,7 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     role = spec.role
     prepare(role)
     keys, scratch = make_keys(folder), folder.path / "scratch"
-    options = worker_options(role, "threads_per_worker")
+    options = worker_options(role, "threads_per_worker", spec.preload)
     cluster: _NodeCluster = await _NodeCluster(scratch, security=keys, **options)
     try:
         if role.kind == "gang":

@@ -108,6 +108,8 @@ class Guard:
 class _LocalBackend(LeaseBackend):
     """This machine, one worker process for each node."""
 
+    opens_at_once = True
+
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         start_host(folder, spec)
 

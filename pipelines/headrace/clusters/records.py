@@ -58,6 +58,8 @@ class LeaseSpec(Record):
     """How the role's `lifetime` was chosen; null where the site says it."""
     exclude: tuple[str, ...] = ()
     """Nodes that earlier leases of the run have failed on; it gets none of them."""
+    preload: tuple[str, ...] = ()
+    """Modules that its workers load as they start; Dask calls their `dask_setup(worker)`."""
 
 
 class HostRecord(Record):

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import dask
@@ -79,16 +80,17 @@ def prepare(role: Role) -> None:
     os.environ.update({**dict.fromkeys(names, str(role.threads_per_rank)), **role.env})
 
 
-def worker_options(role: Role, threads: str) -> dict[str, Any]:
+def worker_options(role: Role, threads: str, preload: Sequence[str] = ()) -> dict[str, Any]:
     """What all workers are started with; `threads` is what Dask calls their number there.
 
-    One thread is free for short calls, whatever long one takes the node.
+    Modules of `preload` are loaded before a worker starts. One thread is free for short calls,
+    whatever long one takes the node.
     """
     return {
         threads: role.threads_per_node + 1,
         "memory_limit": 0,
         "resources": {NODE: 1, SLOT: role.threads_per_node},
-        "preload": ["headrace.clusters.cancellable_call"],
+        "preload": ["headrace.clusters.cancellable_call", *preload],
         "silence_logs": logging.WARNING,
     }
 

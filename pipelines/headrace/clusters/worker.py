@@ -180,7 +180,7 @@ def name_of(index: int) -> str:
 
 
 def _options(folder: LeaseFolder, spec: LeaseSpec, index: int, scratch: Path) -> dict[str, Any]:
-    return worker_options(spec.role, "nthreads") | {
+    return worker_options(spec.role, "nthreads", spec.preload) | {
         "name": name_of(index),
         "host": address(spec.role.batch.interface),
         "local_directory": str(scratch),

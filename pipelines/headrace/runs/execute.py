@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -86,12 +86,25 @@ def _no_room(run: Run, error: OSError) -> StorageFullError:
 def _steps(run: Run, tick: Tick) -> StepResult | None:
     steps = steps_of(run.recipe, run.request.kind)
     for index, step in enumerate(steps):
-        result = _until_decided(run, step, tick)
+        later = {each.role for each in steps[index + 1 :]}
+        result = _until_decided(run, step, _opening_ahead(run, later - {step.role}, tick))
         if result.state is not StepState.SUCCEEDED:
             return result
-        if step.role not in {later.role for later in steps[index + 1 :]}:
+        if step.role not in later:
             leases.release(run, step.role, f"step {step.name} was the last on this lease")
     return None
+
+
+def _opening_ahead(run: Run, roles: Collection[str], tick: Tick) -> Tick:
+    """A tick that first, when the step is under way, opens the leases of later ones."""
+    left = sorted(roles)
+
+    def both() -> None:
+        tick()
+        while left:
+            leases.open_ahead(run, left.pop())
+
+    return both
 
 
 def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:

@@ -12,7 +12,7 @@ from headrace.clusters.backends import backend
 from headrace.clusters.lease_jobs import symptom_of
 from headrace.clusters.lease_status import sure_state
 from headrace.clusters.records import LeaseSpec, Walltime
-from headrace.errors import BatchError, CapacityError, JobRefusedError
+from headrace.errors import BatchError, CapacityError, HeadraceError, JobRefusedError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
@@ -58,6 +58,21 @@ def acquire(run: Run, role_name: str) -> str:
         _ask_queues(run, record)
     _start(run, role_name, lease_id)
     return lease_id
+
+
+def open_ahead(run: Run, role_name: str) -> None:
+    """Start the lease of a later step beside the running one, where that costs nothing.
+
+    Not when more than half of the site's places are taken; an error comes again when the step asks.
+    """
+    num_open = len(open_ledger().active_leases(run.site.name))
+    is_full = 2 * num_open > run.site.limits.max_leases
+    if is_full or not backend(run.site.roles[role_name].backend).opens_at_once:
+        return
+    try:
+        acquire(run, role_name)
+    except HeadraceError as error:
+        logger.info("The lease of role %s is asked for again later: %s", role_name, error)
 
 
 def _enter(run: Run, record: LeaseRecord) -> None:
@@ -191,7 +206,18 @@ def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) ->
         code=run.recipe.code,
         tiers=run.site.tiers,
         exclude=bad_nodes(run, records) if role.leaves_nodes_out else (),
+        preload=PRELOAD if _will_fork_ranks(run, role_name) else (),
     )
+
+
+PRELOAD = ("headrace.steps.model_process",)
+"""Has the nodes import what ranks need while they wait for the first step."""
+
+
+def _will_fork_ranks(run: Run, role_name: str) -> bool:
+    is_training = run.request.kind == "train" and role_name == run.recipe.train.role
+    starts_them = run.recipe.train.script is None and run.site.roles[role_name].launcher is None
+    return is_training and starts_them
 
 
 def recorded(run: Run, role_name: str, lease_id: str) -> LeaseRecord:

@@ -20,9 +20,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe
@@ -30,6 +30,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.errors import WorkerLostError
+from headrace.processes import holds_gpu, open_files
 from headrace.steps.children import Child, Process, signal_group
 
 IDLE_S = 30.0
@@ -38,7 +39,6 @@ IDLE_S = 30.0
 _PR_SET_NAME = 15
 _REAP_S = 0.05
 _PACKET_BYTES = 1 << 18
-_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")
 
 
 class ForkServers:
@@ -55,11 +55,19 @@ class ForkServers:
         self._lock = threading.Lock()
         self._servers: dict[frozenset[tuple[str, str]], _Server] = {}
 
+    def warm_up(self) -> None:
+        """Start the server of this process's own environment, before any child is asked for.
+
+        What it says until it forks goes to this process's output.
+        """
+        env, _ = self._divided({})
+        with self._lock:
+            self._servers[frozenset(env.items())] = _Server(self._module, env, None)
+
     def start(self, child: Child) -> Process:
         """Start a child from a server with its environment, which may still be importing."""
-        env = {**os.environ, **child.env}
+        env, own = self._divided(child.env)
         child.log.parent.mkdir(parents=True, exist_ok=True)
-        own = {name: env.pop(name) for name in self._varying if name in env}
         asked = replace(child, env=own)
         key = frozenset(env.items())
         with self._lock:
@@ -72,14 +80,20 @@ class ForkServers:
             raise WorkerLostError(f"{self._module} ended at once", f"See {child.log}.")
         return process
 
+    def _divided(self, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """The environment of a server, and what its child has beside it."""
+        whole = {**os.environ, **env}
+        own = {name: whole.pop(name) for name in self._varying if name in whole}
+        return whole, own
+
 
 class _Server:
     """The parent's side of a server; its output until it forks goes to the first child's log."""
 
-    def __init__(self, module: str, env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, module: str, env: Mapping[str, str], log: Path | None) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         started: Future[subprocess.Popen[bytes]] = Future()
-        with theirs, log.open("ab") as output:
+        with theirs, nullcontext() if log is None else log.open("ab") as output:
             start = partial(
                 subprocess.Popen,
                 (sys.executable, "-u", "-m", module, str(theirs.fileno())),
@@ -277,19 +291,6 @@ def _become(child: Child, given: list[int]) -> None:
     for output in (1, 2):
         os.dup2(log, output)
     os.close(log)
-    if holds_gpu(_open_files()):  # what an import has begun on a GPU does not survive a fork
+    if holds_gpu(open_files()):  # what an import has begun on a GPU does not survive a fork
         os.execvp(child.command[0], child.command)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, child.name.encode(), 0, 0, 0)
-
-
-def holds_gpu(files: Iterable[str]) -> bool:
-    """Whether a process with these open files has begun to use a GPU."""
-    return any(file.startswith(_GPUS) for file in files)
-
-
-def _open_files() -> list[str]:
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the listing's own
-            found.append(str(entry.readlink()))
-    return found

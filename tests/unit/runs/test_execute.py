@@ -117,6 +117,21 @@ def test_each_lease_is_released_after_the_last_step_that_needs_it(starting, monk
     ]
 
 
+def test_leases_of_later_steps_open_while_the_first_one_runs(monkeypatch):
+    run, opened = make_run(), []
+    monkeypatch.setattr(module.leases, "open_ahead", lambda _, role: opened.append(role))
+    steps = steps_of(run.recipe, run.request.kind)
+    left = [lambda tick: (tick(), tick()), *[lambda tick: tick()] * (len(steps) - 1)]
+
+    def attempted(_run, _step, tick):
+        left.pop(0)(tick)
+        return StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
+
+    monkeypatch.setattr(module, "_attempt", attempted)
+    assert execute(run, nothing) is None
+    assert opened == ["gpu"]
+
+
 def test_a_lease_that_never_opens_ends_the_run(starting):
     run, calls = make_run(), starting(100)
     with pytest.raises(LeaseError, match="ended before the step"):

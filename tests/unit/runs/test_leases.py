@@ -12,10 +12,12 @@ import pytest
 from headrace.cli.view import remarks
 from headrace.clusters.preflight import Check, NodeReport, report_file
 from headrace.clusters.records import BadNodes, PoolRecord
+from headrace.errors import CapacityError
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
+from headrace.runs import leases
 from headrace.runs.leases import RELEASED, bad_nodes, not_the_nodes, release
 from headrace.runs.overview import overview
 from headrace.runs.runs import Run
@@ -70,6 +72,44 @@ def test_a_step_that_runs_when_its_lease_is_released_counts_as_cancelled(run, le
     assert not done.cancel.exists()
     (row,) = open_ledger().leases(run_id=run.run_id)
     assert (row.state, row.why_ended) == (LeaseState.CLOSED, "asked")
+
+
+@pytest.mark.parametrize(
+    ("role", "kind", "script", "is_warm"),
+    [
+        ("gpu", "train", None, True),
+        ("cpu", "train", None, False),
+        ("gpu", "pack", None, False),
+        ("gpu", "train", "train.py", False),
+    ],
+)
+def test_nodes_import_what_ranks_need_where_ranks_will_be_forked(role, kind, script, is_warm):
+    run = make_run(kind=kind)
+    train = run.recipe.train.model_copy(update={"script": script})
+    run = replace(run, recipe=run.recipe.model_copy(update={"train": train}))
+    spec = leases._spec(run, role, f"{run.run_id}-{role}-1", None)
+    assert spec.preload == (leases.PRELOAD if is_warm else ())
+
+
+def test_a_later_lease_opens_beside_the_first_where_there_is_room(run, monkeypatch):
+    """A place of the site is left for others; what fails is asked for again by the step."""
+    asked = []
+
+    def acquire(_: Run, role: str) -> str:
+        asked.append(role)
+        raise CapacityError("others were quicker")
+
+    monkeypatch.setattr(leases, "acquire", acquire)
+    lease_on_disk(run)
+    leases.open_ahead(run, "gpu")
+    assert asked == ["gpu"]
+    slurm = run.site.roles["gpu"].model_copy(update={"backend": "slurm"})
+    site = run.site.model_copy(update={"roles": {**run.site.roles, "gpu": slurm}})
+    leases.open_ahead(replace(run, site=site), "gpu")  # its job may wait, or cost
+    for _ in range(run.site.limits.max_leases // 2):
+        lease_on_disk(make_run())
+    leases.open_ahead(run, "gpu")
+    assert asked == ["gpu"]
 
 
 def test_nodes_that_a_pool_lost_and_why_stay_in_the_ledger(run, lease_id):

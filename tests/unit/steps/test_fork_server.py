@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.processes import holds_gpu
 from headrace.steps.children import Child, ChildGroup
-from headrace.steps.fork_server import ForkServers, holds_gpu
+from headrace.steps.fork_server import ForkServers
 from support.waiting import wait_until
 
 TESTS = str(Path(__file__).parents[2])
@@ -54,6 +55,24 @@ def test_children_and_later_groups_share_one_server(tmp_path, servers):
     assert first[0] != second[0]
     assert first[1] == second[1] == later[1]
     assert (first[2], second[2], later[2]) == ("x", "y", "None")
+
+
+def test_a_server_that_was_warmed_up_is_there_for_the_first_child(tmp_path, servers, monkeypatch):
+    """Not for one whose environment differs: a library may have read a variable at its import."""
+    monkeypatch.setenv("IDLE_S", "60")
+    monkeypatch.setenv("WORD", "of a rank")  # may vary
+    before = set(psutil.Process().children())
+    servers.warm_up()
+    (warm,) = set(psutil.Process().children()) - before
+    monkeypatch.delenv("WORD")
+    first, other = (
+        told(servers, child(tmp_path, TELL, name, **env))[0]
+        for name, env in (("a", {"WORD": "x"}), ("b", {"OTHER": "1"}))
+    )
+    assert (int(first[1]), first[2]) == (warm.pid, "x")
+    assert int(other[1]) != warm.pid
+    for server in (warm, psutil.Process(int(other[1]))):
+        server.kill()
 
 
 def test_a_process_with_many_open_files_has_servers_as_well(tmp_path, servers):
