@@ -117,7 +117,7 @@ def test_killed_commands_do_not_keep_others_from_their_leases(tmp_path: Path):
     process = headrace(records.home, ["run", "digits", "--site", NARROW_SITE, "--pack-only"], log)
     assert process.wait(LONG_S) == 0, log.read_text()
     states = [lease.state for _, run_id in killed for lease in records.ledger.leases(run_id=run_id)]
-    assert len(states) == NARROW_LEASES
+    assert len(states) >= NARROW_LEASES  # one may have opened that of its next step
     assert not all(state.is_active for state in states)  # others may have ended a little later
     assert_nothing_runs(records.home)
 
