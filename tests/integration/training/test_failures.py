@@ -96,14 +96,18 @@ def test_a_loss_that_is_not_finite_names_the_step(dataset, tmp_path):
     assert num_launches(context) == 1
 
 
-def test_a_rank_that_hangs_is_named_and_shows_where(dataset, tmp_path, no_leftover_processes):
-    """Pains 34: the ranks that wait for it are not blamed."""
+@pytest.mark.parametrize(("fault", "behind"), [("hangs_at", 1), ("skips_at", 0)])
+def test_the_rank_that_is_behind_is_named_and_shows_where(
+    fault, behind, dataset, tmp_path, no_leftover_processes
+):
+    """Pains 34: the ranks that wait for it are not blamed; nor for one that has skipped a
+    collective, the rank that stands there alone is told."""
     train = {"hang_timeout": "8s", "max_restarts": 0}
-    context = start(tmp_path, hangs_at=3, train=train)
+    context = start(tmp_path, train=train, **{fault: 3})
     error = failure(context, dataset)
     assert isinstance(error, WorkerLostError)
-    assert error.what.startswith("Rank 1 on node-0: no sign of life for ")
-    assert "misbehave" in (context.folder.logs / "rank-1.log").read_text()
+    assert error.what.startswith(f"Rank {behind} on node-0: no sign of life for ")
+    assert "in misbehave" in (context.folder.logs / f"rank-{behind}.log").read_text()
 
 
 def test_a_target_that_the_site_does_not_allow_is_refused(dataset, tmp_path):

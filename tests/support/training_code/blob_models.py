@@ -24,6 +24,7 @@ class BlobModel(LightningModule):
         raises_at: Step in which rank 1 raises.
         exits_at: Step in which rank 1 leaves as if all were well.
         hangs_at: Step in which rank 1 sleeps for ever.
+        skips_at: Step in which rank 1 leaves out a barrier that the others wait at.
         nan_at: Step whose loss is NaN.
         pause_s: Sleep in each step.
         width: Hidden units.
@@ -41,13 +42,14 @@ class BlobModel(LightningModule):
         exits_at=0,
         holds=(),
         width=16,
+        skips_at=0,
     ):
         super().__init__()
         self.holds = tuple(holds)
         self.notes = Path(notes)
         self.dies = [tuple(each) for each in dies]
         self.raises_at, self.hangs_at, self.nan_at = raises_at, hangs_at, nan_at
-        self.pause_s, self.exits_at = pause_s, exits_at
+        self.pause_s, self.exits_at, self.skips_at = pause_s, exits_at, skips_at
         self.first, self.second = nn.Linear(8, width), nn.Linear(width, 3)
 
     def forward(self, array):
@@ -102,6 +104,8 @@ class BlobModel(LightningModule):
             sys.exit(0)
         if self.global_rank == 1 and step == self.hangs_at:
             time.sleep(3600)
+        if self.global_rank != 1 and step == self.skips_at:
+            torch.distributed.barrier()
         if step in self.holds:
             (self.notes / f"held-{step}").touch()
             while not (self.notes / f"go-{step}").exists():
