@@ -81,8 +81,9 @@ class BackendContract:
         assert sorted(done) == list(range(20))
         assert len(set(done.values())) == 2
 
-    def test_runs_a_step_from_the_mailbox(self, site: Path) -> None:
-        folder = opened(site, self.role(nodes=1))
+    def test_runs_steps_of_the_mailbox_until_it_is_closed_on_request(self, site: Path) -> None:
+        """Those that are submitted early wait for the machines."""
+        folder = start(site, self.role(nodes=1))
         steps = [submit_probe(folder, name) for name in ("first", "second")]
         for step in steps:
             result = wait_until(lambda step=step: mailbox.outcome(step), 120, "the step to end")
@@ -93,10 +94,7 @@ class BackendContract:
             assert set(node["tiers"]) == {"shm", "disk"}
         (view,) = views(SiteFolder(site))
         assert (view.num_steps, view.state) == (2, LeaseState.READY)
-
-    def test_closes_on_request(self, site: Path) -> None:
-        folder = opened(site, self.role())
-        step = submit_probe(folder)
+        step = submit_probe(folder, "third")
         client.end(folder, grace_s=20, reason="the test is over")
         assert client.state(folder, 15) is LeaseState.CLOSED
         assert client.why_ended(folder) == "the test is over"
@@ -105,7 +103,7 @@ class BackendContract:
         client.end(folder)  # harmless
         assert not folder.tls.exists()  # nobody needs its key any more
 
-    def test_every_port_asks_for_the_key_of_the_lease(self, site: Path) -> None:
+    def test_every_port_asks_for_the_key_of_the_lease_or_its_link(self, site: Path) -> None:
         """Other accounts of the machine reach the ports, and Dask runs what it is sent."""
         folder = opened(site, self.role(kind="pool"))
         other = LeaseFolder(site / "other")
@@ -121,21 +119,7 @@ class BackendContract:
                 assert knock(door, key_of(other)) == "TLSV1_ALERT_UNKNOWN_CA"
         assert folder.tls.stat().st_mode & 0o777 == 0o700
         assert {each.stat().st_mode & 0o777 for each in folder.tls.iterdir()} == {0o600}
-
-    def test_only_who_knows_its_link_sees_the_dashboard(self, site: Path) -> None:
-        folder = opened(site, self.role())
-        info = client.info(folder)
-        assert info is not None
-        door = dashboard_of(folder)
-        secret = urlsplit(info.dashboard_url).path.split("/")[1]
-        assert page_status(door, f"/{secret}/status") == 200
-        for before in ("", "/", "/" + "0" * len(secret)):
-            for page in PAGES:
-                assert page_status(door, f"{before}/{page}") == 403, page
-        assert folder.info.stat().st_mode & 0o077 == 0
-        for process in processes_of(folder):
-            assert secret not in " ".join(process.cmdline())
-            assert secret not in " ".join(process.environ().values())
+        assert_only_who_knows_its_link_sees_the_dashboard(folder)
 
     def test_closes_while_it_starts(self, site: Path) -> None:
         folder = start(site, self.role(nodes=2))
@@ -173,14 +157,7 @@ class BackendContract:
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
         assert not folder.closed.exists()
 
-    def test_sigterm_closes_in_order(self, site: Path) -> None:
-        folder = opened(site, self.role())
-        host_of(folder).terminate()
-        wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
-        assert "SIGTERM" in client.why_ended(folder)
-        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
-
-    def test_started_many_times_at_once_there_is_one_host(self, site: Path) -> None:
+    def test_started_many_times_there_is_one_host_that_sigterm_closes(self, site: Path) -> None:
         """pains 6: finding comes before starting."""
         folder = SiteFolder(site).lease("demo-1")
         asked = site / "asked.json"
@@ -198,14 +175,15 @@ class BackendContract:
         assert [caller.wait(60) for caller in callers] == [0, 0, 0, 0]
         wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
         assert len(hosts_of(folder)) == 1
-
-    def test_a_second_host_leaves_the_lease_alone(self, site: Path) -> None:
-        folder = opened(site, self.role())
         first = host_of(folder)
-        command = [sys.executable, "-m", "headrace.clusters.host", str(folder.path)]
-        assert subprocess.run(command, check=False, timeout=60).returncode == 0
+        second = [sys.executable, "-m", "headrace.clusters.host", str(folder.path)]
+        assert subprocess.run(second, check=False, timeout=60).returncode == 0
         assert host_of(folder) == first
         assert client.state(folder, 15) is LeaseState.READY
+        first.terminate()
+        wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
+        assert "SIGTERM" in client.why_ended(folder)
+        wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_a_hung_host_is_ended_by_the_reaper(self, site: Path) -> None:
         """Pains 9."""
@@ -289,12 +267,6 @@ class GangContract(BackendContract):
             assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
             assert after.name == "node-0"
 
-    def test_steps_submitted_early_wait_for_the_machines(self, site: Path) -> None:
-        folder = start(site, self.role())
-        step = submit_probe(folder)
-        result = wait_until(lambda: mailbox.outcome(step), START_TIMEOUT_S, "the step to end")
-        assert result.state is StepState.SUCCEEDED, result.failure
-
     def test_kill_of_the_host_takes_everything_along(self, site: Path) -> None:
         """pains 22: workers, drivers and even processes that care for nobody."""
         folder = opened(site, self.role(nodes=2))
@@ -346,6 +318,21 @@ class TestSlurmPool(BackendContract):
     def queue(self, slurm: DevSlurm) -> DevSlurm:
         """The queue, empty again afterwards."""
         return slurm
+
+
+def assert_only_who_knows_its_link_sees_the_dashboard(folder: LeaseFolder) -> None:
+    info = client.info(folder)
+    assert info is not None
+    door = dashboard_of(folder)
+    secret = urlsplit(info.dashboard_url).path.split("/")[1]
+    assert page_status(door, f"/{secret}/status") == 200
+    for before in ("", "/", "/" + "0" * len(secret)):
+        for page in PAGES:
+            assert page_status(door, f"{before}/{page}") == 403, page
+    assert folder.info.stat().st_mode & 0o077 == 0
+    for process in processes_of(folder):
+        assert secret not in " ".join(process.cmdline())
+        assert secret not in " ".join(process.environ().values())
 
 
 def processes_of(folder: LeaseFolder) -> list[psutil.Process]:
