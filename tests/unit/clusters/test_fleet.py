@@ -149,6 +149,7 @@ def test_workers_that_go_one_after_the_other_are_one_loss_of_an_item(
 
     def settle(check: Any) -> None:  # on a busy machine the second one takes longer to go
         wait_until(lambda: not any(map(psutil.pid_exists, pids)), 60, "both workers to go")
+        _answering(fleet)  # so their scheduler has seen it
         nodes_module.settle(check)
 
     monkeypatch.setattr("headrace.clusters.fleet.settle", settle)
@@ -226,12 +227,12 @@ def test_a_call_beside_others_is_wanted_until_its_block_ends(
     arguments: list[tuple[str, ...]] = [(str(started), str(ended)), ("",)]
     functions = fleet_functions.hold_until_unwanted
     with fleet.beside(functions, arguments, nodes) as has_ended:
-        wait_until(started.exists, 30, "the call to start")
-        wait_until(lambda: has_ended(1), 30, "the call to fail that lacks an argument")
+        wait_until(started.exists, 90, "the call to start")
+        wait_until(lambda: has_ended(1), 90, "the call to fail that lacks an argument")
         assert dict(fleet.map(fleet_functions.double, range(20)))[19] == 38
         assert not has_ended(0)
         assert not ended.exists()
-    wait_until(ended.exists, 30, "the call to return")
+    wait_until(ended.exists, 90, "the call to return")
 
 
 def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_an_item_that_does_not_listen_is_killed_with_its_worker(
 
 def test_a_worker_that_holds_the_gil_is_kept(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
     """pains 21: Dask gives up a silent worker after ten heartbeats of half a second at least."""
-    fleet.on_nodes(fleet_functions.hold_gil_for, [(9,), (9,)], nodes)
+    fleet.on_nodes(fleet_functions.hold_gil_for, [(7,), (7,)], nodes)
     assert fleet.nodes(2, 1) == nodes
 
 
