@@ -90,8 +90,3 @@ def write_files(samples: NDArray[np.uint8], folder: Path, num_classes: int = 10)
 def file_bytes(paths: Sequence[Path]) -> int:
     """Bytes of files together."""
     return sum(path.stat().st_size for path in paths)
-
-
-def label_of(path: Path) -> int:
-    """Number of the class folder that a file of `write_files` lies in."""
-    return int(path.parent.name[1:])

@@ -12,14 +12,13 @@ import functools
 import importlib
 import importlib.util
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from headrace.errors import HeadraceError, TargetError, UserCodeError, nearest
+from headrace.errors import TargetError, blaming_user_code, nearest
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -133,16 +132,8 @@ def _made(key: str, config: Any, found: Mapping[str, Any]) -> Any:
 
 
 def _called(key: str, name: str, call: functools.partial[Any]) -> Any:
-    try:
+    with blaming_user_code(name, f"Check the arguments of '{key}' in the recipe."):
         return call()
-    except HeadraceError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserCodeError(
-            f"{name} could not be made: {type(error).__name__}: {error}",
-            f"Check the arguments of '{key}' in the recipe.",
-            trace="".join(traceback.format_exception(error)),
-        ) from error
 
 
 def resolve(use: Use, allowed: Allowed) -> Any:
@@ -198,30 +189,31 @@ def _import_longest(parts: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:
     module: ModuleType | None = None
     for end in range(1, len(parts) + 1):
         name = ".".join(parts[:end])
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name and not name.startswith(f"{error.name}."):
-                raise _import_failed(name, error) from error
+        found = _imported(name)
+        if found is None:
             if module is None:
                 raise TargetError(
                     f"There is no module '{name}'",
                     "Install it, or name its folder in 'code' of the recipe.",
-                ) from None
+                )
             return module, parts[end - 1 :]
-        except (Exception, SystemExit) as error:
-            raise _import_failed(name, error) from error
+        module = found
     if module is None:
         raise TargetError("An empty name was given as _target_")
     return module, ()
 
 
-def _import_failed(name: str, error: BaseException) -> UserCodeError:
-    return UserCodeError(
-        f"Importing {name} raised {type(error).__name__}: {error}",
-        "Correct the module; it must import on the nodes that train.",
-        trace="".join(traceback.format_exception(error)),
-    )
+def _imported(name: str) -> ModuleType | None:
+    """A module; None when there is none of that name."""
+    with blaming_user_code(
+        f"Importing {name}", "Correct the module; it must import on the nodes that train."
+    ):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name == name or name.startswith(f"{error.name}."):
+                return None
+            raise
 
 
 def _nearest_of(owner: Any, part: str) -> str:

@@ -21,7 +21,12 @@ from headrace.data.dataset import Reading, SampleReader
 from headrace.data.own_dataset import check_each_once
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Batch, Transform, apply
-from headrace.errors import HeadraceError, MemoryExhaustedError, RecipeError, UserCodeError
+from headrace.errors import (
+    MemoryExhaustedError,
+    RecipeError,
+    UserCodeError,
+    blaming_user_code,
+)
 from headrace.evaluation.logged import Log, check_testable
 from headrace.evaluation.outputs import TARGET, kept, named, update
 from headrace.evaluation.parts import LABEL, Column, Part, joined_columns
@@ -93,23 +98,16 @@ class Predictor:
 @contextmanager
 def _named_errors(batch: Batch, step: str) -> Iterator[None]:
     """Tell whose code raised, and for which samples."""
-    num_samples = len(batch["sample_id"])
-    try:
-        yield
-    except (HeadraceError, MemoryError):
-        raise
-    except torch.cuda.OutOfMemoryError as error:
-        raise MemoryExhaustedError(
-            f"{num_samples} samples at once do not fit into the accelerator: {error}",
-            "Lower `evaluate.batch_size`.",
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise UserCodeError(
-            f"{step} raised {type(error).__name__}: {error}",
-            f"Evaluation calls `model.{step}(batch, 0)` after `data.transforms`.",
-            trace="".join(traceback.format_exception(error)),
-            where=f"samples {int(batch['sample_id'][0])} and following",
-        ) from error
+    hint = f"Evaluation calls `model.{step}(batch, 0)` after `data.transforms`."
+    with blaming_user_code(step, hint, f"samples {int(batch['sample_id'][0])} and following"):
+        try:
+            yield
+        except torch.cuda.OutOfMemoryError as error:
+            raise MemoryExhaustedError(
+                f"{len(batch['sample_id'])} samples at once do not fit into the accelerator: "
+                f"{error}",
+                "Lower `evaluate.batch_size`.",
+            ) from error
 
 
 def load_model(

@@ -286,7 +286,7 @@ def test_code_that_leaves_by_sys_exit_is_named(code):
     allowed = allowed_of(code, code)
     with pytest.raises(UserCodeError, match="Importing own_model_d raised SystemExit"):
         resolved("own_model_d.Model", allowed)
-    with pytest.raises(UserCodeError, match=r"own_model_e\.made could not be made: SystemExit: 3"):
+    with pytest.raises(UserCodeError, match=r"own_model_e\.made raised SystemExit: 3"):
         instantiate({"_target_": "own_model_e.made"}, allowed, "model.x")
 
 
