@@ -103,7 +103,7 @@ class BackendContract:
         client.end(folder)  # harmless
         assert not folder.tls.exists()  # nobody needs its key any more
 
-    def test_every_port_asks_for_the_key_of_the_lease_or_its_link(self, site: Path) -> None:
+    def test_every_port_asks_for_the_key_of_the_lease(self, site: Path) -> None:
         """Other accounts of the machine reach the ports, and Dask runs what it is sent."""
         folder = opened(site, self.role(kind="pool"))
         other = LeaseFolder(site / "other")
