@@ -19,6 +19,7 @@ from headrace.recipe.arguments import check_arguments, check_loggers, check_read
 from headrace.recipe.base import Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.load import home
+from headrace.recipe.module_classes import check_module_classes
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.targets import FRAMEWORKS, check_targets, targets_of, uses
@@ -59,7 +60,8 @@ def check_training(recipe: Recipe, site: Site) -> None:
     Raises:
         SiteError: The site lacks the role.
         TargetError: The site does not allow a target or code of the recipe, or a target cannot be
-            made from its arguments, or a logger lacks its package.
+            made from its arguments, or a logger lacks its package, or no module can have a class
+            that the recipe names.
         RecipeError: It evaluates, and its dataset will have no labels.
         UserError: The ranks cannot share the global batch equally.
     """
@@ -67,6 +69,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
     check_loggers(recipe, role)
+    check_module_classes(recipe, role)
     _check_labels(recipe)
     if recipe.train.script is None:
         num_nodes, ranks_per_node = gang_size(recipe, role)
