@@ -18,6 +18,7 @@ from headrace.cli import (
     ledger,
     profile,
     runs,
+    shell,
     site,
 )
 from headrace.cli.console import open_console, outlive_readers
@@ -61,6 +62,7 @@ def build() -> typer.Typer:
     app.add_typer(site.app, name="site")
     app.add_typer(cloud.app, name="cloud")
     app.command()(profile.profile)
+    app.command()(shell.shell)
     app.command()(export.export)
     app.command()(datasets.inspect)
     app.command()(datasets.verify)

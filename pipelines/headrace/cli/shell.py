@@ -1,0 +1,89 @@
+"""The command shell: a terminal, or a command, on a node of a lease."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Annotated
+
+import typer
+
+from headrace.cli.console import open_console, tidy_end
+from headrace.cli.watching import telling
+from headrace.errors import UserError
+from headrace.recipe.load import load_site
+from headrace.runs.runs import open_run
+from headrace.runs.shells import command_on, lease_of, lease_on, variables
+
+_HOUR_S = 3600.0
+
+
+def shell(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN] [-- COMMAND]", help="Id of a run; a command and its words."),
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="Open a lease of one node on this site, in place of a run's.")
+    ] = None,
+    role: Annotated[str | None, typer.Option(help="Role of the site; its first gang.")] = None,
+    lifetime: Annotated[
+        float, typer.Option(min=60, help="Seconds that the lease lasts at most.")
+    ] = _HOUR_S,
+) -> None:
+    """Open a shell on a node: of a run that holds some, or of a lease opened for it.
+
+    It has the run's dataset and checkpoints in `HEADRACE_DATASET` and `HEADRACE_CHECKPOINTS`. A
+    lease of its own is closed when the shell ends. Works on this machine and on Slurm, where the
+    shell is one more step of the job (`srun --overlap`). The exit code is the command's.
+
+    Examples:
+        headrace shell digits-20260102-030405-0a1b2c3d
+
+        headrace shell RUN -- nvidia-smi
+
+        headrace shell --site my-cluster --role gpu --lifetime 7200
+    """
+    given = list(words or ())
+    with ExitStack() as stack:
+        stack.enter_context(tidy_end())
+        stack.enter_context(_with_handler(signal.default_int_handler, signal.SIGHUP))
+        run = None
+        if site is not None:
+            with telling(open_console(stderr=True)) as tick:  # it leaves the terminal to the shell
+                folder = stack.enter_context(lease_on(load_site(site), role, lifetime, tick))
+        elif given:
+            run = open_run(given.pop(0))
+            folder = lease_of(run)
+        else:
+            raise UserError("Name a run, or a site", "headrace shell RUN, headrace shell --site S")
+        command = command_on(folder, given, with_terminal=sys.stdin.isatty())
+        code = _run(command, {**os.environ, **variables(run, folder)})
+    raise typer.Exit(code)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command at this terminal to its end; Ctrl-C and the terminal's end are its own."""
+    try:
+        with _with_handler(_leave_it, signal.SIGINT, signal.SIGHUP):
+            return subprocess.call(list(command), env=dict(environment))
+    except OSError as error:
+        raise UserError(f"{command[0]} cannot be run: {error.strerror or error}") from error
+
+
+@contextmanager
+def _with_handler(handler: Callable[..., object], *signals: signal.Signals) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _leave_it(*_: object) -> None:
+    """The command gets the signal as well; its end is waited for."""

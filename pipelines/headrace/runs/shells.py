@@ -1,0 +1,140 @@
+"""A shell, or another command, on a node of a lease: of a run's, or of one opened for it."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.clusters import client
+from headrace.clusters.records import LeaseSpec
+from headrace.errors import LeaseError, SiteError, UserError, nearest
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.processes import ProcessIdentity
+from headrace.recipe.site import Role, Site
+from headrace.runs.runs import Run, outputs_of
+from headrace.states import LeaseState
+
+_POLL_S = 0.2
+_BACKENDS = ("local", "slurm")
+
+
+def lease_of(run: Run) -> LeaseFolder:
+    """The newest gang of a run that is ready.
+
+    Raises:
+        UserError: There is none, or no shell can be opened on its nodes.
+    """
+    rows = [row for row in open_ledger().leases(run_id=run.run_id) if row.state.is_active]
+    for row in rows:
+        folder = run.lease_folder(row.lease_id)
+        spec = client.spec(folder)
+        is_ready = client.state(folder, spec.lost_after_s) is LeaseState.READY
+        if spec.role.kind == "gang" and is_ready:
+            check(spec.role, spec.role_name)
+            return folder
+    raise UserError(
+        f"{run.run_id} holds no nodes of a gang just now",
+        "They are there from stage to evaluate; --site opens a lease of its own.",
+    )
+
+
+@contextmanager
+def lease_on(
+    site: Site, role_name: str | None, lifetime_s: float, tick: Callable[[str], None]
+) -> Iterator[LeaseFolder]:
+    """One node of a site, for as long as the block lasts, at most so many seconds.
+
+    Args:
+        site: The site.
+        role_name: Which of its roles; by default its first gang, else its first role.
+        lifetime_s: How long the lease lasts at most.
+        tick: Told what the lease waits for.
+
+    Raises:
+        UserError: No shell can be opened on nodes of the role, or there is no such role.
+        LeaseError: The lease ended before it was ready.
+    """
+    name = role_name or next((n for n, r in site.roles.items() if r.kind == "gang"), "")
+    name = name or next(iter(site.roles))
+    if name not in site.roles:
+        raise SiteError(f"Site {site.name} has no role '{name}'", nearest(name, site.roles))
+    check(site.roles[name], name)
+    root = SiteFolder(Path(site.folder).expanduser().absolute())
+    folder = root.lease(f"shell-{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
+    spec = LeaseSpec(
+        lease_id=folder.lease_id,
+        key=folder.lease_id,
+        run_id="",
+        role_name=name,
+        role=_one_node(site.roles[name], lifetime_s),
+        heartbeat_s=site.limits.heartbeat,
+        owner=ProcessIdentity.of(),
+        tiers=site.tiers,
+    )
+    try:
+        client.start(folder, spec)
+        while (state := client.state(folder, spec.lost_after_s)) is LeaseState.STARTING:
+            tick(client.waiting_for(folder) or "its node is starting")
+            time.sleep(_POLL_S)
+        if state is not LeaseState.READY:
+            raise LeaseError(f"There is no node: {client.why_ended(folder)}", f"See {folder.log}.")
+        yield folder
+    finally:
+        client.end(folder, reason="its shell has ended")
+
+
+def check(role: Role, name: str) -> None:
+    """Refuse a role on whose nodes no shell can be opened.
+
+    Raises:
+        UserError: So it is.
+    """
+    where = "a login node" if role.batch.login else role.backend
+    if role.backend not in _BACKENDS or role.batch.login:
+        raise UserError(
+            f"headrace shell works where leases are {' or '.join(_BACKENDS)} and commands need no "
+            f"login node; role {name} is on {where}",
+            "`headrace lease show LEASE` names the job: enter its node by ssh, or run headrace "
+            "shell on the login node itself.",
+        )
+
+
+def _one_node(role: Role, lifetime_s: float) -> Role:
+    """The role as a gang of one node that nobody ends for being idle."""
+    times = {"lifetime": lifetime_s, "lifetime_max": None, "idle_stop": lifetime_s}
+    shape = {"kind": "gang", "nodes": 1, "host": "control", "host_options": ()}
+    return role.model_copy(update={**times, **shape, "node_lifetime": None})
+
+
+def command_on(folder: LeaseFolder, words: Sequence[str], *, with_terminal: bool) -> list[str]:
+    """What to run here so that a command runs on the first node of a lease.
+
+    Args:
+        folder: The lease, which is ready.
+        words: The command; empty for the user's shell.
+        with_terminal: Whether it gets a terminal of its own where it is not on this machine.
+    """
+    asked = list(words) or [os.environ.get("SHELL") or "/bin/sh"]
+    info, batch = client.info(folder), client.spec(folder).role.batch
+    if info is None or not info.job_ids:
+        return asked
+    config = ["env", f"SLURM_CONF={batch.config}"] if batch.config else []
+    step = ["srun", f"--jobid={info.job_ids[0]}", "--overlap", "--nodes=1", "--ntasks=1"]
+    return [*config, *step, *(["--pty"] if with_terminal else []), *asked]
+
+
+def variables(run: Run | None, folder: LeaseFolder) -> dict[str, str]:
+    """Environment of the command: what scripts of the run are told, as far as it is known."""
+    found = {"HEADRACE_LEASE": folder.lease_id}
+    if run is None:
+        return found
+    found["HEADRACE_RUN_FOLDER"] = str(run.folder.path)
+    found["HEADRACE_CHECKPOINTS"] = str(run.folder.checkpoints)
+    packed = outputs_of(run.run_id).get("pack", {})
+    dataset = packed.get("dataset", run.recipe.dataset.path)
+    return found | ({"HEADRACE_DATASET": str(dataset)} if dataset else {})

@@ -1,0 +1,90 @@
+"""`headrace shell` on real leases: of a run on this machine, and of its own on Slurm."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headrace.clusters import client
+from headrace.errors import UserError
+from headrace.recipe.load import BUILT_IN
+from headrace.runs import leases
+from headrace.states import LeaseState
+from support.command_line import headrace
+from support.leases import START_TIMEOUT_S, wait_for_state
+from support.runs import make_run
+from support.slurm_dev import LEAVING_S, DevSlurm
+from support.terminal import HEADRACE, typed
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_shell_in_a_runs_lease_has_its_folders_and_leaves_it_open(
+    headrace_home: Path, no_leftover_processes: None
+) -> None:
+    run = make_run()
+    with pytest.raises(UserError, match="holds no nodes of a gang just now"):
+        headrace("shell", run.run_id)
+    lease_id = leases.acquire(run, "gpu")
+    folder = run.lease_folder(lease_id)
+    try:
+        wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
+        words = ["sh", "-c", "echo $HEADRACE_CHECKPOINTS $HEADRACE_LEASE; read x; exit $x"]
+        done = typed([HEADRACE, "shell", run.run_id, "--", *words], [(lease_id, "3")], 60)
+        assert (done.exit_code, done.output.split()[:2]) == (
+            3, [str(run.folder.checkpoints), lease_id],
+        ), done.output  # fmt: skip
+        assert client.state(folder, 20) is LeaseState.READY
+        with pytest.raises(UserError, match="no-such-program cannot be run: No such file"):
+            headrace("shell", run.run_id, "--", "no-such-program")
+    finally:
+        leases.release(run, "gpu", "the test has ended")
+
+
+def test_a_shell_on_slurm_is_a_step_of_a_job_of_its_own(
+    headrace_home: Path, slurm: DevSlurm, no_leftover_processes: None
+) -> None:
+    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
+    (headrace_home / "sites").mkdir(exist_ok=True)
+    (headrace_home / "sites" / "quick.yaml").write_text(yaml.safe_dump(site | {"name": "quick"}))
+    ask = "echo job=$SLURM_JOB_ID lease=$HEADRACE_LEASE; tty; read code; exit $code"
+    command = [HEADRACE, "shell", "--site", "quick", "--role", "gpu", "--", "/bin/sh", "-c", ask]
+    done = typed(command, [("/dev/pts/", "5")], START_TIMEOUT_S)
+    assert done.exit_code == 5, done.output
+    assert "lease=shell-gpu-" in done.output
+    (job_id,) = re.findall(r"job=(\d+)", done.output)
+    wait_until(lambda: job_id not in slurm.queue(), LEAVING_S, "the job to end", poll_s=0.5)
+    state = slurm.run("sacct", "-n", "-X", "-j", job_id, "--format=state%20").strip()
+    assert state.startswith(("CANCELLED", "COMPLETED")), state
+    shown = headrace("lease", "list", "--site", "quick", "--all").output
+    assert "its shell has ended" in shown
+    assert headrace("lease", "list", "--site", "quick").output.startswith("No open leases")
+
+
+@pytest.mark.parametrize(
+    ("role", "why"),
+    [
+        ({"backend": "pbs"}, "role gpu is on pbs"),
+        ({"backend": "slurm", "batch": {"login": {"host": "login.invalid"}}}, "is on a login node"),
+    ],
+)
+def test_where_no_shell_can_be_opened_nothing_is_asked_for(
+    headrace_home: Path, role: dict[str, object], why: str
+) -> None:
+    site = {
+        "name": "far",
+        "folder": str(headrace_home / "far"),
+        "roles": {"gpu": {"kind": "gang", **role}},
+        "tiers": [{"name": "disk", "folder": str(headrace_home / "tier")}],
+    }
+    file = headrace_home / "far.yaml"
+    file.write_text(yaml.safe_dump(site))
+    with pytest.raises(UserError, match=why):
+        headrace("shell", "--site", str(file))
+    assert not (headrace_home / "far").exists()
+    with pytest.raises(UserError, match="Name a run, or a site"):
+        headrace("shell")
