@@ -7,27 +7,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from headrace.examples.digits import export_digits
+from headrace.recipe.load import load_recipe
 from support.bad_input import Place, status_of
+from support.shards import write_dataset
+from support.training import make_context, make_site, train_here
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JUDGED = {
     "audio": "accuracy",
     "gan": None,
-    "pipeline": None,
     "resnet50": "accuracy",
     "segmentation": "iou",
     "transformer": "perplexity",
     "vqa": "accuracy",
 }
 """Metric by recipe."""
-SHARED_OUT = ("gan", "pipeline", "transformer")
+SHARED_OUT = ("gan", "transformer")
 """Those that train on two ranks here; one costs less."""
 STEPS = 4
-OF_SCRIPTS = {"pipeline": ('train.args=[--epochs,"1",--batch,"12"]',)}
-"""What makes a script take so many steps."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -44,12 +46,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def test_all_are_tried() -> None:
-    assert {each.stem for each in EXAMPLES.glob("*.yaml")} == set(JUDGED)
+    assert {each.stem for each in EXAMPLES.glob("*.yaml")} == {"pipeline", *JUDGED}
 
 
 @pytest.mark.parametrize("recipe", sorted(JUDGED))
 def test_a_reference_recipe_runs(place: Place, recipe: str) -> None:
-    few = OF_SCRIPTS.get(recipe, (f"trainer.max_steps={STEPS}", "data.global_batch_size=8"))
+    few = (f"trainer.max_steps={STEPS}", "data.global_batch_size=8")
     ranks = f"train.ranks_per_node={1 + (recipe in SHARED_OUT)}"
     done = place.headrace("run", f"{recipe}.yaml", *few, ranks)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -58,3 +60,18 @@ def test_a_reference_recipe_runs(place: Place, recipe: str) -> None:
     metric = JUDGED[recipe]
     if metric is not None:
         assert metric in steps["evaluate"]["outputs"]["metrics"]
+
+
+def test_the_script_of_the_pipeline_runs(tmp_path: Path, no_leftover_processes: None) -> None:
+    """On two ranks, without packing and a lease."""
+    lines = np.random.default_rng(2).integers(0, 256, (48, 65), dtype=np.uint8)
+    write_dataset(tmp_path / "dataset", {"array": lines}, splits={"train": 48})
+    script = f"train.script={EXAMPLES / 'pipeline.py'}"
+    arguments = 'train.args=[--epochs,"1",--batch,"12",--schedule,gpipe]'
+    recipe = load_recipe(str(EXAMPLES / "pipeline.yaml"), [script, arguments])
+    context = make_context(tmp_path, recipe, make_site(tmp_path, allowed_code=[str(EXAMPLES)]))
+    outputs = train_here(context, tmp_path / "dataset")
+    assert (outputs["steps"], outputs["world_size"]) == (STEPS, 2)
+    assert 5 < outputs["metrics"]["loss"] < 7  # of 256 bytes alike: 5.5
+    saved = torch.load(outputs["checkpoint"], weights_only=True)
+    assert {int(name.partition(".")[0]) for name in saved["model"]} == set(range(6))
