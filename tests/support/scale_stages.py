@@ -63,16 +63,25 @@ class Meshed(Own):
 
 @mesh_check
 def meshed(folder: Path) -> dict[str, Any]:
-    """Two by two ranks: neighbours get the same samples; against one process with all."""
+    """Two by two ranks: neighbours get the same samples; against one process with all.
+
+    It goes on from a file with checkpoints in parts, and from these.
+    """
     keys = {"strategy": "fsdp", "fsdp": {"tensor_parallel_size": 2}, "gradient_clip_val": 0.5}
     mine, saving = batches(dist.get_rank() // 2, 6), saving_in(folder / "mesh")
     model, resumed, alone = Meshed(), Meshed(), alone_on(joint(6))
     fit(model, mine, keys, callbacks=[saving])
-    fit(resumed, mine[4:] + mine[:4], keys, resume=saving.folder / "step-000000004.ckpt")
+    parts, again = saving_in(folder / "mesh-parts", 5), Meshed()
+    path, sharded = saving.folder / "step-000000004.ckpt", {**keys, "sharded_checkpoints": True}
+    fit(resumed, mine[4:] + mine[:4], sharded, callbacks=[parts], resume=path)
+    path = parts.folder / "step-000000005.ckpt"
+    fit(again, mine[5:] + mine[:5], sharded, resume=path)
     weights = [each.to_local() for each in model.parameters() if isinstance(each, DTensor)]
     return {
         "losses": model.losses,
         "resumed": resumed.losses,
+        "again": again.losses,
+        "parts": str(parts.final),
         "saved": torch.load(saving.final, weights_only=True)["state_dict"],
         "held": sum(each.numel() for each in weights),
         "wanted": {"losses": alone.losses, "weights": alone.state_dict()},

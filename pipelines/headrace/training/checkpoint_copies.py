@@ -133,7 +133,10 @@ class CheckpointCopies:
     def _checksums(self, name: str) -> dict[str, str]:
         path = self._folder / name
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return {file.relative_to(self._folder).as_posix(): file_xxh3_128(file) for file in files}
+        names = [file.relative_to(self._folder).as_posix() for file in files]
+        return {
+            name: file_xxh3_128(file, self._tick) for name, file in zip(names, files, strict=True)
+        }
 
     def _tick(self, _: int) -> None:
         if self._is_over:

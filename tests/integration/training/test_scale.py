@@ -238,9 +238,12 @@ def test_layers_may_be_both_split_and_sharded(ranks):
     assert len(wanted["losses"]) == 6
     for each in found:
         assert each["resumed"] == pytest.approx(each["losses"][4:], rel=1e-6)
+        assert each["again"] == pytest.approx(each["losses"][5:], rel=1e-6)
         assert each["held"] < 0.3 * sum(weight.numel() for weight in wanted["weights"].values())
         for name, weight in wanted["weights"].items():
             torch.testing.assert_close(each["saved"][name], weight)
+    for name, value in read_checkpoint(Path(found[0]["parts"]))["state_dict"].items():
+        torch.testing.assert_close(value, wanted["weights"][name])
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

@@ -130,3 +130,15 @@ def test_a_store_that_fails_ends_no_training_but_is_told(
         ),
     ):
         pass
+
+
+def test_the_end_of_a_step_does_not_wait_for_a_copy(context: StepContext, store: Store) -> None:
+    """It is given up while the checksum is made, or while it is sent, and made by the next step."""
+    saved(context, 1)
+    copies = CheckpointCopies(context)
+    copies.__exit__()
+    with pytest.raises(InterruptedError):
+        copies._send(store, checkpoint_name(1))
+    assert list(store.list_files()) == []
+    copied(context)
+    assert lost_and_brought(context) == [checkpoint_name(1)]
