@@ -13,6 +13,7 @@ from headrace.cli import (
     cache,
     cloud,
     datasets,
+    evaluate,
     export,
     leases,
     ledger,
@@ -63,6 +64,7 @@ def build() -> typer.Typer:
     app.add_typer(cloud.app, name="cloud")
     app.command()(profile.profile)
     app.command()(shell.shell)
+    app.command()(evaluate.evaluate)
     app.command()(export.export)
     app.command()(datasets.inspect)
     app.command()(datasets.verify)

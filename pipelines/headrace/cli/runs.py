@@ -86,7 +86,7 @@ def run(
         owner=process_owner(),
         kind="pack" if pack_only else "train",
     )
-    _execute(create_run(request), as_json=as_json)
+    carry_out(create_run(request), as_json=as_json)
 
 
 def plan(
@@ -135,10 +135,11 @@ def resume(run_id: RunArgument = None, as_json: JsonOption = False) -> None:
         console.print(f"{known} has succeeded; there is nothing to go on with.")
         _tell_end(view, console, as_json=as_json)
         return
-    _execute(take_over_run(known, process_owner()), as_json=as_json)
+    carry_out(take_over_run(known, process_owner()), as_json=as_json)
 
 
-def _execute(job: Run, *, as_json: bool) -> None:
+def carry_out(job: Run, *, as_json: bool) -> None:
+    """Do a run in this process, show how it goes, and leave with the exit code of its end."""
     console = open_console(stderr=as_json)
     with Watching(job.run_id, console) as tick:
         execute(job, tick)

@@ -28,6 +28,7 @@ from headrace.evaluation.plan import (
     read_inputs,
     report_folder,
     shortfalls,
+    trained_in,
     variants_of,
 )
 from headrace.evaluation.predictor import make_model
@@ -62,9 +63,9 @@ _SHOWN = 5
 def conclude(job: Job) -> dict[str, Any]:
     """Merge the predictions, judge them and write the report; gives the outputs of the step."""
     context = open_context(StepFolder(Path(job.step_folder)))
-    inputs = read_inputs(context, job.variant)
-    tasks = plan_evaluation(context, inputs, job.variant)
-    folder = report_folder(context, job.variant)
+    inputs = read_inputs(context, job.variant, job.checkpoint)
+    tasks = plan_evaluation(context, inputs, job.label)
+    folder = report_folder(context, inputs.spec, is_first=not job.label)
     parts = [read_part(context.folder.parts / task.part_name) for task in tasks]
     with _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset:
         ids = sample_ids(dataset)
@@ -82,7 +83,7 @@ def conclude(job: Job) -> dict[str, Any]:
             tables=(*own.tables, *found.tables),
             pages=drawn.pages,
         )
-        others = () if job.variant else _others(context)
+        others = () if job.label else _others(context)
         judgement = replace(judgement, tables=(*others, *judgement.tables))
         made = _report(context, inputs, len(ids), judgement, dataset.manifest)
     metrics = judgement.metrics
@@ -103,7 +104,7 @@ def _others(context: StepContext) -> tuple[Table, ...]:
     variants = variants_of(context)[1:]
     if not variants:
         return ()
-    files = (report_folder(context, number) / METRICS for number in range(1, 1 + len(variants)))
+    files = [report_folder(context, each, is_first=False) / METRICS for each in variants]
     found = [json.loads(file.read_bytes()) if file.exists() else None for file in files]
     names = list(dict.fromkeys(name for told in found if told for name in told["metrics"]))[:_SHOWN]
     rows = []
@@ -148,7 +149,8 @@ def _report(
     manifest: Manifest,
 ) -> Report:
     metrics = judgement.metrics
-    history = read_history(context.run_folder)
+    run = trained_in(context, inputs.checkpoint)
+    history = read_history(run)
     made = provenance_table(context, inputs, manifest.fingerprint, num_samples, history)
     return Report(
         title=f"Evaluation of {context.recipe.name}",
@@ -159,9 +161,9 @@ def _report(
         pages=judgement.pages,
         training=training_figures(
             history,
-            read_usage(context.run_folder),
+            read_usage(run),
             evaluated_step(inputs.checkpoint, history),
-            read_ranks(context.run_folder),
+            read_ranks(run),
         ),
         tables=(*judgement.tables, *changes_tables(context), made),
         failures=shortfalls(metrics, inputs.spec),

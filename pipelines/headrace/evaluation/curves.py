@@ -89,6 +89,9 @@ def _grouped(history: History) -> dict[str, dict[str, Curve]]:
     for row in history.metrics:
         for name, value in row.metrics.items():
             points[name].append((row.step, value))
+    for evaluated in sorted(history.evaluated, key=lambda row: row.step):
+        for name, value in evaluated.metrics.items():
+            points[f"{evaluated.split}/{name}"].append((evaluated.step, value))
     for name, each in points.items():
         found.setdefault(_PART.sub("", name), {})[name] = _curve(each)
     return {name: curves for name, curves in found.items() if curves}

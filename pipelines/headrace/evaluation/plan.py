@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.errors import DataError, EvaluationError, RecipeError, nearest
-from headrace.files.layout import checkpoint_name, kept_name
+from headrace.files.layout import RunFolder, checkpoint_name, kept_name
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.evaluate import EvaluateSpec
@@ -43,14 +43,14 @@ class ShardTask:
     first: int
     """Position of its first sample in the split."""
     num_samples: int
-    variant: int = 0
-    """Which of `EvaluateSpec.variants`."""
+    label: str = ""
+    """Tells its part from those of other variants; see `Job.label`."""
 
     @property
     def part_name(self) -> str:
         """Name of the file with what is found out about its samples."""
         name = self.file.replace("/", "-").removesuffix(".h5") + ".pt"
-        return f"{self.variant}-{name}" if self.variant else name
+        return f"{self.label}-{name}" if self.label else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,16 @@ class Job:
     task: ShardTask | None = None
     variant: int = 0
     """Which of `EvaluateSpec.variants`."""
+    checkpoint: str = ""
+    """A checkpoint in place of that of the variant."""
     group: PeerGroup | None = None
     """That of `groups` which is this node's; the node that is asked fills it in."""
+
+    @property
+    def label(self) -> str:
+        """What is evaluated, for the names of files; empty for the first variant."""
+        words = (str(self.variant or ""), Path(self.checkpoint).stem)
+        return "-".join(word for word in words if word)
 
 
 def plan(manifest: Manifest, spec: EvaluateSpec) -> tuple[ShardTask, ...]:
@@ -153,9 +161,11 @@ def variants_of(context: StepContext) -> tuple[EvaluateSpec, ...]:
     return context.recipe.evaluate.variants
 
 
-def read_inputs(context: StepContext, variant: int = 0) -> Inputs:
-    """What the step was given, for one of the variants."""
+def read_inputs(context: StepContext, variant: int = 0, checkpoint: str = "") -> Inputs:
+    """What the step was given, for one of the variants, or for another checkpoint in its place."""
     spec = variants_of(context)[variant]
+    if checkpoint:
+        spec = spec.model_copy(update={"checkpoint": checkpoint})
     dataset = context.given("dataset", "pack")
     return Inputs(dataset, _checkpoint(context, spec.checkpoint), spec)
 
@@ -187,19 +197,26 @@ def _checkpoint(context: StepContext, wanted: int | str) -> Path:
     return path
 
 
-def plan_evaluation(
-    context: StepContext, inputs: Inputs, variant: int = 0
-) -> tuple[ShardTask, ...]:
+def trained_in(context: StepContext, checkpoint: Path) -> RunFolder:
+    """The run that a checkpoint is of, where it is known; else the step's own."""
+    watched = context.spec.inputs.get("watched")
+    if isinstance(watched, str):
+        return RunFolder(Path(watched))
+    run = RunFolder(checkpoint.parent.parent)
+    is_of = checkpoint.parent == run.checkpoints and run.recipe.exists()
+    return run if is_of else context.run_folder
+
+
+def plan_evaluation(context: StepContext, inputs: Inputs, label: str = "") -> tuple[ShardTask, ...]:
     """What the step will do for one of the variants; raises what `plan` raises."""
     manifest = read_manifest_at(inputs.dataset, context.site.s3)
     tasks = plan(manifest.with_fold(context.recipe.data.fold), inputs.spec)
-    return tuple(replace(task, variant=variant) for task in tasks)
+    return tuple(replace(task, label=label) for task in tasks)
 
 
-def report_folder(context: StepContext, variant: int) -> Path:
+def report_folder(context: StepContext, spec: EvaluateSpec, *, is_first: bool) -> Path:
     """Where the report of a variant lies: the first one's lies where users look for it."""
-    folder, label = context.run_folder.report, variants_of(context)[variant].label
-    return folder / label if variant else folder
+    return context.run_folder.report if is_first else context.run_folder.report / spec.label
 
 
 def shortfalls(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def score(job: Job, task: ShardTask) -> tuple[int, str]:
     scored again, empty when they were not.
     """
     context = open_context(StepFolder(Path(job.step_folder)))
-    inputs = read_inputs(context, job.variant)
+    inputs = read_inputs(context, job.variant, job.checkpoint)
     checkpoint = inputs.checkpoint
     if not checkpoint.exists():
         raise StepError(f"The checkpoint {checkpoint} is missing", "Run the train step again.")

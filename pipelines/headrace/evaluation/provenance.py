@@ -61,6 +61,7 @@ def provenance_table(
     rows = [
         ("Run", context.spec.run_id),
         ("Run it again", _again(context)),
+        *_evaluated_run(context),
         ("Checkpoint", str(inputs.checkpoint)),
         ("Chosen", chosen(context, inputs, history)),
         *_restarts(history),
@@ -125,7 +126,14 @@ def _again(context: StepContext) -> str:
     if not isinstance(recipe, str) or not isinstance(site, str):
         return ""
     changes = [str(each) for each in overrides] if isinstance(overrides, list) else []
-    return shlex.join(["headrace", "run", recipe, "--site", site, *changes])
+    of = request.get("of")
+    what = ["evaluate", of] if isinstance(of, str) and of else ["run", recipe]
+    return shlex.join(["headrace", *what, "--site", site, *changes])
+
+
+def _evaluated_run(context: StepContext) -> list[tuple[str, str]]:
+    of = _read(context.run_folder.request).get("of")
+    return [("Evaluated run", of)] if isinstance(of, str) and of else []
 
 
 def _restarts(history: History) -> list[tuple[str, str]]:

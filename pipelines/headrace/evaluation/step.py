@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from headrace.evaluation.plan import (
     require,
     variants_of,
 )
+from headrace.evaluation.watch import watch
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import ProcessIdentity
 from headrace.recipe.dataset import packed_split
@@ -51,7 +53,8 @@ def run(context: StepContext) -> dict[str, Any]:
 
     Returns:
         `metrics` by name, `num_samples`, and the paths `report` and `predictions`; `also` has the
-        same of the other checkpoints and splits that the recipe names.
+        same of the other checkpoints and splits that the recipe names. A step that watches another
+        run gives those of its newest checkpoint, and all their `steps`.
 
     Raises:
         RecipeError: A checkpoint is not there; the others are evaluated before.
@@ -59,13 +62,18 @@ def run(context: StepContext) -> dict[str, Any]:
             written before.
         StepError: Samples were not counted exactly once, or an input is missing.
     """
+    watched = context.spec.inputs.get("watched")
+    if isinstance(watched, str):
+        with Fleet.open(context.lease_folder) as fleet:
+            return watch(context, RunFolder(Path(watched)), partial(_evaluate, context, fleet))
     inputs, missing = _inputs(context)
-    plans = {variant: plan_evaluation(context, each, variant) for variant, each in inputs.items()}
+    for each in inputs.values():
+        plan_evaluation(context, each)
     also: list[dict[str, Any]] = []
     with Fleet.open(context.lease_folder) as fleet:
         # the first one comes last: its report shows what the others gave
         for variant in sorted(inputs, reverse=True):
-            also.insert(0, _evaluate(context, fleet, inputs[variant], plans[variant]))
+            also.insert(0, _evaluate(context, fleet, variant))
     if missing is not None:
         reports = ", ".join(each["report"] for each in also) or "none"
         raise RecipeError(missing.what, f"{missing.hint} Reports of the others: {reports}.")
@@ -87,15 +95,21 @@ def _inputs(context: StepContext) -> tuple[dict[int, Inputs], RecipeError | None
 
 
 def _evaluate(
-    context: StepContext, fleet: Fleet, inputs: Inputs, tasks: Sequence[ShardTask]
+    context: StepContext, fleet: Fleet, variant: int, checkpoint: str = ""
 ) -> dict[str, Any]:
-    """Score a split with a checkpoint, then judge and report it."""
-    total, spec = sum(task.num_samples for task in tasks), inputs.spec
+    """Score a variant's split with its checkpoint, or another one, then judge and report it."""
+    inputs = read_inputs(context, variant, checkpoint)
     env = model_environment(context.site.roles[context.recipe.train.role])
-    with _serving(context, fleet, inputs.dataset, spec.split) as groups:
+    with _serving(context, fleet, inputs.dataset, inputs.spec.split) as groups:
         job = Job(
-            step_folder=str(context.folder.path), env=env, groups=groups, variant=tasks[0].variant
+            step_folder=str(context.folder.path),
+            env=env,
+            groups=groups,
+            variant=variant,
+            checkpoint=checkpoint,
         )
+        tasks = plan_evaluation(context, inputs, job.label)
+        total = sum(task.num_samples for task in tasks)
         started = time.perf_counter()
         _predict(context, fleet, job, tasks)
         predict_s = time.perf_counter() - started

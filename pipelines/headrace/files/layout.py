@@ -140,6 +140,8 @@ class RunFolder(Folder):
     """Folder of profiles of the training, one a time that somebody asked."""
     report = Named("report")
     """Folder of the evaluation report."""
+    enough = Named("enough")
+    """Its presence tells an evaluation that watches another run that no more checkpoints come."""
     tensorboard = Named("loggers")
     """Folder for loggers."""
 

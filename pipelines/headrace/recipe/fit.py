@@ -80,6 +80,20 @@ def check_training(recipe: Recipe, site: Site) -> None:
         )
 
 
+def check_evaluation(recipe: Recipe, site: Site) -> None:
+    """Refuse an evaluation of another run that the site does not let a recipe make.
+
+    Raises:
+        SiteError: The site lacks the role.
+        RecipeError: A path of the recipe leads where the site does not let recipes go.
+        TargetError: As for training.
+    """
+    role = _role(recipe, site, "train.role", recipe.train.role)
+    check_places(recipe, site)
+    check_targets(recipe, site)
+    check_arguments(recipe, role, site.allowed_targets)
+
+
 def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
     """Nodes, and ranks on each: the recipe's word first, then the site's."""
     train = recipe.train

@@ -29,6 +29,7 @@ from headrace.runs import budget, leases
 from headrace.runs.costs import MostCost, most_cost
 from headrace.runs.flow import PlannedStep, fitted, steps_of
 from headrace.runs.interruptions import loss_in_words
+from headrace.runs.minding import minded
 from headrace.runs.overview import look
 from headrace.runs.reaper import end_run
 from headrace.runs.retrying import MAX_FAILURES
@@ -64,7 +65,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         StorageFullError: A folder that the run needs has no room.
     """
     try:
-        failed = _steps(run, budget.watched(run, tick))
+        failed = _steps(run, budget.watched(run, minded(run, tick)))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED

@@ -13,7 +13,7 @@ from headrace.files.archives import archive_damage
 from headrace.files.layout import RunFolder
 from headrace.files.sealed import is_sealed, sealed_damage
 from headrace.recipe.arguments import is_as_here
-from headrace.recipe.fit import absolute, check_packing, check_training, opened
+from headrace.recipe.fit import absolute, check_evaluation, check_packing, check_training, opened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.states import StepState
@@ -48,12 +48,13 @@ class PlannedStep:
 
 
 def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
-    """Steps of a run in order; its kind is `train`, the main job, or `pack`, packing alone."""
+    """Steps of a run in order; its kind is that of `RunRequest`."""
     pack = PlannedStep(name="pack", kind="pack", role=recipe.pack_role)
+    role, dataset = recipe.train.role, ("dataset", "pack", "dataset")
     if kind == "pack":
         return (pack,)
-    role = recipe.train.role
-    dataset = ("dataset", "pack", "dataset")
+    if kind == "evaluate":
+        return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=(dataset,)),)
     checkpoint = ("checkpoint", "train", "checkpoint")
     best = [("best_checkpoint", "train", "best_checkpoint")] if recipe.trainer.monitor else []
     steps = [
@@ -86,6 +87,10 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
     """
     recipe = absolute(_with_init_file(recipe))
     site = opened(site, is_from_terminal=is_from_terminal)
+    if kind == "evaluate":
+        check_evaluation(recipe, site)
+        _check_weights(recipe, site)
+        return recipe, site
     check_packing(recipe, site)
     if kind == "train":
         check_training(recipe, site)
@@ -93,6 +98,48 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         _check_dataset(recipe, site, recipe.dataset.path)
     _check_places(recipe, site)
     return recipe, site
+
+
+def of_run(recipe: Recipe, run: RunFolder, *, watch: bool = False) -> Recipe:
+    """The recipe with files of a run in place of the checkpoints that it wants evaluated.
+
+    With `watch` they are those that the run will have.
+
+    Raises:
+        RecipeError: It leaves evaluation out.
+        UnknownNameError: The run has no such checkpoint.
+    """
+    from headrace.training.chosen import chosen
+
+    spec = recipe.evaluate
+    if spec is None:
+        raise RecipeError(
+            f"The recipe of run {run.run_id} leaves evaluation out",
+            "Say what to evaluate, as in evaluate.split=test.",
+        )
+    named = () if watch else spec.checkpoints
+    files = [each if each in spec.files else str(chosen(run, str(each))) for each in named]
+    first, *others = dict.fromkeys(files or ["last"])
+    update = {"checkpoint": first, "also_checkpoints": tuple(others)}
+    return recipe.model_copy(update={"evaluate": spec.model_copy(update=update)})
+
+
+def check_evaluated(recipe: Recipe, dataset: str) -> None:
+    """Refuse a packed dataset that lacks what an evaluation needs; one not seen from here may do.
+
+    Raises:
+        DataError: It has no labels, or a split is missing or empty.
+        RecipeError: A bound names no metric.
+    """
+    # they bring numpy and xxhash, and Airflow parses this module
+    from headrace.evaluation.plan import plan as plan_evaluation
+    from headrace.files.manifest_file import FILE_NAME, read_manifest
+
+    folder = Path(dataset).expanduser()
+    if (folder / FILE_NAME).is_file():
+        manifest = read_manifest(folder).with_fold(recipe.data.fold)
+        for variant in recipe.evaluate.variants if recipe.evaluate else ():
+            plan_evaluation(manifest, variant)
 
 
 def _check_places(recipe: Recipe, site: Site) -> None:
@@ -169,18 +216,14 @@ def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
     """
     if dataset is None or recipe.model is None:
         return
-    # they bring numpy and xxhash, and Airflow parses this module
-    from headrace.evaluation.plan import plan as plan_evaluation
     from headrace.files.manifest_file import FILE_NAME, read_manifest
     from headrace.training.plan import plan_training
 
     folder = Path(dataset).expanduser()
     if not (folder / FILE_NAME).is_file():
         return
-    manifest = read_manifest(folder)
-    plan_training(recipe, site.roles[recipe.train.role], manifest)
-    if recipe.evaluate is not None:
-        plan_evaluation(manifest.with_fold(recipe.data.fold), recipe.evaluate)
+    plan_training(recipe, site.roles[recipe.train.role], read_manifest(folder))
+    check_evaluated(recipe, dataset)
 
 
 def judged(recipe: Recipe, site: Site, packed: StepResult) -> StepResult:

@@ -222,11 +222,7 @@ def _no_room(
 
 
 def _asked(run: Run) -> tuple[str, ...]:
-    request = run.request
-    if owner_process(request.owner) is None:
-        return ()
-    part = ("--pack-only",) if request.kind == "pack" else ()
-    return ("run", request.recipe, *request.overrides, "--site", request.site, *part)
+    return () if owner_process(run.request.owner) is None else run.request.words
 
 
 def _step_view(attempt: AttemptRecord, lease: LeaseFolder) -> StepView:

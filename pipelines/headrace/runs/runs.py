@@ -20,7 +20,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
-from headrace.runs.flow import fitted
+from headrace.runs.flow import check_evaluated, fitted, of_run
 from headrace.runs.provenance import owner_process, provenance
 from headrace.states import StepState
 
@@ -38,8 +38,19 @@ class RunRequest(Record):
     """Identity of the request; asking twice with one key gives one run."""
     owner: str
     """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
-    kind: Literal["train", "pack"] = "train"
-    """The whole main job, or only its packing."""
+    kind: Literal["train", "pack", "evaluate"] = "train"
+    """The whole main job, only its packing, or an evaluation of another run."""
+    of: str = ""
+    """Id of the run that is evaluated; empty for the other kinds."""
+    watch: bool = False
+    """Whether that run's checkpoints are evaluated as they come, while it trains."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words after `headrace` that ask for the same again."""
+        start = ("evaluate", self.of) if self.of else ("run", self.recipe)
+        part = {"pack": ("--pack-only",), "evaluate": ("--watch",) if self.watch else ()}
+        return (*start, *self.overrides, "--site", self.site, *part.get(self.kind, ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +84,13 @@ def create_run(request: RunRequest) -> Run:
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
         return _reopened(existing, request.owner)
-    asked = load_recipe(request.recipe, request.overrides), load_site(request.site)
+    recipe, site = load_recipe(request.recipe, request.overrides), load_site(request.site)
+    if request.of:
+        recipe = of_run(recipe, _folder_of(request.of), watch=request.watch)
     is_from_terminal = request.owner.startswith("cli:")
-    recipe, site = fitted(*asked, request.kind, is_from_terminal=is_from_terminal)
+    recipe, site = fitted(recipe, site, request.kind, is_from_terminal=is_from_terminal)
+    if request.of:
+        check_evaluated(recipe, packed_by(request.of))
     run = _new_run(request, recipe, site)
     if _entered(run):
         return run
@@ -113,6 +128,19 @@ def take_over_run(run_id: str, owner: str) -> Run:
             f"Watch it: headrace status {run_id} --watch",
         )
     return _owned_by(run, owner)
+
+
+def packed_by(run_id: str) -> str:
+    """The dataset of a run.
+
+    Raises:
+        StepError: It has not packed it yet.
+    """
+    dataset = outputs_of(run_id).get("pack", {}).get("dataset")
+    if not isinstance(dataset, str):
+        what = f"Run {run_id} has no packed dataset yet"
+        raise StepError(what, f"Look at it: headrace status {run_id}")
+    return dataset
 
 
 def outputs_of(run_id: str) -> dict[str, dict[str, Any]]:
@@ -177,10 +205,15 @@ def _from_record(record: RunRecord) -> Run:
     return replace(run, request=request)
 
 
+def _folder_of(run_id: str) -> RunFolder:
+    return RunFolder(Path(open_ledger().run(run_id).folder))
+
+
 def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
     # never from the key: of two requests with one key each must have a folder of its own to remove
     unique = uuid.uuid4().hex[:8]
-    run_id = f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{unique}"
+    name = f"{recipe.name}-evaluate" if request.of else recipe.name
+    run_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{unique}"
     folder = SiteFolder(Path(site.folder).expanduser()).run(run_id)
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 

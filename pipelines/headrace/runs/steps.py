@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from headrace.clusters import client
 from headrace.clusters.lease_status import sure_state
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepNotEndedError
@@ -251,7 +253,7 @@ def _put(run: Run, record: AttemptRecord) -> Ticket:
         name=record.step,
         attempt=record.attempt,
         run_folder=str(run.folder.path),
-        inputs=planned.inputs(outputs_of(run.run_id)),
+        inputs=_inputs(run, planned),
         timeout_s=run.recipe.train.timeout if planned.kind == "train" else None,
     )
     lease = run.lease_folder(record.lease_id)
@@ -260,6 +262,15 @@ def _put(run: Run, record: AttemptRecord) -> Ticket:
         run.run_id, record.step, record.attempt, state=StepState.RUNNING, number=folder.number
     )
     return _ticket(record, lease, folder)
+
+
+def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
+    """What a step is given: by earlier ones of the run, or of the run that it evaluates."""
+    request = run.request
+    if not request.of:
+        return planned.inputs(outputs_of(run.run_id))
+    watched = {"watched": open_ledger().run(request.of).folder} if request.watch else {}
+    return {**planned.inputs(outputs_of(request.of)), **watched}
 
 
 def _ticket(record: AttemptRecord, lease: LeaseFolder, folder: StepFolder) -> Ticket:

@@ -101,6 +101,19 @@ class RankRow(Timed):
     """The most that tensors have taken there so far."""
 
 
+class EvaluatedRow(Timed):
+    """What a checkpoint was judged to be while training went on."""
+
+    run_id: str
+    """Run that evaluated it."""
+    step: int
+    """Optimizer steps of the checkpoint."""
+    split: str
+    metrics: dict[str, float]
+    report: str
+    """Path of the report."""
+
+
 Row = TypeVar("Row", bound=Timed)
 
 
@@ -160,6 +173,8 @@ class History:
 
     told: tuple[HistoryRow, ...]
     """Every row, as they came."""
+    evaluated: tuple[EvaluatedRow, ...] = ()
+    """What its checkpoints were judged to be meanwhile."""
 
     @cached_property
     def rows(self) -> tuple[HistoryRow, ...]:
@@ -194,6 +209,11 @@ def training_file(run: RunFolder) -> Path:
     return run.history / "training.jsonl"
 
 
+def evaluated_file(run: RunFolder) -> Path:
+    """Where evaluations that watch a run append; rows are `EvaluatedRow`."""
+    return run.history / "evaluated.jsonl"
+
+
 def usage_file(run: RunFolder, node_index: int) -> Path:
     """Where the first rank of a node appends; rows are `UsageRow`."""
     return run.history / f"node-{node_index}.jsonl"
@@ -206,7 +226,12 @@ def rank_file(run: RunFolder, rank: int) -> Path:
 
 def read_history(run: RunFolder) -> History:
     """The history of a run's training; empty when there is none yet."""
-    return History(tuple(read_lines(training_file(run), HistoryRow)))
+    return History(tuple(read_lines(training_file(run), HistoryRow)), read_evaluated(run))
+
+
+def read_evaluated(run: RunFolder) -> tuple[EvaluatedRow, ...]:
+    """What a run's checkpoints were judged to be while it trained, as they came."""
+    return tuple(read_lines(evaluated_file(run), EvaluatedRow))
 
 
 def read_usage(run: RunFolder) -> dict[str, list[UsageRow]]:

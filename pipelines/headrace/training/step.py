@@ -13,6 +13,7 @@ from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.fit import gang_size
 from headrace.steps.context import Skipped, StepContext, skipped_shards
+from headrace.steps.history import read_evaluated
 from headrace.training import checkpoints
 from headrace.training.checkpoint_copies import CheckpointCopies
 from headrace.training.gang import Gang
@@ -99,6 +100,7 @@ def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | Non
 
 
 _MAX_METRICS = 12
+_MAX_JUDGED = 3
 
 
 class Follower:
@@ -131,10 +133,20 @@ class Follower:
         self._context.progress(progress.step, total, "steps", phase)
 
     def _learned(self, progress: TrainingProgress) -> dict[str, float]:
-        """The newest metrics, not too many for a line, and the best value of the monitored one."""
+        """The newest metrics, not too many for a line, and the best value of the monitored one.
+
+        Also what the newest checkpoint was judged to be, where somebody evaluates them meanwhile.
+        """
         told = [(name, each) for name, each in progress.metrics.items() if math.isfinite(each)]
         best = read_record(self._context.run_folder.checkpoints / checkpoints.BEST, BestCheckpoint)
-        return dict(told[:_MAX_METRICS]) | ({f"best {best.metric}": best.value} if best else {})
+        known = dict(told[:_MAX_METRICS]) | ({f"best {best.metric}": best.value} if best else {})
+        rows = read_evaluated(self._context.run_folder)
+        newest = max(rows, key=lambda row: row.step, default=None)
+        if newest is None:
+            return known
+        judged = list(newest.metrics.items())[:_MAX_JUDGED]
+        named = {f"evaluated {newest.split}/{name}": value for name, value in judged}
+        return known | {"evaluated step": float(newest.step)} | named
 
 
 def _follower(context: StepContext, manifest: Manifest) -> tuple[Follower, tuple[int, int]]:

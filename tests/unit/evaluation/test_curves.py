@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import BytesIO
 
 import pytest
@@ -10,7 +11,7 @@ from PIL import Image
 
 from headrace.evaluation import curves
 from headrace.evaluation.curves import training_figures
-from headrace.steps.history import History, HistoryRow, RankRow, UsageRow
+from headrace.steps.history import EvaluatedRow, History, HistoryRow, RankRow, UsageRow
 
 NAMES = ("Learning rate", "Throughput", "Waiting for data, and use of the nodes")
 
@@ -139,3 +140,18 @@ def test_no_more_figures_than_a_reader_takes_in() -> None:
 
 def test_without_a_history_there_is_no_figure() -> None:
     assert training_figures(History(()), {}) == {}
+
+
+def test_checkpoints_that_were_evaluated_meanwhile_are_points_of_a_curve(drawn: list[Figure]):
+    rows = tuple(
+        EvaluatedRow(
+            at=1.0, run_id="r", step=step, split="val", metrics={"acc": step / 100}, report=""
+        )
+        for step in (40, 10)
+    )
+    found = replace(history(**{"train/acc": 0.5}), evaluated=rows)
+    assert "Acc" in training_figures(found, {})
+    shown = drawn[1].axes[0].get_lines()
+    points = {line.get_label(): line.get_xydata().tolist() for line in shown}
+    assert "train/acc" in points
+    assert points["val/acc"] == [[10, 0.1], [40, 0.4]]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DataError, ManifestError, RecipeError
-from headrace.evaluation.plan import ShardTask, plan, read_inputs
+from headrace.evaluation.plan import ShardTask, plan, read_inputs, trained_in
+from headrace.files.layout import RunFolder
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.steps.context import StepContext
@@ -131,3 +132,15 @@ def test_the_recipe_chooses_the_checkpoint(tmp_path: Path):
     assert "step-000000020.ckpt" in caught.value.hint
     with pytest.raises(RecipeError, match="'val_loss' was no number in any validation"):
         read_inputs(evaluating(tmp_path, "best", best_checkpoint=""))
+
+
+def test_a_checkpoint_of_another_run_has_the_history_of_that_one(tmp_path):
+    context = evaluating(tmp_path, "last")
+    other = RunFolder(tmp_path / "runs" / "other")
+    for checkpoint in (other.checkpoints / "final.ckpt", tmp_path / "mine.ckpt"):
+        assert trained_in(context, checkpoint) == context.run_folder
+    other.path.mkdir()
+    other.recipe.touch()
+    assert trained_in(context, other.checkpoints / "final.ckpt") == other
+    watched = context.spec.model_copy(update={"inputs": {"watched": str(other.path)}})
+    assert trained_in(replace(context, spec=watched), tmp_path / "x.ckpt") == other

@@ -11,6 +11,8 @@ import torch
 
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
+from headrace.files.lines import append_line
+from headrace.steps.history import EvaluatedRow, evaluated_file
 from headrace.training import trainer
 from headrace.training.records import BestCheckpoint, TrainingProgress
 from headrace.training.step import Follower
@@ -90,3 +92,17 @@ def test_the_newest_metrics_and_the_best_one_are_told_and_not_too_many(tmp_path:
     told = reported_of(TrainingProgress(epoch=0, step=3, metrics=metrics), tmp_path)
     assert told["best m0"] == 0.9
     assert [name for name in told if name.startswith("m")] == [f"m{index}" for index in range(12)]
+
+
+def test_what_the_newest_checkpoint_was_judged_to_be_is_told(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.history.mkdir()
+    for step in (9, 6):
+        metrics = {f"m{index}": step + index / 10 for index in range(5)}
+        row = EvaluatedRow(at=1.0, run_id="r", step=step, split="val", metrics=metrics, report="")
+        append_line(evaluated_file(run), row.model_dump_json())
+    told = reported_of(TrainingProgress(epoch=0, step=10), tmp_path)
+    judged = {name: value for name, value in told.items() if name.startswith("evaluated")}
+    assert judged == {"evaluated step": 9.0} | {
+        f"evaluated val/m{index}": 9 + index / 10 for index in range(3)
+    }
