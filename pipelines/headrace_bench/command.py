@@ -14,6 +14,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import UserError
+from headrace_bench.scale import scale
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Codec
@@ -47,7 +48,7 @@ def register(app: typer.Typer) -> None:
         invoke_without_command=True,
     )
     bench.callback()(scaling)
-    for command in (read, pack, stage, s3):
+    for command in (read, pack, stage, s3, scale):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 
