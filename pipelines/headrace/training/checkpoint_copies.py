@@ -24,7 +24,7 @@ from headrace.training import checkpoints
 
 logger = logging.getLogger(__name__)
 
-_ENTRY = re.compile(r"((?:step|best)-\d{9,}\.ckpt|final\.ckpt|best\.json)\.json")
+_ENTRY = re.compile(r"((?:step|best|kept)-\d{9,}\.ckpt|final\.ckpt|best\.json)\.json")
 _LOOK_EVERY_S = 2.0
 _REST_S = 60.0
 """After a copy that failed."""
@@ -147,7 +147,7 @@ class CheckpointCopies:
         return [match[1] for match in found if match is not None]
 
     def _bring(self, store: Store, names: Iterable[str]) -> None:
-        """Take the newest whole checkpoint, and the best one."""
+        """Take the newest whole checkpoint, the best one, and those that evaluation names."""
         whole = {name: about for name in names if (about := _about(store, name)).is_whole}
         steps = {name: checkpoints.step_of(Path(name)) or 0 for name in whole}
         newest = sorted((name for name in steps if steps[name]), key=steps.__getitem__)[::-1]

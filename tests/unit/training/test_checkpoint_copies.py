@@ -12,7 +12,7 @@ import torch
 
 from headrace.errors import StoreAccessError
 from headrace.files.atomic import write_text
-from headrace.files.layout import checkpoint_name
+from headrace.files.layout import checkpoint_name, kept_name
 from headrace.objects.store import Store, below, open_store
 from headrace.steps.context import StepContext
 from headrace.training import checkpoints
@@ -74,16 +74,17 @@ def test_what_is_there_is_copied_and_brought_back(context: StepContext, store: S
     checkpoints.remove(folder / checkpoint_name(1))
     newest = saved(context, 3, in_parts=True)
     (folder / BEST).write_bytes(b"best")
+    (folder / kept_name(2)).write_bytes(b"named by evaluate.checkpoint")
     write_text(folder / checkpoints.BEST, "{}")
     contents = {path.name: path.read_bytes() for path in newest.iterdir()}
     copied(context)
-    kept = [checkpoint_name(2), checkpoint_name(3), BEST, checkpoints.BEST]
+    kept = [checkpoint_name(2), checkpoint_name(3), BEST, kept_name(2), checkpoints.BEST]
     found = {file.path.split("/")[0] for file in store.list_files()}
     assert found == {*kept, *(f"{name}.json" for name in kept)}
     versions = {file.path: file.version for file in store.list_files()}
     copied(context)
     assert {file.path: file.version for file in store.list_files()} == versions  # none anew
-    assert lost_and_brought(context) == sorted({BEST, checkpoints.BEST, newest.name})
+    assert lost_and_brought(context) == sorted({BEST, checkpoints.BEST, kept_name(2), newest.name})
     assert {path.name: path.read_bytes() for path in newest.iterdir()} == contents
     assert checkpoints.newest_whole(folder) == newest
     assert len(events(context, "brought_checkpoint")) == 1
