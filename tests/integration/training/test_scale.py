@@ -340,6 +340,19 @@ def test_optimizers_that_the_site_does_not_list_are_refused(ranks):
             assert f"does not allow the target 'pytorch_optimizer.{name}' at model.optim" in told
 
 
+@pytest.mark.parametrize("own_sampler", [False, True])
+def test_loaders_over_samples_are_shared_out_by_lightning(ranks, own_sampler):
+    """As in a script: each sample once an epoch, also by a sampler that knows no ranks.
+
+    Of five samples to validate on, which two ranks cannot share equally, one comes twice.
+    """
+    one, other = (each["found"][own_sampler] for each in ranks["datamodule"])
+    for epoch in (slice(0, 10), slice(10, 20)):
+        assert sorted(one["train"][epoch] + other["train"][epoch]) == list(range(20))
+    assert one["train"][:10] != one["train"][10:]
+    assert sorted(one["val"][:3] + other["val"][:3]) == [20, 20, 21, 22, 23, 24]
+
+
 def test_a_rate_that_was_looked_for_is_trained_with(ranks):
     """Weights and order are those before the search, the rate is the same on all ranks."""
     first, second = ranks["found_rates"]

@@ -69,21 +69,6 @@ def test_a_ddp_loop_that_is_killed_goes_on_at_the_same_sample(
     assert again == {7}  # died in step 8; went on from the checkpoint of step 6
 
 
-def test_a_datamodule_of_lightning_gets_each_sample_once(dataset, tmp_path, no_leftover_processes):
-    """Shared out by Lightning, in each epoch."""
-    context = script(tmp_path, "lightning_script", "2")
-    outputs = train_here(context, dataset)
-    assert Path(outputs["checkpoint"]).name == "epoch=1-step=10.ckpt"
-    assert (outputs["steps"], outputs["world_size"]) == (10, 2)
-    assert 0 <= outputs["metrics"]["val_accuracy"] <= 1
-    seen = [
-        tuple(map(int, line.split()))
-        for rank in range(2)
-        for line in (context.run_folder.path / f"seen-{rank}").read_text().splitlines()
-    ]
-    assert sorted(seen) == [(epoch, sample) for epoch in range(2) for sample in range(80)]
-
-
 def test_a_script_that_knows_nothing_of_headrace(dataset, tmp_path, no_leftover_processes):
     outputs = train_here(script(tmp_path, "argparse_script", "--steps=7"), dataset)
     assert (Path(outputs["checkpoint"]).parent / "sum.txt").read_text().startswith("7 on ")
