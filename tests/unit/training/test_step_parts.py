@@ -103,6 +103,7 @@ def test_each_part_has_the_time_that_it_takes(
     waited = iter((8.0, 8.0))
     parts.restart()
     parts.start(_on("cuda"))
+    parts.note("forward")
     assert parts.shares(None, model_s) == {"checkpoint": 0.0}
 
 
