@@ -253,10 +253,13 @@ def drawn(report: ScaleReport) -> bytes:
         axes.plot(ranks, rates, marker="o", label=mode)
     ideal = [rates[0] * each / ranks[0] for each in ranks]
     axes.plot(ranks, ideal, "--", color="grey", linewidth=1, label="without loss")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
     axes.set_xticks(ranks, [str(each) for each in ranks])
-    axes.set(xlabel="Ranks", ylabel="Samples a second", title=f"{report.recipe} on {report.site}")
+    axes.set(
+        xlabel="Ranks",
+        ylabel="Samples a second",
+        ylim=(0, None),
+        title=f"{report.recipe} on {report.site}",
+    )
     axes.legend(fontsize=8, frameon=False)
     return png(made)
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from headrace.evaluation.drawing import ACCENT, figure, png
-from headrace.steps.history import History, HistoryRow, RankRow, UsageRow
+from headrace.steps.history import PARTS, History, HistoryRow, RankRow, UsageRow
 
 _SIZE = (5.2, 3.4)
 _MAX_FIGURES = 12
@@ -163,14 +163,14 @@ def _parts(history: History) -> bytes:
     """Shares of rank 0's time, one upon the other."""
     drawn, axes = figure(*_SIZE)
     clock, rows = _Clock(history.told), [row for row in history.told if row.parts]
-    names = ("data", *dict.fromkeys(name for row in rows for name in row.parts))
+    names = ("data", *(name for name in PARTS if any(name in row.parts for row in rows)))
     told = [{"data": row.data_wait or 0.0, **row.parts} for row in rows]
     shares = [[each.get(name, 0.0) for each in told] for name in names]
     axes.stackplot(clock.places([row.at for row in rows]), shares, labels=names)
     clock.finish(axes)
     axes.set(ylim=(0, 1.05))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return png(drawn)
 
 

@@ -27,6 +27,9 @@ _SHARE = 0.002
 _LONGEST_S = 300.0
 _MOST_BYTES = 32 * 2**20
 
+PARTS = ("forward", "backward", "communication", "optimizer", "checkpoint")
+"""Parts of a step's time, in their order."""
+
 
 class Timed(Figures):
     """A row with its time."""
