@@ -177,12 +177,13 @@ def home_for_paced_runs(home: Path, digits: Path, code: Path) -> None:
     changes = {"name": "paced", "code": [str(code)], "model": model, "evaluate": None}
     _write(home / "recipes" / "paced.yaml", recipe | changes | {"pack_role": "gpu"})
     site = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
-    site["roles"]["gpu"] |= {"ranks_per_node": 4}
+    site["roles"]["gpu"] |= {"ranks_per_node": 2}
     _write(home / "sites" / "workstation.yaml", _named(site, "workstation", home, code))
     site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
     for role in site["roles"].values():
         role["batch"] |= {"poll": 0.5, "memory_per_node": "4GiB"}
         role["batch"].pop("config", None)
+    site["roles"]["gpu"]["ranks_per_node"] = 1
     site["roles"]["gpu"]["batch"]["prologue"] = [_glutton(home / "pace" / "eat")]
     site["limits"] |= {"lost_after": 30}
     _write(home / "sites" / "quick.yaml", _named(site, "quick", home, code))
