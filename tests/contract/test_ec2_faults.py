@@ -209,7 +209,7 @@ def test_a_storm_of_throttling_at_two_hundred_nodes(
     calls, told, per_minute = itertools.count(), set(), 2400
 
     def refuse(instance_type: str, is_spot: bool) -> None:
-        if (number := next(calls)) < 150 and number % 3:
+        if (number := next(calls)) < 60 and number % 3:
             raise client_error("RequestLimitExceeded", "Request limit exceeded.")
 
     ec2_sim.refuse = refuse

@@ -16,13 +16,12 @@ _FOLDERS = ("architecture", CONTRACT, "unit", "dags", "chaos", "docs", "benchmar
 """Single parts first, and of those the ones that take longest."""
 
 LONG = (
-    "tests/chaos/test_campaign.py",
     "tests/chaos/slurm/test_gangs.py",
+    "tests/chaos/test_campaign.py",
     "tests/integration/test_run_on_ec2.py",
     "tests/integration/training/test_launchers.py",
     "tests/docs/test_examples.py",
     "tests/chaos/test_interrupted_commands.py",
-    "tests/integration/test_supervisor.py",
     "tests/integration/test_run_on_slurm.py",
     "tests/integration/test_bad_input.py",
     "tests/integration/test_other_batch_systems.py",
