@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
@@ -18,13 +19,19 @@ from headrace.steps.context import resolved
 if TYPE_CHECKING:
     from headrace.training.export import Exported
 
-Format = Literal["weights", "safetensors", "torch-export"]
+
+class Format(str, Enum):
+    """What can be written; typer knows no `Literal` before 0.19."""
+
+    WEIGHTS = "weights"
+    SAFETENSORS = "safetensors"
+    PROGRAM = "torch-export"
 
 
 def export(
     what: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="Id of a run, or a file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
-    form: Annotated[Format, typer.Option("--format", help="What to write.")] = "weights",
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
     checkpoint: Annotated[
         str, typer.Option(help="Of a run: best, last, or a number of steps; best if there is one.")
     ] = "",
@@ -73,7 +80,7 @@ def _run_of(checkpoint: Path) -> RunFolder | None:
 
 
 def _written(run: RunFolder | None, checkpoint: Path, output: Path, form: Format) -> Exported:
-    if form == "torch-export":
+    if form is Format.PROGRAM:
         if run is None:
             raise UserError(
                 f"{checkpoint} lies in no run, whose recipe would tell its model",
@@ -85,7 +92,7 @@ def _written(run: RunFolder | None, checkpoint: Path, output: Path, form: Format
     from headrace.training.export import export_weights
 
     pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
-    return export_weights(checkpoint, output, form, pickled=pickled)
+    return export_weights(checkpoint, output, form.value, pickled=pickled)
 
 
 def _dataset(run: RunFolder) -> str | None:
