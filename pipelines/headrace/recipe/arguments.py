@@ -38,6 +38,15 @@ _NEEDS = {
     "WandbLogger": ("wandb",),
 }
 """Modules of which a logger needs one: Lightning looks for them when it makes it."""
+_IOU = "IntersectionOverUnion"
+_OF_DETECTION = {
+    "MeanAveragePrecision": (("torchvision",), ("pycocotools", "faster_coco_eval")),
+    **{
+        f"{kind}{_IOU}": (("torchvision",),) for kind in ("", "Generalized", "Distance", "Complete")
+    },
+}
+"""Modules that a metric of torchmetrics.detection needs, of each group one: looked for when it is
+made."""
 _NUMBERS = re.compile(r"\s*[-+.\deE]*\d[-+.\deE]*\s*(,\s*[-+.\deE]*\d[-+.\deE]*\s*)+")
 
 
@@ -88,6 +97,26 @@ def check_loggers(recipe: Recipe, role: Role) -> None:
                 "machine that trains (it has the packages of this one)",
                 f"Install it: pip install {needs[0].replace('_', '-')}. Without any package: "
                 "lightning.pytorch.loggers.CSVLogger.",
+            )
+
+
+def check_metrics(recipe: Recipe, role: Role) -> None:
+    """Refuse metrics of detection that lack their packages, and of masks, which are not stored."""
+    for name, metric in recipe.evaluate.metrics.items() if recipe.evaluate else ():
+        place, _, kind = metric.target.rpartition(".")
+        groups = _OF_DETECTION.get(kind, ()) if place.startswith("torchmetrics.detection") else ()
+        lacking = [" or ".join(group) for group in groups if not any(map(find_spec, group))]
+        if lacking and is_as_here(role):
+            raise TargetError(
+                f"evaluate.metrics.{name}: {kind} needs {' and '.join(lacking)}, which is not "
+                "installed on the machine that evaluates (it has the packages of this one)",
+                "Install what it needs: pip install 'headrace[detection]'.",
+            )
+        if groups and metric.as_config().get("iou_type", "bbox") != "bbox":
+            raise TargetError(
+                f"evaluate.metrics.{name}: {kind} of masks keeps other things than tensors, which "
+                "are not stored with the predictions of a shard",
+                "Compare boxes, iou_type: bbox, or draw what you need by evaluate.figures.",
             )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
-from headrace.recipe.arguments import check_arguments, check_loggers, check_reader
+from headrace.recipe.arguments import check_arguments, check_loggers, check_metrics, check_reader
 from headrace.recipe.base import Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.load import home
@@ -69,6 +69,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
     check_loggers(recipe, role)
+    check_metrics(recipe, role)
     check_module_classes(recipe, role)
     _check_labels(recipe)
     if recipe.train.script is None:
@@ -92,6 +93,7 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
     check_places(recipe, site)
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
+    check_metrics(recipe, role)
 
 
 def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:

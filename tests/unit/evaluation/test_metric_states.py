@@ -30,6 +30,8 @@ def samples() -> dict[str, Any]:
     random = torch.Generator().manual_seed(5)
     target = torch.randint(0, 2, (NUM_SAMPLES,), generator=random)
     values = torch.randn(NUM_SAMPLES, generator=random)
+    true = [torch.rand(1 + index % 3, 4, generator=random) for index in range(NUM_SAMPLES)]
+    found = [boxes.repeat(index % 4, 1) + 0.1 for index, boxes in enumerate(true)]
     masks = torch.randint(0, 3, (2, NUM_SAMPLES, 4, 4), generator=random)
     return {
         "binary": {"preds": torch.sigmoid(values + target), "target": target},
@@ -49,11 +51,34 @@ def samples() -> dict[str, Any]:
             "preds": [f"one {index % 5} three" for index in range(NUM_SAMPLES)],
             "target": ["one 2 three"] * NUM_SAMPLES,
         },
+        "boxes": {
+            "preds": [{"boxes": boxes} for boxes in found],
+            "target": [{"boxes": boxes} for boxes in true],
+        },
         "images": {"preds": masks[0] / 3, "target": masks[1] / 3},
     }
 
 
+class HitsByPicture(Metric):
+    """As metrics of detection keep boxes: a tensor a picture, of any length, in lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("detection_box", "groundtruth_box"):
+            self.add_state(name, [], dist_reduce_fx=None)
+
+    def update(self, preds, target):
+        self.detection_box += [each["boxes"] for each in preds]
+        self.groundtruth_box += [each["boxes"] for each in target]
+
+    def compute(self):
+        pictures = zip(self.detection_box, self.groundtruth_box, strict=True)
+        hits = [(torch.cdist(found, true) < 0.5).sum() for found, true in pictures if len(found)]
+        return torch.stack(hits).sum() / sum(map(len, self.groundtruth_box))
+
+
 METRICS = {
+    "boxes": ("boxes", HitsByPicture),
     "auroc by lists": ("binary", classification.BinaryAUROC),
     "auroc by bins": ("binary", lambda: classification.BinaryAUROC(thresholds=20)),
     "accuracy": ("binary", classification.BinaryAccuracy),

@@ -117,3 +117,38 @@ def test_a_missing_logger_is_refused_with_the_rest_of_the_training(
     logger = {"loggers": [{"_target_": "lightning.pytorch.loggers.TensorBoardLogger"}]}
     with pytest.raises(TargetError, match="TensorBoardLogger needs tensorboard"):
         check_training(recipe_of({}, trainer=logger), load_site("laptop"))
+
+
+DETECTION = "torchmetrics.detection"
+
+
+@pytest.mark.parametrize(
+    ("target", "there", "lacking"),
+    [
+        (
+            f"{DETECTION}.MeanAveragePrecision",
+            (),
+            "torchvision and pycocotools or faster_coco_eval",
+        ),
+        (f"{DETECTION}.mean_ap.MeanAveragePrecision", ("faster_coco_eval",), "torchvision"),
+        (f"{DETECTION}.GeneralizedIntersectionOverUnion", ("pycocotools",), "torchvision"),
+    ],
+)
+def test_metrics_of_detection_without_their_packages_are_told_with_the_extra(
+    monkeypatch: pytest.MonkeyPatch, target: str, there: tuple[str, ...], lacking: str
+) -> None:
+    """Not once training is over; nodes with packages of their own may have them."""
+    monkeypatch.setattr(arguments, "find_spec", lambda name: name in there or None)
+    evaluate = {"task": "custom", "metrics": {"map": {"_target_": target}}}
+    recipe = recipe_of({}, evaluate=evaluate)
+    with pytest.raises(TargetError, match=rf"metrics\.map: \w+ needs {lacking}") as caught:
+        arguments.check_metrics(recipe, Role())
+    assert "pip install 'headrace[detection]'" in caught.value.hint
+    other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
+    arguments.check_metrics(recipe, Role.model_validate(other))
+    monkeypatch.setattr(arguments, "find_spec", lambda name: name)
+    arguments.check_metrics(recipe, Role())
+    metrics = {"map": {"_target_": target, "iou_type": "segm"}}
+    masks = recipe_of({}, evaluate={"task": "custom", "metrics": metrics})
+    with pytest.raises(TargetError, match="of masks keeps other things than tensors"):
+        arguments.check_metrics(masks, Role())
