@@ -27,6 +27,8 @@ class Format(str, Enum):
     SAFETENSORS = "safetensors"
     PROGRAM = "torch-export"
 
+    __str__ = str.__str__
+
 
 def export(
     what: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="Id of a run, or a file.")],
