@@ -1,4 +1,4 @@
-"""`headrace bench`: how fast this machine reads, packs and stages, and how fast it could."""
+"""`headrace bench`: how fast this machine reads, packs, stages, trains, and how fast it could."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 def register(app: typer.Typer) -> None:
     """Add the benchmarks."""
     bench = typer.Typer(
-        help="Measure reading, packing, staging and S3 against this machine's limit and other "
-        "libraries.",
+        help="Measure reading, packing, staging, training and S3 against this machine's limit and "
+        "other libraries.",
         no_args_is_help=True,
         invoke_without_command=True,
     )
     bench.callback()(scaling)
-    for command in (read, pack, stage, s3, scale):
+    for command in (read, pack, stage, train, s3, scale):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 
@@ -200,6 +200,36 @@ def stage(
         return bench_stage(options, tick)
 
     _run(bench, peers, as_json=as_json)
+
+
+def train(
+    ranks: Annotated[int, typer.Option(help="Processes that train together.", min=1)] = 2,
+    batch_size: Annotated[int, typer.Option(help="Samples a batch of each.", min=2)] = 16,
+    steps: Annotated[int, typer.Option(help="Optimizer steps of a lap.", min=4)] = 20,
+    rounds: Annotated[int, typer.Option(help="Laps of each variant.", min=1)] = 3,
+    folder: Folder = None,
+    as_json: JsonOption = False,
+) -> None:
+    """ResNet-50 on small pictures: by a plain DDP loop under torchrun (the limit), by a train step.
+
+    Both have the same network, ranks and threads, on GPUs where PyTorch sees some. Told are the
+    samples a second, and how long it takes until the first optimizer step has ended.
+
+    Examples:
+        headrace bench train
+
+        headrace bench train --ranks 4 --batch-size 8 --json
+    """
+    from headrace_bench.train import TrainOptions, bench_train  # torch takes two seconds
+
+    options = TrainOptions(
+        ranks=ranks,
+        batch_size=batch_size,
+        steps=steps,
+        rounds=rounds,
+        folder=_folder(folder),
+    )
+    _run(lambda _, tick: bench_train(options, tick), peers=False, as_json=as_json)
 
 
 def s3(

@@ -108,7 +108,7 @@ def _cells(table: Table, row: Row) -> tuple[str, ...]:
         row.name,
         f"{row.gb_per_s:.3g}",
         f"{row.median_gb_per_s:.3g}",
-        f"{row.samples_per_s:,.0f}",
+        f"{row.samples_per_s:,.0f}" if row.samples_per_s >= 100 else f"{row.samples_per_s:.3g}",
         "-" if share is None else f"{share:.2f}",
         "" if times is None else f"{times:.1f} x",
         row.settings,

@@ -18,6 +18,7 @@ from headrace_bench.report import all_peers
 from headrace_bench.s3 import WORK, S3Options, bench_s3
 from headrace_bench.scaling import known_cores
 from headrace_bench.stage import StageOptions, bench_stage
+from headrace_bench.train import TrainOptions, bench_train
 from support.command_line import headrace
 
 
@@ -139,3 +140,21 @@ def test_scaling_binds_each_benchmark_to_its_cores():
 def test_cores_that_are_not_there_are_refused(cores):
     with pytest.raises(UserError, match="Write numbers from 1 to"):
         known_cores(cores)
+
+
+def test_training_with_and_without_headrace(tmp_path, no_leftover_processes):
+    options = TrainOptions(ranks=1, batch_size=4, side=8, steps=4, rounds=1, folder=tmp_path)
+    tables = bench_train(options, lambda _: None)
+    for table in tables:
+        check_rows(table, {"torchrun", "headrace"})
+    rate, start = tables
+    assert rate.title.startswith("train, ResNet-50, 8 x 8 pictures, 1 ranks with ")
+    assert [row.laps[0].num_samples for row in (*rate.rows, *start.rows)] == [4, 4, 4, 4]
+    share = start.of_limit["headrace"]
+    assert f"{1 / share:.2f} of that; goal: at most 1.3." in start.notes[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_too_short_to_be_measured_is_refused(tmp_path):
+    with pytest.raises(UserError, match="first 3 steps do not count"):
+        bench_train(TrainOptions(steps=3, folder=tmp_path), lambda _: None)

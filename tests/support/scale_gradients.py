@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from headrace.errors import RecipeError
+from headrace.training.trainer import SignsOfLife
+from headrace.training.watch import Beat
 from support.scale_models import (
     RATE,
     WORLD_SIZE,
@@ -35,11 +38,11 @@ def step_gradients(data: Batches, ddp: dict[str, Any]) -> list[Tensor]:
     return notes.gradients
 
 
-def messages(model: LightningModule, data: Batches, keys: dict[str, Any]) -> int:
+def messages(model: LightningModule, data: Batches, keys: dict[str, Any], **others: Any) -> int:
     """How many collectives training took, of whatever kind."""
     group = dist.group.WORLD
     before = group._get_sequence_number_for_group()  # type: ignore[union-attr]
-    fit(model, data, keys)
+    fit(model, data, keys, **others)
     return int(group._get_sequence_number_for_group() - before)  # type: ignore[union-attr]
 
 
@@ -148,7 +151,7 @@ def _write(model: nn.Module, values: Tensor) -> None:
 
 
 @check
-def accumulated(_: Path) -> dict[str, Any]:
+def accumulated(folder: Path) -> dict[str, Any]:
     """Four batches a step, on each rank: as one batch of eight times the size."""
     rank, notes, model = dist.get_rank(), Notes(), Small()
     keys = {"accumulate_grad_batches": 4}
@@ -156,4 +159,8 @@ def accumulated(_: Path) -> dict[str, Any]:
     every = joint(4)
     big = (torch.cat([x for x, _ in every]), torch.cat([y for _, y in every]))
     counts = [messages(Small(), batches(rank, 8), each) for each in (keys, {})]
-    return {"found": notes.gradients, "wanted": gradient(Small(), big), "messages": counts}
+    profiling = SimpleNamespace(after_batch=lambda _: None, end=lambda: None)
+    signs = [SignsOfLife(Beat(folder / f"beat-{rank}"), profiling)]  # type: ignore[arg-type]
+    watched = messages(Small(), batches(rank, 8), {}, callbacks=signs)
+    counted = {"messages": counts, "watched": watched}
+    return {"found": notes.gradients, "wanted": gradient(Small(), big), **counted}

@@ -260,4 +260,7 @@ def seed_at(seed: int, epoch: int, batch: int, rank: int, purpose: str) -> None:
     value = position_seed(seed, epoch, batch, rank, purpose)
     random.seed(value)
     np.random.seed(value % 2**32)
-    torch.manual_seed(value)
+    if torch.accelerator.is_available():
+        torch.manual_seed(value)
+    else:  # that would note a stack trace for each kind of device that is not there
+        torch.default_generator.manual_seed(value)

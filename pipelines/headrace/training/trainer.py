@@ -154,19 +154,25 @@ class LossGuard(Callback):  # type: ignore[misc]
             )
 
 
+def _tell_nothing() -> None:
+    """In place of what Lightning tells all ranks of SIGTERM."""
+
+
 class SignsOfLife(Callback):  # type: ignore[misc]
     """Beats at every batch, and lets SIGTERM end the rank at once.
 
-    Lightning's own handler of SIGTERM talks to the other ranks, which may be dead. After each batch
-    it has `profiling` look whether somebody wants to know more.
+    Lightning's own handler of SIGTERM talks to the other ranks, which may be dead, and before each
+    batch rank 0 tells the others whether there was one, for which all wait. After each batch this
+    has `profiling` look whether somebody wants to know more.
     """
 
     def __init__(self, beat: Beat, profiling: Profiling) -> None:
         self._beat, self._profiling = beat, profiling
 
-    def on_train_start(self, *_: Any) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Beat, and take SIGTERM back from Lightning."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _tell_nothing  # noqa: SLF001
         self._beat.tick()
 
     def _tick(self, *_: Any) -> None:

@@ -141,6 +141,12 @@ def test_accumulated_batches_are_one_big_batch_and_one_message(ranks):
     assert each_batch - accumulated == 8 - 2
 
 
+def test_ranks_do_not_ask_each_other_for_a_signal_before_each_batch(ranks):
+    """As Lightning has them do, which would also wait for a GPU."""
+    for each in ranks["accumulated"]:
+        assert each["watched"] == each["messages"][1] - 8
+
+
 def test_what_pytorch_does_between_gpus_only_is_refused_by_name(ranks):
     for each in ranks["only_on_gpus"]:
         bf16, synced = each["told"]

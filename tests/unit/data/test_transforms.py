@@ -55,6 +55,9 @@ def test_random_numbers_depend_on_the_place_only():
         return random.random(), np.random.rand(), torch.rand(1).item()
 
     assert draw(1, 2, 3, 0, "step") == draw(1, 2, 3, 0, "step")
+    torch.manual_seed(position_seed(1, 2, 3, 0, "step"))
+    wanted = torch.rand(1).item()
+    assert draw(1, 2, 3, 0, "step")[2] == wanted
     places = [(1, 2, 3, 0, "step"), (1, 2, 3, 1, "step"), (1, 2, 4, 0, "step"), (1, 2, 3, 0, "x")]
     assert len({position_seed(*place) for place in places}) == 4
     for drawn in zip(*(draw(*place) for place in places), strict=True):

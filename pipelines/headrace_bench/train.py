@@ -1,0 +1,283 @@
+"""Training: headrace's train step on a lease of this machine, and a plain DDP loop by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.clusters import client
+from headrace.clusters.records import LeaseSpec
+from headrace.errors import LeaseError, StepError, UserError
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.processes import ProcessIdentity
+from headrace.recipe.load import parse
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.runs.leases import PRELOAD
+from headrace.states import LeaseState
+from headrace.steps import mailbox
+from headrace.steps.mailbox import StepSpec
+from headrace_bench.contest import Tick
+from headrace_bench.records import Kind, Lap, Row, Table
+from headrace_bench.samples import Shape, random_samples
+from headrace_bench.shards import write_dataset
+from headrace_bench.timed_model import WARM_UP
+from headrace_bench.workspace import workspace
+
+_LIFETIME_S = 4 * 3600
+_LOST_AFTER_S = 60.0
+_POLL_S = 0.02
+_MODEL_BYTES = 400_000_000
+"""Of a checkpoint: weights and momentum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What to train, and how often."""
+
+    ranks: int = 2
+    """Processes that train together."""
+    batch_size: int = 16
+    """Samples a batch of each."""
+    side: int = 32
+    """Height and width of a picture."""
+    steps: int = 20
+    """Optimizer steps of a lap."""
+    rounds: int = 3
+    """Laps of each variant."""
+    folder: Path
+    """Where dataset, lease and checkpoints are written."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of each rank, on a share of the cores."""
+        return max(len(os.sched_getaffinity(0)) // self.ranks, 1)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of a picture."""
+        return 3 * self.side**2
+
+
+@dataclass(frozen=True)
+class _Times:
+    asked: float
+    first: float
+    warm: float
+    last: float
+
+
+_Train = Callable[[], _Times]
+
+
+def bench_train(options: TrainOptions, tick: Tick) -> tuple[Table, ...]:
+    """The tables of training: samples a second, and the time until the first step has ended.
+
+    Raises:
+        UserError: There are too few steps, or too few samples for the network.
+    """
+    if options.steps <= WARM_UP or options.batch_size < 2:
+        raise UserError(
+            f"{options.steps} steps of {options.batch_size} samples cannot be measured",
+            f"The first {WARM_UP} steps do not count, and batch normalisation needs 2 samples.",
+        )
+    num_samples = options.steps * options.batch_size * options.ranks
+    needed = 2 * num_samples * options.sample_bytes + (options.rounds + 1) * _MODEL_BYTES
+    with workspace(options.folder, needed) as folder:
+        tick("making a dataset and opening a lease")
+        shape = Shape(side=options.side, num_samples=num_samples, batch_size=options.batch_size)
+        write_dataset(folder / "dataset", random_samples(shape), shape.sample_bytes)
+        site = _site(folder, options)
+        with _lease(site) as lease:
+            trainings: dict[str, _Train] = {
+                "torchrun": lambda: _bare(folder, options),
+                "headrace": _trainings(lease, site, options),
+            }
+            found = _in_turns(trainings, options.rounds, tick)
+    return _tables(found, options)
+
+
+def _in_turns(trainings: dict[str, _Train], rounds: int, tick: Tick) -> dict[str, list[_Times]]:
+    found: dict[str, list[_Times]] = {name: [] for name in trainings}
+    for number in range(rounds):
+        for name, train in trainings.items():
+            tick(f"{name}, round {number + 1} of {rounds}")
+            found[name].append(train())
+    return found
+
+
+def _tables(found: dict[str, list[_Times]], options: TrainOptions) -> tuple[Table, Table]:
+    batch = options.ranks * options.batch_size
+    num_samples = (options.steps - WARM_UP) * batch
+
+    def rate(times: _Times) -> Lap:
+        num_bytes = num_samples * options.sample_bytes
+        return Lap(num_samples=num_samples, num_bytes=num_bytes, seconds=times.last - times.warm)
+
+    def start(times: _Times) -> Lap:
+        seconds, num_bytes = times.first - times.asked, batch * options.sample_bytes
+        return Lap(num_samples=batch, num_bytes=num_bytes, seconds=seconds)
+
+    begun = {name: min(start(each).seconds for each in all_) for name, all_ in found.items()}
+    what = f"ResNet-50, {options.side} x {options.side} pictures, {options.ranks} ranks with "
+    what += f"{options.threads} threads and {options.batch_size} samples each"
+    where = f"on {'GPUs' if torch.cuda.is_available() else 'CPUs'}"
+    return (
+        Table(
+            title=f"train, {what}, {where}",
+            rows=_rows(found, rate),
+            notes=(
+                f"Steps {WARM_UP + 1} to {options.steps} of a training; goal: 0.98 of torchrun's.",
+            ),
+        ),
+        Table(
+            title=f"first optimizer step, {what}, {where}",
+            rows=_rows(found, start),
+            notes=(
+                f"torchrun: {begun['torchrun']:.1f} s from its start; headrace: "
+                f"{begun['headrace']:.1f} s from the submission of the step to an open lease, "
+                f"{begun['headrace'] / begun['torchrun']:.2f} of that; goal: at most 1.3.",
+            ),
+        ),
+    )
+
+
+def _rows(found: dict[str, list[_Times]], lap: Callable[[_Times], Lap]) -> tuple[Row, ...]:
+    kinds: dict[str, tuple[Kind, str]] = {
+        "torchrun": ("limit", "plain DDP loop, samples in memory"),
+        "headrace": ("headrace", "a train step, samples from shards"),
+    }
+    return tuple(
+        Row(
+            name=name,
+            kind=kinds[name][0],
+            is_yardstick=True,
+            settings=kinds[name][1],
+            laps=tuple(map(lap, times)),
+        )
+        for name, times in found.items()
+    )
+
+
+def _bare(folder: Path, options: TrainOptions) -> _Times:
+    file = folder / "bare.json"
+    numbers = map(str, (options.steps, options.batch_size, options.side))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+    loop = ("-m", "headrace_bench.bare_loop", str(file), *numbers)
+    asked = time.time()
+    ended = subprocess.run(
+        [*torchrun, str(options.ranks), *loop],
+        env=os.environ | {"OMP_NUM_THREADS": str(options.threads)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    if ended.returncode != 0:
+        raise StepError("torchrun failed", ended.stdout.decode(errors="replace")[-2000:])
+    return _Times(asked, *json.loads(file.read_text()))
+
+
+def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
+    numbers = count(1)
+
+    def train() -> _Times:
+        run = SiteFolder(Path(site.folder)).run(f"train-{next(numbers)}")
+        run.path.mkdir(parents=True)
+        file = run.path / "times.json"
+        write_record(run.recipe, _recipe(options, file))
+        write_record(run.site, site)
+        spec = StepSpec(
+            key=f"{run.run_id}/train/1",
+            kind="train",
+            run_id=run.run_id,
+            name="train",
+            attempt=1,
+            run_folder=str(run.path),
+            inputs={"dataset": f"{site.folder}/dataset"},
+        )
+        asked = time.time()
+        step = mailbox.submit(lease, spec)
+        while (result := mailbox.outcome(step)) is None:
+            if not client.state(lease, _LOST_AFTER_S).is_active:
+                raise LeaseError("The lease has ended", client.why_ended(lease))
+            time.sleep(_POLL_S)
+        if result.failure is not None:
+            raise StepError("The train step failed", result.failure.message)
+        return _Times(asked, *json.loads(file.read_text()))
+
+    return train
+
+
+def _recipe(options: TrainOptions, file: Path) -> Recipe:
+    content: dict[str, Any] = {
+        "name": "bench",
+        "dataset": {"name": "bench", "path": "given to the step"},
+        "data": {"global_batch_size": options.batch_size * options.ranks},
+        "model": {
+            "_target_": "headrace_bench.timed_model.TimedResNet50",
+            "steps": options.steps,
+            "file": str(file),
+        },
+        "trainer": {
+            "accelerator": "gpu" if torch.cuda.is_available() else "cpu",
+            "max_epochs": 1,
+            "checkpoint_every_steps": options.steps + 1,
+            "loggers": [],
+        },
+        "evaluate": None,
+    }
+    return parse(Recipe, content, "the benchmark")
+
+
+def _site(folder: Path, options: TrainOptions) -> Site:
+    role = {
+        "kind": "gang",
+        "ranks_per_node": options.ranks,
+        "threads_per_rank": options.threads,
+        "lifetime": _LIFETIME_S,
+    }
+    content: dict[str, Any] = {
+        "name": "bench",
+        "folder": str(folder),
+        "roles": {"cpu": role, "gpu": role},
+        "tiers": [{"name": "bench", "folder": str(folder / "tier"), "reserve": 0}],
+        "allowed_targets": ["headrace_bench.timed_model"],
+    }
+    return parse(Site, content, "the benchmark")
+
+
+@contextmanager
+def _lease(site: Site) -> Iterator[LeaseFolder]:
+    """A lease of this machine, which ends with the block, or with this process."""
+    folder = SiteFolder(Path(site.folder)).lease("bench")
+    spec = LeaseSpec(
+        lease_id="bench",
+        key="bench/gpu",
+        run_id="bench",
+        role_name="gpu",
+        role=site.roles["gpu"],
+        lost_after_s=_LOST_AFTER_S,
+        owner=ProcessIdentity.of(),
+        preload=PRELOAD,
+    )
+    try:
+        client.start(folder, spec)
+        while (state := client.state(folder, _LOST_AFTER_S)) is LeaseState.STARTING:
+            time.sleep(_POLL_S)
+        if state is not LeaseState.READY:
+            raise LeaseError("No lease could be opened", client.why_ended(folder))
+        yield folder
+    finally:
+        client.end(folder)
