@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +206,9 @@ def test_predictors_are_forked_from_what_the_nodes_imported_as_they_started(eval
     }
     servers = [pid for pid, parent in forking.items() if parent not in forking]
     assert len(servers) <= 2  # nodes
+    for each in psutil.Process(host.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a fork server may have ended for want of work
+            assert "MALLOC_TRIM_THRESHOLD_" not in each.environ()
 
 
 def test_evaluate_counts_each_sample_once(evaluated, dataset):
