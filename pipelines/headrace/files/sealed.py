@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.files.atomic import AS_USUAL, write_bytes
-from headrace.files.checksums import file_xxh3_128
 
 SEAL = "checksums.json"
 """XXH3 of the other files of the folder by their names, 128 bits, hexadecimal."""
@@ -25,6 +24,8 @@ def is_sealed(folder: Path) -> bool:
 
 def sealed_damage(folder: Path) -> str | None:
     """What is wrong with a sealed folder; None when each file has the bytes it was written with."""
+    from headrace.files.checksums import file_xxh3_128  # brings xxhash, and Airflow parses callers
+
     try:
         checksums = json.loads((folder / SEAL).read_text())
         for name, checksum in checksums.items():
