@@ -256,6 +256,7 @@ def _trained(outputs: Mapping[str, object]) -> str:
     causes = outputs.get("restart_causes")
     if isinstance(causes, list) and causes:
         told.append(_restarted([str(cause) for cause in causes]))
+    told += [str(outputs["problem"])] if "problem" in outputs else []
     return ", ".join(told)
 
 

@@ -58,6 +58,8 @@ class CheckpointCopies:
         self._copied: dict[str, int] = {}
         self._next_look_s = 0.0
         self._is_over = False
+        self.problem = ""
+        """Why what is here is not there; empty when it is, as far as known."""
 
     def __enter__(self) -> CheckpointCopies:
         if self._store is not None:
@@ -95,8 +97,10 @@ class CheckpointCopies:
             return
         try:
             self._copied = copying.result()
+            self.problem = ""
         except (HeadraceError, OSError) as error:
-            logger.warning("Checkpoints are not copied to %s: %s", self._store.url, error)
+            self.problem = f"checkpoints are not copied to {self._store.url}: {error}"
+            logger.warning("%s", self.problem)
             self._event("checkpoint_not_copied", target=self._store.url, why=str(error))
             self._next_look_s = time.monotonic() + _REST_S
 

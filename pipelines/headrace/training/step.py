@@ -60,6 +60,7 @@ def train(context: StepContext, fleet: Fleet, dataset: str, manifest: Manifest) 
 
         def look(progress: TrainingProgress | None) -> None:
             copies.look()
+            follow.problem = copies.problem
             follow(progress)
 
         gang = Gang(context, fleet, size, dataset, look, skipped.files)
@@ -79,7 +80,7 @@ def train(context: StepContext, fleet: Fleet, dataset: str, manifest: Manifest) 
         )
     staged = [each.model_dump() for each in gang.staged]
     streamed = {node: each.model_dump() for node, each in gang.streamed.items()}
-    meanwhile = {"staged_meanwhile": staged, "streamed": streamed}
+    meanwhile = {"staged_meanwhile": staged, "streamed": streamed, "problem": copies.problem}
     told = {name: value for name, value in meanwhile.items() if value}
     return outcome.outputs(causes) | told | _told(skipped)
 
@@ -104,13 +105,17 @@ _MAX_JUDGED = 3
 
 
 class Follower:
-    """Passes the progress of rank 0 on to the step's status; `last` is the newest."""
+    """Passes the progress of rank 0 on to the step's status; `last` is the newest.
+
+    A `problem` that does not end the training is told beside it.
+    """
 
     def __init__(self, context: StepContext, plan: TrainPlan | None, world_size: int) -> None:
         self._context = context
         self._plan = plan
         self._world_size = world_size
         self.last = TrainingProgress(epoch=0, step=0)
+        self.problem = ""
 
     def __call__(self, progress: TrainingProgress | None) -> None:
         """Take a report, None while ranks start; raises as `StepContext.check`."""
@@ -129,7 +134,7 @@ class Follower:
             rates = {"samples_per_s": progress.samples_per_s, "data_wait": progress.data_wait}
             self._context.report(**(told | loss | rates))
         epochs = "" if self._plan is None else f"/{self._plan.epochs}"
-        phase = f"epoch {progress.epoch + 1}{epochs}"
+        phase = f"epoch {progress.epoch + 1}{epochs}" + (self.problem and f"; {self.problem}")
         self._context.progress(progress.step, total, "steps", phase)
 
     def _learned(self, progress: TrainingProgress) -> dict[str, float]:

@@ -220,10 +220,11 @@ def test_a_training_tells_what_it_did_without_and_what_it_fetched():
     streamed = {"node-0": {"peer_bytes": 2e9, "source_bytes": 0},
                 "node-1": {"peer_bytes": 3e9, "source_bytes": 4e8}}  # fmt: skip
     outputs |= {"skipped_samples": 7, "skipped_shards": ["a", "b"], "streamed": streamed}
+    outputs |= {"problem": "checkpoints are not copied to /full: no space"}
     done = StepView(name="train", state=StepState.SUCCEEDED, outputs=outputs)
     assert result_line(done) == (
         "1200 steps, without 7 samples of 2 damaged shards, 5GB from other nodes, "
-        "400MB from the source"
+        "400MB from the source, checkpoints are not copied to /full: no space"
     )
 
 

@@ -118,8 +118,10 @@ def test_a_store_that_fails_ends_no_training_but_is_told(
         )
         copies.finish()
         assert [each["why"] for each in events(context, "checkpoint_not_copied")] == ["down"]
+        assert copies.problem == f"checkpoints are not copied to {store.url}: down"
         monkeypatch.undo()
         copies.finish()
+        assert not copies.problem
     assert lost_and_brought(context) == [checkpoint_name(1)]
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     options = context.site.s3.model_copy(update={"connections": 3})

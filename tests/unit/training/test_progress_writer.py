@@ -78,6 +78,20 @@ def reported_of(progress: TrainingProgress, folder: Path) -> dict[str, float]:
     return reported
 
 
+def test_a_problem_that_ends_no_training_is_told_beside_the_epoch(tmp_path: Path) -> None:
+    phases: list[str] = []
+    context: Any = SimpleNamespace(
+        report=lambda **_: None,
+        progress=lambda *told: phases.append(told[3]),
+        run_folder=RunFolder(tmp_path),
+    )
+    follower = Follower(context, None, 2)
+    follower(TrainingProgress(epoch=0, step=3))
+    follower.problem = "checkpoints are not copied to /full: no space"
+    follower(TrainingProgress(epoch=0, step=4))
+    assert phases == ["epoch 1", "epoch 1; checkpoints are not copied to /full: no space"]
+
+
 def test_the_figures_of_a_step_are_what_was_measured(tmp_path: Path) -> None:
     """No figure is told that nobody has measured, such as how busy an accelerator is."""
     progress = TrainingProgress(epoch=0, step=3, loss=0.5, samples_per_s=16.0, data_wait=0.25)
