@@ -40,6 +40,13 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+def system_error(error: BaseException | None) -> OSError | None:
+    """The system's error that led to another: PyTorch tells of a full disk as a `RuntimeError`."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def full_words(error: OSError, folder: Path) -> str:
     """What a used-up disk or quota means: the file (else the folder), its mount, what is free."""
     path = Path(os.fsdecode(error.filename)) if error.filename else folder

@@ -22,7 +22,7 @@ from lightning.pytorch import Trainer
 
 from headrace.data.checkpoint_content import check_can_be_loaded
 from headrace.errors import HeadraceError, PickledCheckpointError, StorageFullError
-from headrace.files.machine import free_bytes, is_full
+from headrace.files.machine import free_bytes, is_full, system_error
 from headrace.training import checkpoints
 from headrace.training.host_copy import HostCopy
 from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
@@ -200,19 +200,12 @@ def _telling(prepared: Path, path: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         checkpoints.remove(prepared)  # the step's own records may need the room
-        cause = next((each for each in _chain(error) if isinstance(each, OSError)), None)
+        cause = system_error(error)
         if cause is None:
             raise
         if is_full(cause):
             raise _no_room(path) from error
         raise OSError(cause.errno, cause.strerror, str(path)) from error
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that led to it: PyTorch tells of a full disk as a `RuntimeError`."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _no_room(path: Path) -> StorageFullError:

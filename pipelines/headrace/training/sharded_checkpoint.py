@@ -31,10 +31,20 @@ from headrace.data.sharded_content import (
 )
 from headrace.files.atomic import AS_USUAL, replacing
 from headrace.files.checksums import file_xxh3_128
+from headrace.files.machine import system_error
 from headrace.files.sealed import seal
 from headrace.training.init_weights import differences, misfit
 
 _INDEX = ".metadata"
+
+
+class _Writer(FileSystemWriter):
+    def write_data(self, *arguments: Any, **options: Any) -> Any:
+        """As PyTorch's; an error goes to the other ranks without those that led to it."""
+        try:
+            return super().write_data(*arguments, **options)
+        except RuntimeError as error:
+            raise system_error(error) or error from error
 
 
 def save(content: dict[str, Any], folder: Path) -> None:
@@ -46,7 +56,7 @@ def save(content: dict[str, Any], folder: Path) -> None:
     state = {WEIGHTS: content.pop(WEIGHTS)}
     state |= _numbered(content.pop("optimizer_states", ()))
     with one_failure():
-        save_state(state, storage_writer=FileSystemWriter(folder))
+        save_state(state, storage_writer=_Writer(folder))
     rank = dist.get_rank()
     checksums: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
     mine = {path.name: file_xxh3_128(path) for path in folder.glob(f"__{rank}_*")}
