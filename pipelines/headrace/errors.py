@@ -255,6 +255,10 @@ class LeaseTakenError(LeaseEndsError):
     failure_class = FailureClass.PREEMPTED
 
 
+class SuiteFailedError(UserError):
+    """So many trials of a suite have failed that it does not go on; the same would happen again."""
+
+
 class LedgerError(HeadraceError):
     """The ledger cannot be reached or refuses an entry."""
 

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -29,6 +32,12 @@ _PR_SET_PDEATHSIG = 1
 _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")
 _PARENT = "HEADRACE_PARENT_PID"
 """Variable by which a process tells those that it starts who they belong to."""
+
+CPUS, MEMORY = "HEADRACE_CPUS", "HEADRACE_MEMORY_BYTES"
+"""Variables that give a child a part of its node: CPUs that it may use, as in `0,1`, and the most
+memory that it may ask for, 0 for no limit."""
+
+_KILLED_SOONER = 500
 
 
 class ProcessIdentity(BaseModel):
@@ -104,6 +113,22 @@ def begin_child() -> None:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     die_with_parent()
+    take_part()
+
+
+def take_part() -> None:
+    """Keep to the part of the node that `CPUS` and `MEMORY` give this process, if they do.
+
+    It cannot be widened by what the process starts. When the node's memory runs out, the kernel
+    kills such a process sooner than others.
+    """
+    cpus, memory = os.environ.get(CPUS), os.environ.get(MEMORY)
+    if cpus:
+        os.sched_setaffinity(0, [int(each) for each in cpus.split(",")])
+    if memory:
+        Path("/proc/self/oom_score_adj").write_text(str(_KILLED_SOONER))
+    if memory and int(memory):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
 
 
 def tell_children() -> None:
@@ -149,6 +174,16 @@ def open_files() -> list[str]:
     return found
 
 
+def end_quickly() -> None:
+    """Have this process leave out Python's last collection of garbage, at its end.
+
+    That takes seconds after an import of Airflow's servers. Threads are waited for and functions of
+    `atexit` called as always, but what only cycles hold is not freed, as an open file of a module:
+    nothing for processes that run a user's code.
+    """
+    atexit.register(gc.freeze)
+
+
 def end_processes(processes: Sequence[psutil.Process], grace_s: float = 5.0) -> None:
     """End the given processes: SIGTERM, then SIGKILL to those left after a grace time.
 
@@ -182,6 +217,7 @@ def main(arguments: Sequence[str]) -> None:
             f"No command in {list(arguments)}", "Call python -m headrace.processes -- COMMAND…"
         )
     die_with_parent()
+    take_part()
     os.execvp(arguments[1], list(arguments[1:]))
 
 

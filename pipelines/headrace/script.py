@@ -1,4 +1,4 @@
-"""What a training script (`train.script`) may ask of headrace, and tell it.
+"""What a script (`train.script`) or function (`train.function`) may ask of headrace, and tell it.
 
 A script needs none of this: it is started once for each rank with the environment that torchrun
 gives, and ends with exit code 0 when it has trained. See `docs/how-to/train-with-a-script.md`.
@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, SupportsFloat
@@ -44,10 +44,19 @@ def dataset(split: str, fields: Sequence[str] | None = None) -> SampleDataset:
     from headrace.data.dataset import SampleDataset
 
     node = _node()
-    folder, source = _told("HEADRACE_DATASET"), None
+    folder, source = dataset_folder(), None
     if node is not None and resolved(_run(node))[0].stage.partial:
         source = node.launch.dataset
     return SampleDataset(folder, split, fields, source=source)
+
+
+def dataset_folder() -> Path:
+    """Folder of the staged dataset on this node, as `HEADRACE_DATASET`.
+
+    For a function (`train.function`) the first call stages it, and it is in use until the end.
+    """
+    node = _node()
+    return Path(_told("HEADRACE_DATASET")) if node is None or node.dataset else _staged()
 
 
 def loader(split: str = TRAIN) -> BatchLoader:
@@ -85,6 +94,7 @@ def newest() -> Path | None:
 def saving(name: str) -> Iterator[Path]:
     """A path to write a checkpoint to, file or folder; it gets its `name` only when it is whole."""
     final = Path(_told("HEADRACE_CHECKPOINTS")) / name
+    final.parent.mkdir(parents=True, exist_ok=True)
     prepared = final.with_name(f".{name}.{os.getpid()}.partial")
     try:
         yield prepared
@@ -180,14 +190,35 @@ def _loaders() -> Loaders:
             "Take them out of the recipe and let the script do that; data.sample_transforms work.",
         )
     allowed = Allowed.of(recipe, site)
+    node = node.model_copy(update={"dataset": node.dataset or str(dataset_folder())})
     settings = settings_of(node, _rank(), (recipe, site), allowed, Traffic())
     return Loaders(dataclasses.replace(settings, num_epochs=None))  # the script's own number
 
 
 @cache
+def _staged() -> Path:
+    from headrace.staging.staged import StagingOptions, staged
+
+    node = _node()
+    if node is None:
+        raise UserError("The launch of this function is over", "Start it by headrace.")
+    recipe, site = resolved(_run(node))
+    stage = recipe.stage
+    options = StagingOptions(partial=stage.partial, s3=site.s3)
+    copy = staged(node.launch.dataset, site.tiers, stage.splits, stage.verify, options=options)
+    return _using.enter_context(copy).folder
+
+
+_using = ExitStack()
+"""The copy that a function reads, which is not evicted meanwhile."""
+
+
+@cache
 def _node() -> NodeReady | None:
-    path = os.environ.get("HEADRACE_LAUNCH")
-    return read_record(Path(path), NodeReady) if path else None
+    found = os.environ.get("HEADRACE_LAUNCH", "")
+    if found.startswith("{"):  # of a function: all of it
+        return NodeReady.model_validate_json(found)
+    return read_record(Path(found), NodeReady) if found else None
 
 
 def _run(node: NodeReady) -> RunFolder:
@@ -195,7 +226,7 @@ def _run(node: NodeReady) -> RunFolder:
 
 
 def _rank() -> int:
-    return int(os.environ["RANK"])
+    return int(os.environ.get("RANK", "0"))
 
 
 def _told(name: str) -> str:
@@ -203,8 +234,9 @@ def _told(name: str) -> str:
     if not found:
         raise UserError(
             f"{name} is not set",
-            "headrace sets it for train.script. To try the script by itself, set HEADRACE_DATASET "
-            "and HEADRACE_CHECKPOINTS to folders; its loader works under headrace only.",
+            "headrace sets it for train.script and train.function. To try yours by itself, set "
+            "HEADRACE_DATASET and HEADRACE_CHECKPOINTS to folders; the loader works under headrace "
+            "only.",
         )
     return found
 

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import psutil
 
+from headrace.clusters.local import marked
+from headrace.files.layout import LeaseFolder, StepFolder
+
 SERVER = "headrace.steps.model_process"
 """In the command line of what the ranks of a node are forked from, and so in theirs."""
+
+DRIVERS = "headrace.steps.driver_process"
+"""The same of what the step drivers of a lease are forked from."""
+
+FUNCTIONS = "headrace.training.function_process"
+"""The same of what the functions of a node are forked from."""
 
 
 def is_rank(process: psutil.Process) -> bool:
@@ -14,6 +23,13 @@ def is_rank(process: psutil.Process) -> bool:
         return process.name().startswith("rank ")
     except psutil.NoSuchProcess:
         return False
+
+
+def drivers_of(step: StepFolder) -> list[psutil.Process]:
+    """The living driver of a step of a lease on this machine, if there is one."""
+    lease = LeaseFolder(step.path.parent.parent)
+    (found,) = marked([lease]).values()
+    return [each for each in found if each.is_running() and each.name() == f"driver {step.number}"]
 
 
 def worker_of(rank: psutil.Process) -> psutil.Process | None:
@@ -26,13 +42,13 @@ def worker_of(rank: psutil.Process) -> psutil.Process | None:
 
 
 def end_idle_servers() -> None:
-    """End what ranks were forked from in this process, as the end of a Dask worker does.
+    """End what this process has ranks or drivers forked from, as the end of a node or host does.
 
-    They end by themselves a while after their last rank.
+    They end by themselves a while after the last of these.
     """
     for child in psutil.Process().children():
         try:
-            if SERVER in child.cmdline() and not child.children():
+            if {SERVER, DRIVERS, FUNCTIONS} & set(child.cmdline()) and not child.children():
                 child.kill()
         except psutil.NoSuchProcess:
             continue

@@ -81,12 +81,31 @@ def run(
     done = threading.Event()
     name = getattr(function, "__name__", str(function))
     threading.Thread(target=_watch, args=(is_wanted, done, name, grace_s), daemon=True).start()
+    try:
+        return call_while(is_wanted, function, *arguments)
+    finally:
+        done.set()
+
+
+def call_while(
+    is_wanted: Callable[[], bool], function: Callable[..., Result], *arguments: Any
+) -> Result:
+    """Call a function in this thread; in it `wanted` gives what `is_wanted` does."""
     _current.is_wanted = is_wanted
     try:
         return function(*arguments)
     finally:
-        done.set()
         del _current.is_wanted
+
+
+def run_aside(
+    function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
+) -> Result:
+    """`run`, in a thread that leaves the worker's pool: others are not kept waiting."""
+    from distributed import secede
+
+    secede()
+    return run(function, arguments, key, grace_s)
 
 
 def _watch(is_wanted: Callable[[], bool], done: threading.Event, name: str, grace_s: float) -> None:

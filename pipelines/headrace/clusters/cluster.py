@@ -14,6 +14,7 @@ from distributed import LocalCluster, Nanny
 from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
+from headrace.clusters.node_times import NodeTimes
 from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scheduler import (
     LOOPBACK,
@@ -91,9 +92,11 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     """
     role = spec.role
     prepare(role)
-    keys, scratch = make_keys(folder), folder.path / "scratch"
+    keys, scratch, since = make_keys(folder), folder.path / "scratch", time.time()
     options = worker_options(role, "threads_per_worker", spec.preload)
     cluster: _NodeCluster = await _NodeCluster(scratch, security=keys, **options)
+    names = [f"node-{number}" for number in range(role.nodes if role.kind == "gang" else 0)]
+    cluster.scheduler.add_plugin(NodeTimes(folder, names, since))
     try:
         if role.kind == "gang":
             cluster.scale(role.nodes)

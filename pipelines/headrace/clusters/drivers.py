@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
+from headrace.children import Child, Process
 from headrace.files.atomic import is_there, write_json
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.machine import is_full
+from headrace.fork_server import ForkServers
 from headrace.processes import end_processes
 
 logger = logging.getLogger(__name__)
 
 _CANCEL_GRACE_S = 15.0
+_KILLED_S = 2.0
+_POLL_S = 0.02
 
 
 @dataclass
 class _Driver:
     folder: StepFolder
-    process: subprocess.Popen[bytes]
+    process: Process
     cancelled_at: float | None = None
     has_ended: bool = False
     why: str = ""
 
 
 class Drivers:
-    """The step drivers of one lease. Not thread-safe; `check` is called a few times a second."""
+    """The step drivers of one lease. Not thread-safe; `check` is called a few times a second.
+
+    Args:
+        lease: Their mailbox.
+        environment: The whole environment of each.
+        cancel_grace_s: Seconds after which one that ignores a cancel is killed.
+    """
 
     def __init__(
         self,
@@ -43,7 +51,7 @@ class Drivers:
         cancel_grace_s: float = _CANCEL_GRACE_S,
     ) -> None:
         self._lease = lease
-        self._environment = dict(environment)
+        self._servers = ForkServers("headrace.steps.driver_process", frozenset(), environment)
         self._cancel_grace_s = cancel_grace_s
         self._running: list[_Driver] = []
         self._next = 1
@@ -52,6 +60,10 @@ class Drivers:
     def num_running(self) -> int:
         """Drivers that run now."""
         return len(self._running)
+
+    def warm_up(self) -> None:
+        """Begin to import what drivers need, before any step is there."""
+        self._servers.warm_up()
 
     def check(self) -> None:
         """Record drivers that ended, kill those that ignore a cancel, start new ones."""
@@ -64,16 +76,16 @@ class Drivers:
 
     def end_all(self, why: str, grace_s: float = 3.0) -> None:
         """End all drivers with everything below them, and record why the lease ends."""
-        trees = [process for driver in self._running for process in _descendants(driver)]
         for driver in self._running:
             driver.why = why if driver.process.poll() is None else ""
-            driver.process.terminate()
-        deadline = time.monotonic() + grace_s
+        trees = [process for driver in self._running for process in _descendants(driver)]
         for driver in self._running:
-            with suppress(subprocess.TimeoutExpired):
-                driver.process.wait(max(deadline - time.monotonic(), 0.0))
-            driver.process.kill()
-            driver.process.wait()
+            driver.process.send_signal(signal.SIGTERM)
+        _await([driver.process for driver in self._running], grace_s)
+        for driver in self._running:
+            driver.process.send_signal(signal.SIGKILL)
+        _await([driver.process for driver in self._running], _KILLED_S)
+        for driver in self._running:
             _collect(driver)
         self._running = []
         end_processes(trees, grace_s=0.5)
@@ -84,18 +96,13 @@ class Drivers:
         if is_there(folder.status):  # an earlier host started it and was killed, with the driver
             _write_exit(folder, -signal.SIGKILL)
             return
-        folder.logs.mkdir(exist_ok=True)
-        with (folder.logs / "driver.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.steps.run", str(folder.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
-            )
-        logger.info("Step %d: driver %d started", folder.number, process.pid)
-        self._running.append(_Driver(folder, process))
+        child = Child(
+            name=f"driver {folder.number}",
+            command=(sys.executable, "-m", "headrace.steps.run", str(folder.path)),
+            log=folder.logs / "driver.log",
+        )
+        logger.info("Step %d: its driver starts", folder.number)
+        self._running.append(_Driver(folder, self._servers.start(child)))
 
     def _enforce_cancel(self, driver: _Driver) -> None:
         if not is_there(driver.folder.cancel):
@@ -107,7 +114,13 @@ class Drivers:
         for process in _descendants(driver):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        driver.process.kill()
+        driver.process.send_signal(signal.SIGKILL)
+
+
+def _await(processes: Sequence[Process], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and any(each.poll() is None for each in processes):
+        time.sleep(_POLL_S)
 
 
 def _collect(driver: _Driver) -> bool:
@@ -117,8 +130,7 @@ def _collect(driver: _Driver) -> bool:
         return False
     if not driver.has_ended:
         driver.has_ended = True
-        with suppress(ProcessLookupError):
-            os.killpg(driver.process.pid, signal.SIGKILL)
+        driver.process.signal_group(signal.SIGKILL)
         logger.info("Step %d: driver ended with code %d", driver.folder.number, code)
     try:
         _write_exit(driver.folder, code, driver.why)
@@ -135,6 +147,8 @@ def _write_exit(folder: StepFolder, code: int, why: str = "") -> None:
 
 
 def _descendants(driver: _Driver) -> list[psutil.Process]:
+    if driver.process.pid is None:
+        return []
     try:
         return psutil.Process(driver.process.pid).children(recursive=True)
     except psutil.NoSuchProcess:

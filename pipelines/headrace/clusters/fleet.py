@@ -23,6 +23,7 @@ __all__ = ["Fleet", "Node"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_Fleet = TypeVar("_Fleet", bound="Fleet")
 
 _CONNECT_TIMEOUT_S, _GROW_TIMEOUT_S = 30.0, 10.0
 _AHEAD = 4
@@ -49,7 +50,7 @@ class Fleet:
         self._futures: set[Future] = set()
 
     @classmethod
-    def open(cls, folder: LeaseFolder) -> Fleet:
+    def open(cls: type[_Fleet], folder: LeaseFolder) -> _Fleet:
         """Connect to the lease.
 
         Raises:
@@ -66,7 +67,7 @@ class Fleet:
             raise LeaseLostError(what, lease_client.why_ended(folder)) from error
         return cls(client, spec)
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self: _Fleet) -> _Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:

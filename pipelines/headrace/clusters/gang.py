@@ -7,11 +7,13 @@ import os
 import time
 from collections.abc import Callable
 
+from headrace.batch.jobs import JOB_STARTED
 from headrace.batch.queue_state import read_state, state_file
 from headrace.batch.systems import system_of
 from headrace.clusters import preflight
 from headrace.clusters.client import GAVE_UP, request_close
 from headrace.clusters.lifetime import TIMED_OUT
+from headrace.clusters.node_times import NodeTimes
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.clusters.scheduler import LeaseScheduler, address, make_keys, prepare
 from headrace.clusters.worker import GangNode, name_of, open_node
@@ -148,6 +150,8 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
     prepare(spec.role)
     host = address(spec.role.batch.interface)
     scheduler = await LeaseScheduler(host=host, port=0, protocol="tls", security=make_keys(folder))
+    since = float(os.environ.get(JOB_STARTED, time.time()))
+    scheduler.add_plugin(NodeTimes(folder, map(name_of, range(spec.role.nodes)), since))
     cluster = GangCluster(folder, spec, job_id, scheduler)
     try:
         if spec.role.batch.preflight == "full":

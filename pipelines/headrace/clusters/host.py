@@ -58,6 +58,7 @@ class Host:
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(sig, self._on_signal, sig)
         beating = asyncio.create_task(keep_heartbeat(self._folder, self._spec))
+        self._drivers.warm_up()
         opening = asyncio.create_task(self._backend.open_cluster(self._folder, self._spec))
         try:
             return await self._watch(opening, beating)
@@ -246,4 +247,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
+    logging.shutdown()
+    os._exit(0)  # all that it had has ended: whoever waits need not wait for the interpreter's end

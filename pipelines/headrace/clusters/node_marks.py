@@ -1,6 +1,7 @@
-"""What the nodes of a lease write of themselves: what they are, and when they came how far.
+"""What is written down of a lease's nodes: when they were there, and came how far.
 
-The job script begins the file, beside the job's log; the worker adds when it has joined.
+Instances write a file of their own: the job script begins it, beside the job's log, and the worker
+adds when it has joined. Of all other nodes the lease's host keeps a list.
 """
 
 from __future__ import annotations
@@ -9,9 +10,15 @@ import itertools
 import logging
 import os
 import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
 
 from headrace.files.layout import LeaseFolder
+from headrace.files.lines import read_lines
 from headrace.record import Record
 
 logger = logging.getLogger(__name__)
@@ -41,6 +48,59 @@ class NodeMarks(Record):
     """When its worker had joined."""
     ended_at: float | None = None
     """When it told its end."""
+
+
+class NodeLine(Record):
+    """A line of `nodes.jsonl`."""
+
+    event: Literal["began", "joined", "ended"]
+    name: str
+    """Name of the node, such as `node-0`, which another one may get when it has ended."""
+    at: float = Field(default_factory=time.time)
+    """When, seconds since the epoch."""
+    host: str = ""
+    """Address of the machine, when its worker has joined."""
+    asked_at: float | None = None
+    """When its job was submitted; null for a node without a job of its own."""
+
+
+class NodeSpan(Record):
+    """A node from its begin to its end; times are seconds since the epoch."""
+
+    machine_id: str
+    """Its name; of the second one with that name `node-0#2`."""
+    host: str = ""
+    """Address of the machine; empty when its worker never joined."""
+    asked_at: float | None = None
+    started_at: float
+    joined_at: float | None = None
+    ended_at: float | None = None
+    """Null when nobody wrote it down."""
+
+
+def spans_of(folder: LeaseFolder) -> tuple[NodeSpan, ...]:
+    """The nodes that the host of a lease has listed, in the order in which they were there."""
+    return spans(read_lines(folder.nodes, NodeLine))
+
+
+def spans(lines: Iterable[NodeLine]) -> tuple[NodeSpan, ...]:
+    """The nodes that lines tell of; pure."""
+    found: dict[str, NodeSpan] = {}
+    newest: dict[str, str] = {}
+    count = Counter[str]()
+    for line in lines:
+        if line.event == "began":
+            count[line.name] += 1
+            again = f"#{count[line.name]}" if count[line.name] > 1 else ""
+            key = newest[line.name] = line.name + again
+            found[key] = NodeSpan(machine_id=key, started_at=line.at, asked_at=line.asked_at)
+        elif line.name in newest:  # else its first line is lost
+            span = found[newest[line.name]]
+            changes: dict[str, object] = {"ended_at": line.at}
+            if line.event == "joined":
+                changes = {"host": line.host, "joined_at": span.joined_at or line.at}
+            found[span.machine_id] = span.model_copy(update=changes)
+    return tuple(found.values())
 
 
 def note_joined() -> None:

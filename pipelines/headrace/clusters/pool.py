@@ -23,6 +23,7 @@ from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.failure_tracker import is_nodes_fault
 from headrace.clusters.lease_jobs import NodeRequest
 from headrace.clusters.lifetime import leaving_s
+from headrace.clusters.node_times import NodeTimes
 from headrace.clusters.pool_loop import PoolLoop
 from headrace.clusters.records import LeaseSpec, PoolJobView
 from headrace.clusters.scaling import PoolNode, Stage
@@ -207,6 +208,7 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         self._node_job = node_job
         self._loop_of_jobs = PoolLoop(folder, spec, self, gate)
         self._running: asyncio.Task[None] | None = None
+        self._times = NodeTimes(folder, asked=self._submitted_at)
         host = address(spec.role.batch.interface)
         super().__init__(
             asynchronous=True,
@@ -240,10 +242,21 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         job: PoolJob = self.workers[name]
         return job
 
+    def note(self, job: PoolJob, status: JobStatus) -> None:
+        """Note what the batch system tells of a job, and when its machine began to cost."""
+        job.set_status(status)
+        if status.state is JobState.RUNNING:
+            self._times.begin(str(job.name), status.running_since or time.time())
+
     async def drop(self, job: PoolJob) -> None:
         """Want a node no more whose job has ended, or was never submitted."""
+        self._times.end(str(job.name))
         self.worker_spec.pop(job.name, None)
         await self._settle()
+
+    def _submitted_at(self, name: str) -> float | None:
+        job = self.workers.get(name)
+        return None if job is None or job.record is None else float(job.record.submitted_at)
 
     def _options(self, request: NodeRequest) -> dict[str, Any]:
         spec = self._node_job(request)
@@ -259,6 +272,7 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
 
     async def _start(self) -> None:
         await super()._start()
+        self.scheduler.add_plugin(self._times)
         # workers look for it as soon as there is a job
         write_json(self._folder.scheduler_file, self.scheduler.identity())
         self._running = asyncio.create_task(self._loop_of_jobs.run())

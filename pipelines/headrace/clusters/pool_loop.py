@@ -99,7 +99,7 @@ class PoolLoop:
         workers = {str(state.name): state for state in self._pool.scheduler.workers.values()}
         now_s = time.monotonic()
         for job in jobs:
-            job.set_status(told[job.job_id])
+            self._pool.note(job, told[job.job_id])
             worker = workers.get(job.name)
             if job.job_status.state.is_final:
                 await self._end(job, worker)

@@ -72,6 +72,8 @@ class LeaseFolder(Folder):
     """Why no job was submitted yet; absent when one was, or nobody has asked for it."""
     jobs = Named("jobs")
     """Records and logs of the jobs that are the nodes of a pool, by number."""
+    nodes = Named("nodes.jsonl")
+    """When its nodes were there, joined and left, append-only; written by the host."""
     pool = Named("pool.json")
     """How those jobs stand, and why there can be no more; written by the host."""
     tls = Named("tls")
@@ -126,8 +128,12 @@ class RunFolder(Folder):
     """The resolved site."""
     request = Named("request.json")
     """Who asked for what."""
+    prediction = Named("prediction.json")
+    """What the run was expected to take when it began."""
     provenance = Named("provenance.json")
     """Git commit, versions, command, host."""
+    diff = Named("working-tree.diff")
+    """What was not committed; absent without any."""
     skipped = Named("skipped.json")
     """Damaged shards that the run does without."""
     checkpoints = Named("checkpoints")
@@ -144,11 +150,35 @@ class RunFolder(Folder):
     """Its presence tells an evaluation that watches another run that no more checkpoints come."""
     tensorboard = Named("loggers")
     """Folder for loggers."""
+    source = Named("recipe.source.json")
+    """Of a suite: the recipe before interpolation, of which trials' recipes are made."""
+    trials = Named("trials")
+    """Of a suite: folder of its trials, by number."""
+    journal = Named("trials.jsonl")
+    """Of a suite: what happened to its trials, append-only, by its one step driver."""
+    journal_owner = Named(".trials.owner")
+    """Of a suite: who writes the journal, the key of its step."""
+    controls = Named("controls.jsonl")
+    """Of a suite: what is asked of it while it runs, append-only, by the control side."""
+    summary = Named("suite.json")
+    """Of a suite: counts, the best trial, those that run; replaced every second."""
+
+    def trial(self, number: int) -> TrialFolder:
+        """Folder of a trial of a suite, by its number from 1."""
+        return TrialFolder(self.trials / f"{number:06d}")
 
     @property
     def run_id(self) -> str:
         """Identity of the run."""
         return self.path.name
+
+
+class TrialFolder(RunFolder):
+    """One trial of a suite: a run's folder, with its own recipe and checkpoints."""
+
+    def attempt(self, number: int) -> StepFolder:
+        """Folder of an attempt at it, by its number from 1."""
+        return StepFolder(self.path / "attempts" / f"{number:03d}")
 
 
 class SiteFolder(Folder):

@@ -99,7 +99,7 @@ class Store(Protocol):
         """Replace a file by `content`; readers see the old or the new one, never a part."""
 
     def delete(self, path: str) -> None:
-        """Remove a file; no error when there is none."""
+        """Remove a file, and folders that it leaves empty; no error when there is none."""
 
 
 def checked_path(url: str, path: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -105,7 +107,11 @@ class LocalStore:
         write_bytes(self._path(path), content, AS_USUAL)
 
     def delete(self, path: str) -> None:
-        self._path(path).unlink(missing_ok=True)
+        file = self._path(path)
+        file.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            for folder in itertools.takewhile(self._folder.__ne__, file.parents):
+                folder.rmdir()
 
     def _path(self, path: str) -> Path:
         return self._folder / checked_path(self.url, path)

@@ -33,6 +33,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.steps.mailbox import Progress, StepSpec
+from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class StepContext:
     current: Progress = field(default_factory=Progress)
     metrics: dict[str, float] = field(default_factory=dict)
     restarts: list[str] = field(default_factory=list)
+    usage: AttemptUsage | None = None
 
     @property
     def run_folder(self) -> RunFolder:
@@ -71,7 +73,8 @@ class StepContext:
     @property
     def lease_folder(self) -> LeaseFolder:
         """Folder of the lease the step runs in."""
-        return LeaseFolder(self.folder.path.parent.parent)
+        told = self.spec.lease_folder
+        return LeaseFolder(Path(told) if told else self.folder.path.parent.parent)
 
     @cached_property
     def ends_at(self) -> float | None:

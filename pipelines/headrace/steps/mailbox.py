@@ -16,6 +16,7 @@ from headrace.files.atomic import is_there, leave_word, publish_folder, read_rec
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
+from headrace.steps.usage import AttemptUsage
 
 _LOCK_TIMEOUT_S = 60.0
 
@@ -43,6 +44,8 @@ class StepSpec(Record):
     """Folder of the run, with the resolved recipe and site."""
     inputs: dict[str, JsonValue] = {}
     """What earlier steps gave: paths, numbers."""
+    lease_folder: str = ""
+    """Folder of the lease that the step runs in; empty: the step's own folder lies in it."""
     timeout_s: float | None = None
     """The step ends as timed out after this many seconds; null for no limit."""
 
@@ -104,6 +107,8 @@ class StepResult(Record):
     started_at: float
     """When the driver started, seconds since the epoch."""
     finished_at: float
+    usage: AttemptUsage | None = None
+    """What it used of its machines; null where nobody measured it."""
 
 
 class DriverExit(Record):

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from headrace.children import GRACE_S, Child, ChildEnd, ChildGroup, Process
 from headrace.errors import (
     HeadraceError,
     MemoryExhaustedError,
@@ -33,10 +34,9 @@ from headrace.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from headrace.processes import die_with_parent
+from headrace.fork_server import ForkServers, forked
+from headrace.processes import CPUS, MEMORY, die_with_parent
 from headrace.recipe.site import Role
-from headrace.steps.children import GRACE_S, Child, ChildEnd, ChildGroup, Process
-from headrace.steps.fork_server import ForkServers, forked
 
 IDLE_S = 10.0
 """Seconds without a call after which a process ends."""
@@ -54,10 +54,11 @@ VARYING = frozenset(
         "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
         "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+        "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", CPUS, MEMORY,
     )
 )  # fmt: skip
-"""Names of the variables that tell a rank its place and network; nothing that is imported depends
-on them, but Lightning's `rank_zero_only`."""
+"""Names of the variables that tell a rank its place, network and part of the node; nothing that is
+imported depends on them, but Lightning's `rank_zero_only`."""
 
 _SERVERS = ForkServers("headrace.steps.model_process", VARYING)
 """Shared by all trainings and evaluations on this node: a restart or the next step imports nothing.

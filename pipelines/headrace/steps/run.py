@@ -31,12 +31,13 @@ logger = logging.getLogger(__name__)
 _WINDOW_S = 30.0
 StepFunction = Callable[[StepContext], dict[str, Any]]
 
-_MODULES = {
+MODULES = {
     "pack": "headrace.packing.step",
     "stage": "headrace.staging.step",
     "train": "headrace.training.step",
     "evaluate": "headrace.evaluation.step",
     "probe": "headrace.probes",
+    "suite": "headrace.suites.step",
 }
 """Which module runs which kind of step; the siblings above meet only here."""
 
@@ -50,14 +51,17 @@ _STATES = {
 
 def step_function(kind: str) -> StepFunction:
     """The function `run(context) -> outputs` of a kind of step."""
-    if kind not in _MODULES:
-        raise UnknownNameError(f"There is no step of kind '{kind}'", nearest(kind, _MODULES))
-    function: StepFunction = importlib.import_module(_MODULES[kind]).run
+    if kind not in MODULES:
+        raise UnknownNameError(f"There is no step of kind '{kind}'", nearest(kind, MODULES))
+    function: StepFunction = importlib.import_module(MODULES[kind]).run
     return function
 
 
-def run_step(folder: StepFolder) -> StepResult:
-    """Run the step in `folder` to its result; a step that has one is not run again."""
+def run_step(folder: StepFolder, function: StepFunction | None = None) -> StepResult:
+    """Run the step in `folder` to its result; a step that has one is not run again.
+
+    `function` does the work, by default that of the step's kind.
+    """
     existing = read_record(folder.result, StepResult)
     if existing is not None:
         return existing
@@ -66,10 +70,10 @@ def run_step(folder: StepFolder) -> StepResult:
     except HeadraceError as error:
         if not is_there(folder.spec):
             raise  # no step at all
-        return _unreadable(folder, error)
+        return refused(folder, error)
     context.event("started", kind=context.spec.kind, attempt=context.spec.attempt)
     with Reporter(context) as reporter:
-        result = _outcome(context)
+        result = _outcome(context, function)
     reporter.tell(result.state)
     context.event("finished", state=result.state.value)
     write_record(folder.result, result)
@@ -89,8 +93,8 @@ def open_context(folder: StepFolder) -> StepContext:
     return StepContext(folder=folder, spec=spec, recipe=recipe, site=site)
 
 
-def _unreadable(folder: StepFolder, error: HeadraceError) -> StepResult:
-    """The result of a step whose own description cannot be read."""
+def refused(folder: StepFolder, error: HeadraceError) -> StepResult:
+    """The result, which is written, of a step that cannot begin."""
     failure, now = failure_of(error), time.time()
     state = _state(failure.failure_class)
     result = StepResult(state=state, failure=failure, started_at=now, finished_at=now)
@@ -99,11 +103,11 @@ def _unreadable(folder: StepFolder, error: HeadraceError) -> StepResult:
     return result
 
 
-def _outcome(context: StepContext) -> StepResult:
+def _outcome(context: StepContext, function: StepFunction | None) -> StepResult:
     failure: Failure | None = None
     outputs: dict[str, object] = {}
     try:
-        outputs = step_function(context.spec.kind)(context)
+        outputs = (function or step_function(context.spec.kind))(context)
     except Exception as error:
         failure = _blamed(failure_of(error), context)
         if failure.failure_class.is_retried:  # a fault of the machine, or headrace's own
@@ -117,6 +121,7 @@ def _outcome(context: StepContext) -> StepResult:
         outputs=outputs,
         started_at=context.started_at,
         finished_at=time.time(),
+        usage=context.usage,
     )
 
 

@@ -17,8 +17,11 @@ from headrace.recipe.site import Role
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec, StepStatus
+from support.rank_processes import DRIVERS
 from support.small_disk import fill, small_disk
 from support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("no_leftover_processes")
 
 
 @pytest.fixture
@@ -170,14 +173,48 @@ def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:
     assert "signal 9" in result.failure.message
 
 
+def test_drivers_are_forked_from_a_process_that_was_there_before(
+    lease: LeaseFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When that one dies, its drivers do, and the next step gets another; none is left behind."""
+    drivers = Drivers(lease, {**os.environ, "WORD": "of the lease"})
+    monkeypatch.setenv("WORD", "set since for workers")
+    drivers.warm_up()
+    (server,) = _servers()
+    first = _submit(lease, "first")
+    _hold_drivers(first)
+    drivers.check()
+    (driver,) = _started(first)
+    assert (driver.ppid(), driver.environ()["WORD"]) == (server.pid, "of the lease")
+    server.kill()
+    _tick_until_done(drivers)
+    result = mailbox.outcome(first)
+    assert result is not None
+    assert result.failure is not None
+    assert "signal 9" in result.failure.message
+    second = _submit(lease, "second")
+    _hold_drivers(second)
+    drivers.check()
+    (driver,) = _started(second)
+    (another,) = _servers()
+    assert (driver.ppid(), driver.environ()["WORD"]) == (another.pid, "of the lease")
+    assert another != server
+    drivers.end_all("its owner has gone")
+    assert not _drivers_of(second)
+
+
 def _started(folder: StepFolder) -> list[psutil.Process]:
-    """Its driver; a program that has just begun shows no command line yet."""
+    """Its driver, which is there when the server has imported all."""
     return wait_until(lambda: _drivers_of(folder), 60, "the driver")
 
 
 def _drivers_of(folder: StepFolder) -> list[psutil.Process]:
     return [
-        child
-        for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE and str(folder.path) in child.cmdline()
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.name() == f"driver {folder.number}" and process.status() != psutil.STATUS_ZOMBIE
     ]
+
+
+def _servers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if DRIVERS in child.cmdline()]

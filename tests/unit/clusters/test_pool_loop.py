@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.batch.jobs import JobStatus
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters import pool_loop
@@ -51,6 +52,9 @@ class FakePool:
         job = PoolJob(name=name, request=request, spec=self._node_job(request), script="#!/bin/sh")
         self.workers[name] = job
         return job
+
+    def note(self, job: PoolJob, status: JobStatus) -> None:
+        job.set_status(status)
 
     async def drop(self, job: PoolJob) -> None:
         del self.workers[job.name]

@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace import children
+from headrace.children import Child, start_program
 from headrace.errors import (
     MemoryExhaustedError,
     RecipeError,
@@ -17,9 +19,7 @@ from headrace.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from headrace.steps import children
-from headrace.steps.children import Child, start_program
-from headrace.steps.fork_server import ForkServers
+from headrace.fork_server import ForkServers
 from headrace.steps.model_process import KeptProcess
 from support.waiting import wait_until
 

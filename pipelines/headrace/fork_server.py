@@ -29,9 +29,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from headrace.children import Child, Process, signal_group
 from headrace.errors import WorkerLostError
 from headrace.processes import holds_gpu, open_files
-from headrace.steps.children import Child, Process, signal_group
 
 IDLE_S = 30.0
 """Seconds without a child after which a server ends."""
@@ -40,6 +40,8 @@ _PR_SET_NAME = 15
 _REAP_S = 0.05
 _PACKET_BYTES = 1 << 18
 
+_Program = subprocess.Popen[bytes]
+
 
 class ForkServers:
     """The fork servers of this process, one for each environment; they end when nobody needs them.
@@ -47,16 +49,20 @@ class ForkServers:
     Args:
         module: Run as `python -u -m MODULE FD`; it calls `forked` when it has imported all.
         varying: Names of the environment variables that the module's import does not look at.
+        base: Environment to which a child's is added, by default this process's as it is then.
     """
 
-    def __init__(self, module: str, varying: frozenset[str]) -> None:
+    def __init__(
+        self, module: str, varying: frozenset[str], base: Mapping[str, str] = os.environ
+    ) -> None:
         self._module = module
         self._varying = varying
+        self._base = base
         self._lock = threading.Lock()
         self._servers: dict[frozenset[tuple[str, str]], _Server] = {}
 
     def warm_up(self) -> None:
-        """Start the server of this process's own environment, before any child is asked for.
+        """Start the server of the base environment, before any child is asked for.
 
         What it says until it forks goes to this process's output.
         """
@@ -82,7 +88,7 @@ class ForkServers:
 
     def _divided(self, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         """The environment of a server, and what its child has beside it."""
-        whole = {**os.environ, **env}
+        whole = {**self._base, **env}
         own = {name: whole.pop(name) for name in self._varying if name in whole}
         return whole, own
 
@@ -92,7 +98,7 @@ class _Server:
 
     def __init__(self, module: str, env: Mapping[str, str], log: Path | None) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        started: Future[subprocess.Popen[bytes]] = Future()
+        started: Future[_Program] = Future()
         with theirs, nullcontext() if log is None else log.open("ab") as output:
             start = partial(
                 subprocess.Popen,
@@ -120,11 +126,7 @@ class _Server:
                 return None
         return _ForkedProcess(news, self._process)
 
-    def _hold(
-        self,
-        start: Callable[[], subprocess.Popen[bytes]],
-        started: Future[subprocess.Popen[bytes]],
-    ) -> None:
+    def _hold(self, start: Callable[[], _Program], started: Future[_Program]) -> None:
         with self._connection:
             try:
                 process = start()
@@ -136,13 +138,13 @@ class _Server:
 
 
 class _ForkedProcess:
-    """A `Process` that a server was asked for."""
+    """A `Process` that a server was asked for; `pid` as of the last look."""
 
-    def __init__(self, news: Connection, server: subprocess.Popen[bytes]) -> None:
+    def __init__(self, news: Connection, server: _Program) -> None:
         self._news = news
         self._server = server
         self._lock = threading.Lock()
-        self._pid: int | None = None
+        self.pid: int | None = None
         self._code: int | None = None
 
     def poll(self) -> int | None:
@@ -154,14 +156,14 @@ class _ForkedProcess:
         return code
 
     def send_signal(self, sig: signal.Signals) -> None:
-        if self._poll_or_give_up(sig) is None and self._pid is not None:
+        if self._poll_or_give_up(sig) is None and self.pid is not None:
             with suppress(ProcessLookupError):
-                os.kill(self._pid, sig)
+                os.kill(self.pid, sig)
 
     def signal_group(self, sig: signal.Signals) -> None:
         self._poll_or_give_up(sig)
-        if self._pid is not None:
-            signal_group(self._pid, sig)
+        if self.pid is not None:
+            signal_group(self.pid, sig)
 
     def _listen(self, timeout_s: float | None) -> int | None:
         with self._lock:
@@ -176,8 +178,8 @@ class _ForkedProcess:
         except (EOFError, OSError):  # the server has ended, and the kernel ends all with it
             self._end(self._server.wait() or -signal.SIGKILL)
             return
-        if self._pid is None:
-            self._pid = told
+        if self.pid is None:
+            self.pid = told
         else:
             self._end(told)
 
@@ -185,7 +187,7 @@ class _ForkedProcess:
         """Exit code, None while it runs; what is not there yet never comes to be."""
         self._listen(0)
         with self._lock:
-            if self._pid is None and self._code is None:
+            if self.pid is None and self._code is None:
                 self._end(-sig)
             return self._code
 

@@ -86,6 +86,10 @@ class ChildEnd:
 class Process(Protocol):
     """A child that was started."""
 
+    @property
+    def pid(self) -> int | None:
+        """Its process id, as of the last look; None until there is one."""
+
     def poll(self) -> int | None:
         """Exit code, None while it runs."""
 

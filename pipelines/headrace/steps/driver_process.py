@@ -1,0 +1,31 @@
+"""Step drivers of a lease, all forked from a process that has imported what steps need.
+
+That one is `python -m headrace.steps.driver_process FD`, which the lease's host starts.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import socket
+import sys
+
+from headrace.fork_server import forked
+from headrace.processes import die_with_parent, end_quickly
+from headrace.steps import run
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the server, and of each driver forked from it."""
+    die_with_parent()
+    gc.disable()  # what is imported stays
+    for module in run.MODULES.values():
+        importlib.import_module(module)
+    gc.enable()
+    child = forked(socket.socket(fileno=int(arguments[0])))
+    return 0 if child is None else run.main(list(child.command[-1:]))
+
+
+if __name__ == "__main__":
+    end_quickly()
+    sys.exit(main(sys.argv[1:]))

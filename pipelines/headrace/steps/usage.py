@@ -1,0 +1,42 @@
+"""What an attempt at a step or a trial used of its machines."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from headrace.record import Record
+
+
+class AttemptUsage(Record):
+    """Where the time of an attempt went, and how busy its machines were; null: nobody told."""
+
+    node: str = ""
+    """Node it ran on; of several, the first."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes that it held."""
+    gpus: float = 0.0
+    """GPUs that it held, all nodes together; a share of one where trials share it."""
+    cpus: float = 0.0
+    """CPUs that it held, all nodes together."""
+    start_s: float | None = None
+    """Seconds until the first batch: processes, imports, rendezvous, restoring a checkpoint."""
+    staging_s: float | None = None
+    """Seconds in which shards were put onto the node."""
+    data_wait_s: float | None = None
+    """Seconds in which training waited for data."""
+    train_s: float | None = None
+    """Seconds of training, waiting for data included."""
+    evaluate_s: float | None = None
+    """Seconds of evaluation."""
+    samples: int | None = None
+    """Samples trained on, every epoch counted."""
+    cpu_use: float | None = None
+    """Mean share of the CPUs of its nodes that was busy, 0 to 1."""
+    gpu_use: float | None = None
+    """Mean share of time in which its GPUs were busy, 0 to 1."""
+    memory_bytes: int | None = None
+    """Most memory of all its processes together."""
+    gpu_memory_bytes: int | None = None
+    """Most memory of one of its GPUs."""
+    energy_wh: float | None = None
+    """Watt-hours of its GPUs."""
