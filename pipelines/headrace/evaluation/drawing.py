@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 ACCENT = "#0b6e99"
@@ -23,5 +24,7 @@ def figure(width: float, height: float) -> tuple[Figure, Axes]:
 def png(drawn: Figure) -> bytes:
     """A figure as a PNG."""
     buffer = BytesIO()
-    drawn.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    drawn.set_dpi(_DPI)
+    # `savefig` draws once more beforehand for its layout, which any drawing brings about
+    FigureCanvasAgg(drawn).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()

@@ -6,7 +6,8 @@ import math
 import platform
 import re
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from headrace.errors import without_secrets
 from headrace.evaluation.plan import Inputs
 from headrace.evaluation.report import Column, Table
 from headrace.files.atomic import read_bytes, read_record
-from headrace.recipe.difference import Change, differences
+from headrace.recipe.difference import Change, Resumption, differences
 from headrace.recipe.recipe import Recipe
 from headrace.steps.context import Skipped, StepContext
 from headrace.steps.history import History
@@ -86,12 +87,20 @@ def changes_tables(context: StepContext) -> tuple[Table, ...]:
     recorded = _read(context.run_folder.provenance).get("changes")
     told = TypeAdapter(tuple[Change, ...]).validate_python(recorded or ())
     tables = [_changes("Changed from the recipe file", "In the file", told)] if told else []
+    tables += [_changes(*each) for each in _resumed(context)]
     parent = _parent(context.recipe)
     if parent is not None:
         run_id, recipe = parent
         title = f"Changed from run {run_id}, whose weights it began with"
         tables.append(_changes(title, "There", differences(recipe, context.recipe)))
     return tuple(tables)
+
+
+def _resumed(context: StepContext) -> Iterator[tuple[str, str, Sequence[Change]]]:
+    recorded = _read(context.run_folder.request).get("resumed")
+    for each in TypeAdapter(tuple[Resumption, ...]).validate_python(recorded or ()):
+        at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(each.at))
+        yield f"Changed when it went on at {at}", "Before", each.changes
 
 
 def _parent(recipe: Recipe) -> tuple[str, Recipe] | None:

@@ -9,11 +9,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.children import Child
 from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
 from headrace.errors import RecipeError, WorkerLostError
@@ -30,15 +32,16 @@ from headrace.evaluation.watch import watch
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import ProcessIdentity
 from headrace.recipe.dataset import packed_split
+from headrace.recipe.site import Role
 from headrace.staging.peers import PeerGroup, groups_of
 from headrace.staging.staged import StagingOptions, staged
-from headrace.steps.children import Child
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import KeptProcess, model_environment, python_module, start_forked
+from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)
 
-_PREDICTOR = KeptProcess(start_forked)
+_PREDICTOR = ContextVar("predictor", default=KeptProcess(start_forked))  # noqa: B039  one a node
 """This node's; it keeps model and data for the next shard."""
 
 _NUM_TRIES = 3
@@ -66,11 +69,46 @@ def run(context: StepContext) -> dict[str, Any]:
     if isinstance(watched, str):
         with Fleet.open(context.lease_folder) as fleet:
             return watch(context, RunFolder(Path(watched)), partial(_evaluate, context, fleet))
-    inputs, missing = _inputs(context)
-    for each in inputs.values():
-        plan_evaluation(context, each)
-    also: list[dict[str, Any]] = []
+    planned = _planned(context)
     with Fleet.open(context.lease_folder) as fleet:
+        return _judged(context, fleet, *planned)
+
+
+def evaluate(context: StepContext, fleet: Fleet) -> dict[str, Any]:
+    """Evaluate what the recipe names on the nodes of a lease; returns and raises as `run`."""
+    return _judged(context, fleet, *_planned(context))
+
+
+@contextmanager
+def _counted(context: StepContext, role: Role) -> Iterator[None]:
+    """Add the time of the block to what the attempt used, whether it ends well or not."""
+    began_s = time.monotonic()
+    nodes = role.nodes if role.kind == "gang" else 1
+    used = context.usage or AttemptUsage(nodes=nodes, cpus=float(nodes * role.cpus_per_node))
+    try:
+        yield
+    finally:
+        told = {"evaluate_s": time.monotonic() - began_s}
+        context.usage = used.model_copy(update=told)
+
+
+@contextmanager
+def own_predictor() -> Iterator[None]:
+    """Have what this thread evaluates done by a process of its own, which ends with the block."""
+    predictor = KeptProcess(start_forked)
+    token = _PREDICTOR.set(predictor)
+    try:
+        yield
+    finally:
+        _PREDICTOR.reset(token)
+        predictor.end()
+
+
+def _judged(
+    context: StepContext, fleet: Fleet, inputs: dict[int, Inputs], missing: RecipeError | None
+) -> dict[str, Any]:
+    also: list[dict[str, Any]] = []
+    with _counted(context, fleet.role):
         # the first one comes last: its report shows what the others gave
         for variant in sorted(inputs, reverse=True):
             also.insert(0, _evaluate(context, fleet, variant))
@@ -82,7 +120,7 @@ def run(context: StepContext) -> dict[str, Any]:
     return outputs
 
 
-def _inputs(context: StepContext) -> tuple[dict[int, Inputs], RecipeError | None]:
+def _planned(context: StepContext) -> tuple[dict[int, Inputs], RecipeError | None]:
     """The inputs by variant, and why there are none for one of them, if that is so."""
     found: dict[int, Inputs] = {}
     missing = None
@@ -91,6 +129,8 @@ def _inputs(context: StepContext) -> tuple[dict[int, Inputs], RecipeError | None
             found[variant] = read_inputs(context, variant)
         except RecipeError as error:
             missing = missing or error
+    for each in found.values():
+        plan_evaluation(context, each)
     return found, missing
 
 
@@ -135,12 +175,13 @@ def answer(job: Job) -> Any:
     )
     if job.groups:
         job = replace(job, group=job.groups.get(node_name()))
+    predictor = _PREDICTOR.get()
     for _ in range(_NUM_TRIES - 1):
         try:
-            return _PREDICTOR.call(child, job, wanted)
+            return predictor.call(child, job, wanted)
         except WorkerLostError as error:
             logger.warning("Trying again: %s", error)
-    return _PREDICTOR.call(child, job, wanted)
+    return predictor.call(child, job, wanted)
 
 
 def _predict(context: StepContext, fleet: Fleet, job: Job, tasks: Sequence[ShardTask]) -> None:

@@ -22,6 +22,7 @@ from headrace.record import Record
 from headrace.staging.peers import groups_of
 from headrace.staging.staged import StagedCopy, StagingOptions, ensure_staged
 from headrace.steps.context import StepContext, skipped_shards
+from headrace.steps.usage import AttemptUsage
 
 _INTERVAL_S = 0.5
 _BYTES = ("num_bytes", "copied_bytes", "source_bytes", "peer_bytes", "reused_bytes")
@@ -50,6 +51,12 @@ def run(context: StepContext) -> dict[str, Any]:
         nodes = fleet.nodes(count, role.start_timeout, check=context.check)
         copies = _stage(context, fleet, nodes, dataset, manifest, skipped)
     seconds = time.perf_counter() - started
+    context.usage = AttemptUsage(
+        node=nodes[0].name,
+        nodes=len(nodes),
+        cpus=float(len(nodes) * role.cpus_per_node),
+        staging_s=seconds,
+    )
     copied_bytes = sum(copy.copied_bytes for copy in copies)
     rows = [_row(context, node, copy) for node, copy in zip(nodes, copies, strict=True)]
     for row in rows:

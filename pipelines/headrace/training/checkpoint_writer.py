@@ -123,10 +123,12 @@ class CheckpointWriter:
 
     def _save(self, trainer: Trainer, prepared: Path, weights_only: bool) -> _Taken | None:
         """Save, or take what is to be saved; None when it has been saved, and on other ranks."""
+        strategy = trainer.strategy
+        if type(strategy.checkpoint_io) is TorchCheckpointIO:
+            strategy.checkpoint_io = _ToFile()
         if not self._in_background:
             trainer.save_checkpoint(prepared, weights_only=weights_only)
             return None
-        strategy = trainer.strategy
         strategy.checkpoint_io = taken = _Taken(strategy.checkpoint_io, self._copies[weights_only])
         try:
             trainer.save_checkpoint(prepared, weights_only=weights_only)
@@ -155,6 +157,22 @@ class CheckpointWriter:
             checkpoints.remove(prepared)
             raise
         self._checked.add(weights_only)
+
+
+class _ToFile(TorchCheckpointIO):  # type: ignore[misc]
+    """Writes to a file, as it comes.
+
+    Lightning's own makes the whole file in memory first, while no other thread runs, and imports
+    every object store's package that is installed, to see whether the file is in one.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
+        """Write it."""
+        del storage_options
+        with Path(path).open("wb") as file:
+            torch.save(checkpoint, file)
 
 
 class _Taken(CheckpointIO):  # type: ignore[misc]
@@ -186,11 +204,7 @@ class _Taken(CheckpointIO):  # type: ignore[misc]
 
     def write(self, path: Path) -> None:
         """Write it."""
-        if type(self.of) is TorchCheckpointIO:
-            with path.open("wb") as file:  # not by way of memory, while no other thread runs
-                torch.save(self.content, file)
-        else:
-            self.of.save_checkpoint(self.content, path)
+        self.of.save_checkpoint(self.content, path)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
+from headrace.children import ChildEnd
 from headrace.errors import (
     DataError,
     HeadraceError,
@@ -21,7 +22,6 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.states import FailureClass
-from headrace.steps.children import ChildEnd
 from headrace.training.records import FailureKind, NodeOutcome, RankFailure
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -128,10 +128,11 @@ def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:
     return to_error(first)
 
 
-def to_error(failure: RankFailure) -> HeadraceError:
-    """The error of the tree that a rank's failure stands for."""
-    where = f"rank {failure.rank}" + (f" on {failure.node}" if failure.node else "")
-    what = f"{where[0].upper()}{where[1:]}: {failure.what}"
+def to_error(failure: RankFailure, where: str | None = None) -> HeadraceError:
+    """The error of the tree that a rank's failure stands for; `where` is by default that rank."""
+    if where is None:
+        where = f"rank {failure.rank}" + (f" on {failure.node}" if failure.node else "")
+    what = f"{where[0].upper()}{where[1:]}: {failure.what}" if where else failure.what
     if failure.kind in (FailureKind.USER_ERROR, FailureKind.SCRIPT_FAILED):
         if not failure.trace:
             return UserError(what, failure.hint)

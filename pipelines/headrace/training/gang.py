@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from headrace.children import start_program
 from headrace.clusters.fleet import Fleet, Node
 from headrace.data.streaming import in_turn
 from headrace.data.targets import check_code
@@ -25,7 +27,6 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.staging.gang_store import Brought
 from headrace.staging.peers import PeerGroup, groups_of
-from headrace.steps.children import start_program
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
 from headrace.training import checkpoints
@@ -256,11 +257,13 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     """
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     manifest = _checked_manifest(launch, recipe, site)
+    began_s = time.monotonic()
     with data_on_node(launch, recipe, site, manifest) as data:
         node = NodeReady(
             launch=launch,
             dataset=str(data.folder),
             fingerprint=training_fingerprint(recipe, manifest),
+            staging_s=time.monotonic() - began_s,
             interface=interface_of(launch.host, interfaces()),
             slurm_name=os.environ.get("SLURMD_NODENAME", ""),
         )

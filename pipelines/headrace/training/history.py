@@ -109,6 +109,13 @@ class KeepHistory(Callback):  # type: ignore[misc]
         if self._usage is not None and self._usage[0].is_due:
             self._usage[0].append(self._usage[1].look())
 
+    def on_train_end(self, *_: Any) -> None:
+        """Tell at least once what was taken, of a short training, too."""
+        if self._rank is not None:
+            self._rank[0].append(self._rank[1].look())
+        if self._usage is not None:
+            self._usage[0].append(self._usage[1].look())
+
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
         """Measure before the time of validation counts."""
         if self._rows is not None:

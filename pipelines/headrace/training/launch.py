@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import psutil
 
+from headrace.children import Child
 from headrace.errors import StepError
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.steps.children import Child
 from headrace.steps.model_process import model_environment, python_module
 from headrace.training.records import NodeLaunch, NodeReady
 
@@ -39,7 +39,7 @@ def rank_children(node: NodeReady, recipe: Recipe, role: Role) -> tuple[Child, .
                 **_networks(node.interface),
                 **model_environment(role),
                 **torchrun_environment(launch, rank, recipe.train.max_restarts),
-                **(_script_environment(node, recipe) if recipe.train.script else {}),
+                **(script_environment(node, recipe) if recipe.train.script else {}),
             },
             log=logs / f"rank-{rank}.log",
         )
@@ -113,7 +113,7 @@ def _networks(interface: str | None) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
-def _script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
+def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
     """What a script is told; `HEADRACE_LAUNCH` is for `headrace.script` alone."""
     launch = node.launch
     run = RunFolder(Path(launch.run_folder))

@@ -13,7 +13,8 @@ from headrace.data.sampling import weight_field
 from headrace.errors import MemoryExhaustedError, RecipeError
 from headrace.files.manifest import FieldInfo, Manifest
 from headrace.recipe.dataset import TRAIN, VALIDATION
-from headrace.recipe.fit import gang_size
+from headrace.recipe.difference import essence
+from headrace.recipe.gang import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 
@@ -152,6 +153,9 @@ def check_memory(plan: TrainPlan, available_bytes: int) -> None:
 
 
 def training_fingerprint(recipe: Recipe, manifest: Manifest) -> str:
-    """Hash of what is trained on what: equal fingerprints give equal weights."""
-    text = f"{recipe.model_dump_json(by_alias=True)}\n{manifest.fingerprint}"
+    """Hash of what is trained on what, for any number of nodes and ranks.
+
+    Equal fingerprints give equal weights, but for the order of sums where ranks differ in number.
+    """
+    text = f"{essence(recipe)}\n{manifest.fingerprint}"
     return hashlib.sha256(text.encode()).hexdigest()

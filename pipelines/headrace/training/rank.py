@@ -57,6 +57,9 @@ from headrace.training.watch import Beat
 
 logger = logging.getLogger(__name__)
 
+_NUM_SPARE = 4
+"""Open files that a rank keeps for telling how it ended."""
+
 
 class _RankTraining:
     """Training as one rank does it."""
@@ -213,6 +216,7 @@ def main(arguments: list[str]) -> int:
     """Entry point of a rank."""
     begin_child()
     faulthandler.enable()
+    spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(_NUM_SPARE)]
     rank_zero_only.rank = int(os.environ["RANK"])  # as Lightning takes it when it is imported
     node, rank = read_record(Path(arguments[0]), NodeReady), int(arguments[1])
     if node is None:
@@ -223,6 +227,8 @@ def main(arguments: list[str]) -> int:
         logger.info("%s", paused)
         _leave(0)
     except (Exception, SystemExit) as error:
+        for file in spare:  # the user's code may have left none
+            os.close(file)
         write_record(node.launch.folder.failure(rank), describe(error, rank))
         logger.exception("Rank %d failed", rank)
         _leave(1)

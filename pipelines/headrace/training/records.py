@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from headrace.record import Figures, Record
 from headrace.staging.gang_store import Brought
@@ -136,6 +137,10 @@ class NodeReady(Record):
     dataset: str
     """Folder of the dataset on the node."""
     fingerprint: str
+    at: float = Field(default_factory=time.time)
+    """When it had its data, seconds since the epoch."""
+    staging_s: float = 0.0
+    """Time that this took."""
     interface: str | None = None
     """Network interface of the node's address; null to let the library choose."""
     slurm_name: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,19 @@ from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
-from headrace.recipe.fit import gang_size
+from headrace.recipe.gang import gang_size
 from headrace.steps.context import Skipped, StepContext, skipped_shards
-from headrace.steps.history import read_evaluated
 from headrace.training import checkpoints
 from headrace.training.checkpoint_copies import CheckpointCopies
+from headrace.training.follower import Follower
+from headrace.training.function import call_function
 from headrace.training.gang import Gang
 from headrace.training.plan import (
-    TrainPlan,
     plan_training,
     training_fingerprint,
 )
-from headrace.training.records import BestCheckpoint, TrainingOutcome, TrainingProgress
+from headrace.training.records import TrainingOutcome, TrainingProgress
+from headrace.training.spent import spent
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -36,13 +37,17 @@ def run(context: StepContext) -> dict[str, Any]:
         how often all ranks were restarted and why, `restarts` and `restart_causes`; with
         `stage.overlap` also what nodes staged meanwhile, `staged_meanwhile`; with `stage.partial`
         what nodes fetched from the source and from other nodes in the last launch, `streamed`; for
-        damaged shards that were left out `skipped_shards` and `skipped_samples`.
+        damaged shards that were left out `skipped_shards` and `skipped_samples`. By a function of
+        the recipe what `call_function` gives.
 
     Raises:
         UserError: Recipe, model or script is at fault.
         WorkerLostError: Ranks or workers died too often.
     """
     dataset = context.given("dataset", "pack")
+    if context.recipe.train.function is not None:
+        with Fleet.open(context.lease_folder) as fleet:
+            return call_function(context, fleet, dataset)
     manifest = read_manifest_at(dataset, context.site.s3)
     done = completed(context, manifest)
     if done is not None:
@@ -64,7 +69,11 @@ def train(context: StepContext, fleet: Fleet, dataset: str, manifest: Manifest) 
             follow(progress)
 
         gang = Gang(context, fleet, size, dataset, look, skipped.files)
-        causes = gang.run()
+        began_at = time.time()
+        try:
+            causes = gang.run()
+        finally:
+            context.usage = spent(context, began_at, time.time())
         if context.recipe.train.script is not None:
             _complete_script(context, manifest, size[0] * size[1], follow.last)
         elif gang.trained is not None:
@@ -98,60 +107,6 @@ def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | Non
         return None
     gone = outcome.checkpoint and not Path(outcome.checkpoint).exists()
     return None if gone else outcome
-
-
-_MAX_METRICS = 12
-_MAX_JUDGED = 3
-
-
-class Follower:
-    """Passes the progress of rank 0 on to the step's status; `last` is the newest.
-
-    A `problem` that does not end the training is told beside it.
-    """
-
-    def __init__(self, context: StepContext, plan: TrainPlan | None, world_size: int) -> None:
-        self._context = context
-        self._plan = plan
-        self._world_size = world_size
-        self.last = TrainingProgress(epoch=0, step=0)
-        self.problem = ""
-
-    def __call__(self, progress: TrainingProgress | None) -> None:
-        """Take a report, None while ranks start; raises as `StepContext.check`."""
-        latest = progress or self.last
-        total = None if self._plan is None else self._plan.steps_with(latest.steps_per_batch)
-        if progress is None:
-            does = "running" if self._plan is None else "starting"  # scripts need not report
-            phase = f"{does} {self._world_size} ranks"
-            self._context.progress(self.last.step, total, "steps", phase)
-            return
-        total = total or progress.total_steps
-        if progress != self.last:
-            self.last = progress
-            loss = {} if progress.loss is None else {"loss": progress.loss}
-            told = self._learned(progress)
-            rates = {"samples_per_s": progress.samples_per_s, "data_wait": progress.data_wait}
-            self._context.report(**(told | loss | rates))
-        epochs = "" if self._plan is None else f"/{self._plan.epochs}"
-        phase = f"epoch {progress.epoch + 1}{epochs}" + (self.problem and f"; {self.problem}")
-        self._context.progress(progress.step, total, "steps", phase)
-
-    def _learned(self, progress: TrainingProgress) -> dict[str, float]:
-        """The newest metrics, not too many for a line, and the best value of the monitored one.
-
-        Also what the newest checkpoint was judged to be, where somebody evaluates them meanwhile.
-        """
-        told = [(name, each) for name, each in progress.metrics.items() if math.isfinite(each)]
-        best = read_record(self._context.run_folder.checkpoints / checkpoints.BEST, BestCheckpoint)
-        known = dict(told[:_MAX_METRICS]) | ({f"best {best.metric}": best.value} if best else {})
-        rows = read_evaluated(self._context.run_folder)
-        newest = max(rows, key=lambda row: row.step, default=None)
-        if newest is None:
-            return known
-        judged = list(newest.metrics.items())[:_MAX_JUDGED]
-        named = {f"evaluated {newest.split}/{name}": value for name, value in judged}
-        return known | {"evaluated step": float(newest.step)} | named
 
 
 def _follower(context: StepContext, manifest: Manifest) -> tuple[Follower, tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from types import ModuleType
 from typing import Any
@@ -91,23 +92,36 @@ def _moved_bytes() -> dict[str, int]:
     return moved
 
 
+def _visible(count: int) -> list[str]:
+    """Names of the GPUs that this process may use: their places, or UUIDs."""
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if mask is None:
+        return [str(place) for place in range(count)]
+    return [name.strip() for name in mask.split(",") if name.strip()]
+
+
+def _handle(nvml: ModuleType, name: str) -> Any:
+    if name.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(name)
+
+
 class _Gpus:
-    """All GPUs that NVML shows."""
+    """The GPUs that this process may use, as NVML shows them."""
 
     def __init__(self, nvml: ModuleType, handles: list[Any]) -> None:
         self._nvml, self._handles = nvml, handles
 
     @classmethod
     def found(cls) -> _Gpus | None:
-        """Those of this node; None without any, without a driver, without nvidia-ml-py."""
+        """Those of this process; None without any, without a driver, without nvidia-ml-py."""
         try:
             import pynvml
         except ImportError:
             return None
         try:
             pynvml.nvmlInit()
-            count = pynvml.nvmlDeviceGetCount()
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+            handles = [_handle(pynvml, name) for name in _visible(pynvml.nvmlDeviceGetCount())]
         except pynvml.NVMLError:
             return None
         return cls(pynvml, handles) if handles else None

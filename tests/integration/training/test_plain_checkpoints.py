@@ -57,6 +57,8 @@ def test_a_checkpoint_of_the_release_before_resumes(tmp_path: Path, dataset: Pat
     shutil.copy(BEFORE / "step-000000007.ckpt", checkpoints)
     assert train_here(context, dataset)["steps"] == 20
     assert steps(tmp_path) == list(range(8, 21))
+    written = (tmp_path / "notes/left-open-0").read_text().split()
+    assert written == [str(step) for step in range(8, 21)]  # Python's own end, see `end_quickly`
 
 
 def test_state_that_could_not_be_loaded_ends_training_at_its_first_checkpoint(

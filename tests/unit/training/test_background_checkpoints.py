@@ -95,6 +95,18 @@ def assert_same(left: Any, right: Any, place: str = "") -> None:
         assert left == right, place
 
 
+@pytest.mark.parametrize("in_background", [False, True])
+def test_no_file_is_made_in_memory_first(tmp_path, monkeypatch, in_background):
+    """As Lightning does, which also imports what it knows of object stores: half a second."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("in memory")
+
+    monkeypatch.setattr("lightning.fabric.plugins.io.torch_io._atomic_save", refuse)
+    train(tmp_path, Model(), in_background=in_background)
+    assert len(list(tmp_path.glob("*.ckpt"))) == 4
+
+
 def test_training_goes_on_and_the_checkpoint_holds_what_was(tmp_path: Path) -> None:
     """One is written at a time, by the user's own plugin, and gets its name when it is whole."""
     gate, seen = Gate(), {}

@@ -39,7 +39,9 @@ class Training:
             path.write_text(str(trainer.global_step))
 
         strategy = SimpleNamespace(
-            broadcast=lambda value, _: value, reduce=lambda value, reduce_op: value
+            checkpoint_io=None,
+            broadcast=lambda value, _: value,
+            reduce=lambda value, reduce_op: value,
         )
         trainer = SimpleNamespace(
             global_step=first_epoch * STEPS_PER_EPOCH,

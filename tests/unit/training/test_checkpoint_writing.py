@@ -31,7 +31,7 @@ def _writing(num_bytes: int) -> SimpleNamespace:
         callback_metrics={},
         is_global_zero=True,
         save_checkpoint=save,
-        strategy=None,
+        strategy=SimpleNamespace(checkpoint_io=None),
     )
 
 

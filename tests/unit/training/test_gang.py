@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from headrace.children import ChildGroup
 from headrace.errors import StepCancelledError, UserError, WorkerLostError
 from headrace.files.layout import StepFolder
-from headrace.steps.children import ChildGroup
 from headrace.steps.mailbox import request_cancel
 from headrace.training.gang import Gang
 from headrace.training.launch import rank_children

@@ -118,6 +118,11 @@ class Nvml(SimpleNamespace):
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
         return index
 
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+        if uuid != "GPU-b":
+            raise self.NVMLError
+        return 1
+
     def nvmlDeviceGetUtilizationRates(self, index: int) -> Any:  # noqa: N802
         return SimpleNamespace(gpu=40 + 20 * index)
 
@@ -130,6 +135,7 @@ class Nvml(SimpleNamespace):
 
 def test_how_busy_a_node_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs count where NVML can be asked: the mean of their use, the sum of their power."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     row = Usage("here").look()
     assert (row.node, row.gpu) == ("here", None)
@@ -139,6 +145,10 @@ def test_how_busy_a_node_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     row = Usage("here").look()
     assert (row.gpu, row.gpu_memory, row.gpu_power_w) == (0.5, 0.25, 3.001)
+    for mask, gpu in (("1", 0.6), ("GPU-b", 0.6), ("1,0", 0.5), ("", None), ("-1", None)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+        assert Usage("here").look().gpu == gpu
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     nvml.fails = True
     assert Usage("here").look().gpu is None
 
@@ -148,7 +158,7 @@ def test_usage_is_kept_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     fit(tmp_path)
     run = RunFolder(tmp_path)
     rows, ranks = read_usage(run)["node-0"], read_ranks(run)[0]
-    assert len(rows) == len(ranks) == 2 * STEPS
+    assert len(rows) == len(ranks) == 2 * STEPS + 1  # the last one as training ends
     assert {each.node for each in (*rows, *ranks)} == {"here"}
     assert newest_use(run).nodes == (rows[-1],)
     assert newest_use(run).ranks == (ranks[-1],)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from headrace.children import ChildEnd, num_memory_kills
 from headrace.errors import (
     DataError,
     MemoryExhaustedError,
@@ -19,7 +20,6 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.states import FailureClass
-from headrace.steps.children import ChildEnd, num_memory_kills
 from headrace.training.failures import (
     PortTakenError,
     describe,

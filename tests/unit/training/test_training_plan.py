@@ -128,5 +128,7 @@ def test_the_fingerprint_is_of_recipe_and_data():
     first = training_fingerprint(recipe(), manifest(train=1))
     assert first == training_fingerprint(recipe(), manifest(train=1))
     assert first != training_fingerprint(recipe(32), manifest(train=1))
+    fewer = recipe(train={"nodes": 1, "ranks_per_node": 3, "role": "cpu"})
+    assert first == training_fingerprint(fewer, manifest(train=1))
     other = manifest(train=1).model_copy(update={"fingerprint": "other"})
     assert first != training_fingerprint(recipe(), other)

@@ -1,0 +1,209 @@
+"""Training by a function of the user's (`train.function`): called once, in a process of its own.
+
+`call_function` is the driver's side; `function_on_node` is what it has a node do. The process is
+forked from one that has imported the function's module, and nothing else that a function might not
+need: see `headrace.training.function_process`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.children import Child
+from headrace.clusters.fleet import Fleet, Node
+from headrace.errors import StepError, UserCodeError, WorkerLostError
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder, StepFolder
+from headrace.fork_server import ForkServers
+from headrace.recipe.recipe import Recipe
+from headrace.steps.context import StepContext, resolved
+from headrace.steps.model_process import VARYING, KeptProcess, model_environment, python_module
+from headrace.steps.usage import AttemptUsage
+from headrace.training import checkpoints
+from headrace.training.follower import Follower
+from headrace.training.launch import script_environment
+from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
+from headrace.training.watch import is_unwanted
+
+_STOPPING_S = 5.0
+_FOLLOW_EVERY_S = 0.5
+PRELOAD = "HEADRACE_FUNCTION_OF"
+"""Variable that names the folder of a run whose function a server of processes imports."""
+
+_TOLD = frozenset(
+    f"HEADRACE_{name}"
+    for name in ("CHECKPOINTS", "RUN_FOLDER", "SEED", "LAUNCH", "RESUME", "STOP_AT", "NOTICE")
+)
+_PROCESS = "headrace.training.function_process"
+_SERVERS = ForkServers(_PROCESS, VARYING | _TOLD)
+_first_folders: dict[tuple[str, str], str] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Called:
+    """What a call gave, and what it took."""
+
+    metrics: dict[str, float]
+    began_at: float
+    """When the function was called, seconds since the epoch."""
+    seconds: float
+    cpu_s: float
+    """Time on CPUs, with that of processes that it has waited for."""
+    memory_bytes: int
+    gpu_memory_bytes: int | None
+    """What PyTorch held at most, if it used a GPU."""
+
+
+def call_function(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+    """Have a node call the recipe's function, again when its process is killed.
+
+    Returns:
+        `metrics` as the function returned them, `checkpoint` when it has left one, and how often it
+        was called again and why, `restarts` and `restart_causes`.
+
+    Raises:
+        UserCodeError: The function raised, or returned something else than metrics.
+        WorkerLostError: Its processes were killed too often.
+    """
+    causes: list[str] = []
+    while True:
+        try:
+            called = _called(context, fleet, dataset, len(causes) + 1)
+            break
+        except WorkerLostError as error:
+            if len(causes) >= context.recipe.train.max_restarts:
+                raise
+            causes.append(error.what)
+            context.restarted(error.what)
+    context.report(**called.metrics)
+    folder = context.run_folder.checkpoints
+    newest = next(iter(checkpoints.of_script(folder)), None) if folder.exists() else None
+    return {
+        "metrics": called.metrics,
+        "checkpoint": str(newest) if newest is not None else "",
+        "restarts": len(causes),
+        "restart_causes": causes,
+    }
+
+
+def _called(context: StepContext, fleet: Fleet, dataset: str, number: int) -> Called:
+    role = context.site.roles[context.recipe.train.role]
+    (node,) = fleet.nodes(1, role.start_timeout, check=context.check)
+    launch = _launch(context, node, dataset, number)
+    launch.folder.path.mkdir(parents=True, exist_ok=True)
+    follower = Follower(context, None, 1)
+    looked_s = asked_s = time.monotonic()
+    asked_at = time.time()
+
+    def check() -> None:
+        nonlocal looked_s
+        context.check()
+        if time.monotonic() - looked_s >= _FOLLOW_EVERY_S:
+            looked_s = time.monotonic()
+            follower(read_record(launch.folder.progress, TrainingProgress))
+
+    try:
+        (called,) = fleet.on_nodes(function_on_node, [(launch,)], [node], check=check)
+    except UserCodeError:
+        paused = read_record(launch.folder.paused, Paused)
+        if paused is None:
+            raise
+        raise context.lease_over(f"The function stopped after step {paused.step}") from None
+    finally:
+        context.usage = AttemptUsage(node=node.name, train_s=time.monotonic() - asked_s)
+    last = read_record(launch.folder.progress, TrainingProgress)
+    if last is not None:
+        follower(last)
+    context.usage = AttemptUsage(
+        node=node.name,
+        cpus=float(role.cpus_per_node),
+        start_s=max(called.began_at - asked_at, 0.0),
+        train_s=called.seconds,
+        cpu_use=min(called.cpu_s / max(called.seconds, 1e-6) / role.cpus_per_node, 1.0),
+        memory_bytes=called.memory_bytes,
+        gpus=0.0 if called.gpu_memory_bytes is None else 1.0,
+        gpu_memory_bytes=called.gpu_memory_bytes,
+    )
+    return called
+
+
+def _launch(context: StepContext, node: Node, dataset: str, number: int) -> NodeLaunch:
+    folder, ends_at = context.run_folder.checkpoints, context.ends_at
+    resume = checkpoints.newest_of_script(folder) if folder.exists() else None
+    return NodeLaunch(
+        run_folder=str(context.run_folder.path),
+        step_folder=str(context.folder.path),
+        dataset=dataset,
+        number=number,
+        node_index=0,
+        node_name=node.name,
+        num_nodes=1,
+        ranks_per_node=1,
+        host=node.host,
+        master_address=node.host,
+        master_port=0,
+        resume=None if resume is None else str(resume),
+        stop_at=None if ends_at is None else ends_at - _STOPPING_S,
+        notice=str(context.lease_folder.notice),
+    )
+
+
+def function_on_node(launch: NodeLaunch) -> Called:
+    """Call the function of a recipe on this node; its process ends before this returns or raises.
+
+    It is ended within a second when the step was cancelled or has ended, or nobody waits for it.
+    """
+    recipe, site = resolved(RunFolder(Path(launch.run_folder)))
+    if recipe.train.function is None:
+        raise StepError(f"{launch.run_folder} holds no recipe with 'train.function'")
+    target = recipe.train.function.target
+    child = Child(
+        name="function",
+        command=python_module(_PROCESS, "call"),
+        log=StepFolder(Path(launch.step_folder)).logs / "function.log",
+        env={
+            **model_environment(site.roles[recipe.train.role]),
+            **_environment(launch, recipe),
+            PRELOAD: f"{_first_folder(launch, target)}:{_newest(recipe.code, target)}",
+        },
+    )
+    process = KeptProcess(_SERVERS.start)
+    try:
+        called: Called = process.call(child, (recipe, site), lambda: not is_unwanted(launch))
+    finally:
+        process.end()
+    return called
+
+
+def _first_folder(launch: NodeLaunch, target: str) -> str:
+    """Folder of the first of the runs, or of a suite's trials, that call a function here.
+
+    They share what has imported it. A later run imports it anew: it may be another by then.
+    """
+    folder = Path(launch.run_folder)
+    of = folder.parent if folder.parent.name == RunFolder(folder).trials.name else folder
+    with _lock:
+        return _first_folders.setdefault((str(of), target), launch.run_folder)
+
+
+def _newest(code: Sequence[str], target: str) -> int:
+    """When a file beside the function's module was changed last, in nanoseconds; 0: none there."""
+    package = target.partition(".")[0]
+    folders = [Path(folder).expanduser() for folder in code]
+    patterns = ("*.py", f"{package}/**/*.py")
+    files = (file for folder in folders for pattern in patterns for file in folder.glob(pattern))
+    return max((file.stat().st_mtime_ns for file in files), default=0)
+
+
+def _environment(launch: NodeLaunch, recipe: Recipe) -> dict[str, str]:
+    """What a function is told, as a script is; the dataset is staged when it asks for it."""
+    node = NodeReady(launch=launch, dataset="", fingerprint="")
+    told = script_environment(node, recipe)
+    del told["HEADRACE_DATASET"]
+    return {**told, "HEADRACE_LAUNCH": node.model_dump_json()}

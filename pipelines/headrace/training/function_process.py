@@ -1,0 +1,165 @@
+"""What calls a function of the user's: `python -m headrace.training.function_process FD`.
+
+It imports the function's module, and is forked for each call: what the module imports is there at
+once, and what a call does to it no other sees. PyTorch is imported if the module does so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import gc
+import numbers
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headrace.data.targets import Allowed, instantiate, resolve
+from headrace.errors import HeadraceError, RecipeError, UserCodeError, UserError
+from headrace.files.layout import RunFolder
+from headrace.fork_server import forked
+from headrace.processes import begin_child, die_with_parent
+from headrace.recipe.base import Target
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.recipe.targets import uses
+from headrace.steps.context import resolved
+from headrace.steps.model_process import answer_calls
+from headrace.training.failures import describe, to_error, user_trace
+from headrace.training.function import PRELOAD, Called
+from headrace.training.records import FailureKind
+
+_KEY = "train.function"
+_OF_THE_MACHINE = (FailureKind.OUT_OF_MEMORY, FailureKind.NO_SPACE)
+
+
+def answer(given: tuple[Recipe, Site]) -> Called:
+    """Call the function of a recipe.
+
+    Raises:
+        TargetError: The site does not allow it, or it does not exist.
+        UserCodeError: It raised.
+        UserError: It returned something else than metrics.
+    """
+    recipe, site = given
+    target = _target(recipe)
+    function = instantiate(target, Allowed.of(recipe, site), _KEY, partial=True)
+    began_at, began_s = time.time(), time.monotonic()
+    try:
+        returned = _returned(function, target.target)
+    finally:
+        atexit._run_exitfuncs()  # noqa: SLF001  of `headrace.script`, and the user's: it has ended
+    metrics = metrics_of(returned, target.target)
+    own, below = (resource.getrusage(who) for who in _WHO)
+    return Called(
+        metrics=metrics,
+        began_at=began_at,
+        seconds=time.monotonic() - began_s,
+        cpu_s=own.ru_utime + own.ru_stime + below.ru_utime + below.ru_stime,
+        memory_bytes=1024 * max(own.ru_maxrss, below.ru_maxrss),
+        gpu_memory_bytes=_gpu_memory_bytes(),
+    )
+
+
+_WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
+
+def _target(recipe: Recipe) -> Target:
+    if recipe.train.function is None:
+        raise RecipeError("The recipe has no 'train.function'")
+    return recipe.train.function
+
+
+def _returned(function: Callable[[], object], name: str) -> object:
+    try:
+        return function()
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        failure = describe(error, 0)
+        if failure.kind in _OF_THE_MACHINE:
+            raise to_error(failure, where="") from error
+        raise UserCodeError(
+            f"{name} raised {type(error).__name__}: {error}",
+            "Correct the function and run again.",
+            trace=user_trace(error),
+        ) from error
+
+
+def metrics_of(returned: object, name: str) -> dict[str, float]:
+    """What a function returned, as numbers by name; those of numpy and PyTorch count as such.
+
+    Raises:
+        UserError: It is none, or nothing.
+    """
+    hint = 'Return a mapping of names to numbers, such as {"loss": 0.1}.'
+    if not isinstance(returned, Mapping) or not returned:
+        raise UserError(f"{name} returned {_shown(returned)}, which holds no metrics", hint)
+    found = {}
+    for metric, value in returned.items():
+        number = _number(value)
+        if not isinstance(metric, str) or number is None:
+            raise UserError(
+                f"{name} returned {_shown(value)} as the metric {metric!r}, which is no number",
+                hint,
+            )
+        found[metric] = number
+    return found
+
+
+def _number(value: object) -> float | None:
+    is_one = isinstance(value, numbers.Real) or getattr(value, "shape", None) == ()
+    if not is_one:
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _gpu_memory_bytes() -> int | None:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(
+        max(torch.cuda.max_memory_reserved(each) for each in range(torch.cuda.device_count()))
+    )
+
+
+def _preload(folder: Path) -> None:
+    """Import what the function of a run needs; who calls it is told what is wrong with it."""
+    with suppress(HeadraceError):
+        recipe, site = resolved(RunFolder(folder))
+        allowed = Allowed.of(recipe, site)
+        for use in uses(_KEY, _target(recipe).as_config()):
+            resolve(use, allowed)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the server, and of each process forked from it."""
+    if arguments != ["call"]:  # else what was imported has begun to use a GPU
+        die_with_parent()
+        gc.disable()  # what is imported stays
+        _preload(Path(os.environ[PRELOAD].rpartition(":")[0]))
+        gc.enable()
+        if forked(socket.socket(fileno=int(arguments[0]))) is None:
+            return 0
+    begin_child()
+    faulthandler.enable()
+    answer_calls(answer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
