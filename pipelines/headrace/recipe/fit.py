@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from headrace.errors import RecipeError, SiteError, UserError, nearest
+from headrace.errors import RecipeError, SiteError, nearest
 from headrace.recipe.arguments import check_arguments, check_loggers, check_metrics, check_reader
 from headrace.recipe.base import Target
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.gang import check_global_batch, check_nodes, gang_size
 from headrace.recipe.load import home
 from headrace.recipe.module_classes import check_module_classes
 from headrace.recipe.recipe import Recipe
@@ -63,16 +64,17 @@ def check_training(recipe: Recipe, site: Site) -> None:
             made from its arguments, or a logger lacks its package, or no module can have a class
             that the recipe names.
         RecipeError: It evaluates, and its dataset will have no labels.
-        UserError: The ranks cannot share the global batch equally.
+        UserError: The ranks cannot share the global batch equally, or the role has too few nodes.
     """
     role = _role(recipe, site, "train.role", recipe.train.role)
+    check_nodes(recipe, role)
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
     check_loggers(recipe, role)
     check_metrics(recipe, role)
     check_module_classes(recipe, role)
     _check_labels(recipe)
-    if recipe.train.script is None:
+    if recipe.model is not None:
         num_nodes, ranks_per_node = gang_size(recipe, role)
         check_global_batch(
             recipe.data.global_batch_size,
@@ -94,31 +96,6 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
     check_metrics(recipe, role)
-
-
-def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
-    """Nodes, and ranks on each: the recipe's word first, then the site's."""
-    train = recipe.train
-    return train.nodes or role.nodes, train.ranks_per_node or role.ranks_per_node
-
-
-def check_global_batch(global_batch_size: int, world_size: int, accumulate: int = 1) -> None:
-    """Make sure that the batches of an optimizer step can be shared equally.
-
-    Raises:
-        UserError: They cannot; names the nearest sizes that can.
-    """
-    rest = global_batch_size % (world_size * accumulate)
-    if rest == 0:
-        return
-    lower, upper = global_batch_size - rest, global_batch_size - rest + world_size * accumulate
-    valid = f"{lower} or {upper}" if lower else f"{upper}"
-    batches = f" in {accumulate} batches (trainer.accumulate_grad_batches)"
-    raise UserError(
-        f"data.global_batch_size is {global_batch_size}, which {world_size} ranks "
-        f"cannot share equally{batches if accumulate > 1 else ''}",
-        f"Nearest valid: {valid}.",
-    )
 
 
 def _check_labels(recipe: Recipe) -> None:
@@ -171,7 +148,8 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
     }
     if is_from_terminal:
         changes["allowed_targets"] = (*site.allowed_targets, *_NETWORK_LOGGERS)
-    return site.model_copy(update=changes)
+    once = {name: tuple(dict.fromkeys(each)) for name, each in changes.items()}
+    return site.model_copy(update=once)
 
 
 def absolute(recipe: Recipe) -> Recipe:
@@ -179,6 +157,7 @@ def absolute(recipe: Recipe) -> Recipe:
     dataset, pack, train, evaluate = recipe.dataset, recipe.pack, recipe.train, recipe.evaluate
     copies = {"checkpoint_target": _absolute(recipe.trainer.checkpoint_target)}
     places = {"source": _absolute(dataset.source), "path": _absolute(dataset.path)}
+    suite = recipe.suite and recipe.suite.model_copy(update={"file": _absolute(recipe.suite.file)})
     return recipe.model_copy(
         update={
             "dataset": dataset.model_copy(update=places),
@@ -186,6 +165,7 @@ def absolute(recipe: Recipe) -> Recipe:
             "train": train.model_copy(update={"init_from": _absolute(train.init_from)}),
             "trainer": recipe.trainer.model_copy(update=copies),
             "evaluate": None if evaluate is None else _located(evaluate),
+            "suite": suite,
         }
     )
 
@@ -224,6 +204,7 @@ def _places(recipe: Recipe) -> Iterator[_Place]:
         ("pack.target", recipe.pack.target, written),
         ("trainer.checkpoint_target", recipe.trainer.checkpoint_target, written),
         ("train.init_from", recipe.train.init_from, (*read, *written)),
+        ("suite.file", recipe.suite.file if recipe.suite else None, read),
     )
     yield from ((key, value, lists) for key, value, lists in named if value is not None)
     for file in recipe.evaluate.files if recipe.evaluate else ():

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from headrace.recipe.base import Name, Target
 from headrace.recipe.dataset import VALIDATION, DatasetSpec, PackSpec
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.recipe.train import TrainerSpec, TrainSpec
 from headrace.record import Record
 
@@ -95,7 +96,7 @@ class DataSpec(Record):
 
 
 class Recipe(Record):
-    """One recipe: dataset, pack, stage, model, data, trainer, evaluate."""
+    """One recipe: dataset, pack, stage, model, data, trainer, evaluate, suite."""
 
     name: Name
     """Name of the recipe."""
@@ -121,17 +122,25 @@ class Recipe(Record):
     """Launch of training."""
     evaluate: EvaluateSpec | None = EvaluateSpec()
     """Evaluation; null leaves it out."""
+    suite: SuiteSpec | None = None
+    """Trials of the recipe, which `headrace sweep` runs; null: none are named here."""
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """What trials are compared by: what the suite says, else what training monitors."""
+        if self.suite is not None and self.suite.objectives:
+            return self.suite.objectives
+        if self.trainer.monitor is None:
+            return ()
+        return (Objective(metric=self.trainer.monitor, mode=self.trainer.monitor_mode),)
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:
-        if (self.model is None) == (self.train.script is None):
-            raise ValueError("give either 'model' or 'train.script'")
-        if self.train.script is not None and self.train.init_from is not None:
-            raise ValueError("train.init_from goes with 'model': a script loads weights by itself")
-        if self.train.script is not None and self.trainer.checkpoint_target is not None:
-            raise ValueError("trainer.checkpoint_target goes with 'model', not with a script")
-        if self.train.script is not None and self.evaluate is not None:
-            raise ValueError("a training script has no model to evaluate: set 'evaluate: null'")
+        trains = (self.model, self.train.script, self.train.function)
+        if sum(each is not None for each in trains) != 1:
+            raise ValueError("give one of 'model', 'train.script' and 'train.function'")
+        if self.model is None:
+            self._check_own()
         if self.stage.overlap:
             self._check_overlap()
         self._check_checkpoints()
@@ -140,12 +149,39 @@ class Recipe(Record):
                 "data.dataset may ask for any sample at any time: it goes without stage.overlap "
                 "and stage.partial"
             )
-        if self.train.script is not None and self.data.on_bad_shard == "skip":
-            raise ValueError("data.on_bad_shard: skip goes with 'model': a script reads by itself")
+        self._check_suite()
         if self.dataset.source is not None:
             self._check_fold()
             self._check_evaluated()
         return self
+
+    def _check_suite(self) -> None:
+        if self.suite and self.suite.search and not self.objectives:
+            raise ValueError(
+                "suite.search seeks nothing: set trainer.monitor, as in val_loss, or "
+                "suite.objectives"
+            )
+        if self._runs_all_folds and self.dataset.folds is None:
+            raise ValueError("suite.folds goes with dataset.folds, the number of folds to pack")
+
+    def _check_own(self) -> None:
+        """Refuse what goes with a model only."""
+        own = "script" if self.train.function is None else "function"
+        if self.train.init_from is not None:
+            raise ValueError(f"train.init_from goes with 'model': a {own} loads weights by itself")
+        if self.trainer.checkpoint_target is not None:
+            raise ValueError(f"trainer.checkpoint_target goes with 'model', not with a {own}")
+        if self.evaluate is not None:
+            raise ValueError(f"a training {own} has no model to evaluate: set 'evaluate: null'")
+        if self.data.on_bad_shard == "skip":
+            raise ValueError(f"data.on_bad_shard: skip goes with 'model': a {own} reads by itself")
+        if self.train.function is not None and (
+            self.train.nodes or 1,
+            self.train.ranks_per_node or 1,
+        ) != (1, 1):
+            raise ValueError(
+                "train.function is called once: leave train.nodes and ranks_per_node out"
+            )
 
     def _check_checkpoints(self) -> None:
         if self.evaluate is None:
@@ -160,6 +196,10 @@ class Recipe(Record):
                 f"evaluate.checkpoint is {last}, but training ends after trainer.max_steps: "
                 f"{self.trainer.max_steps}"
             )
+
+    @property
+    def _runs_all_folds(self) -> bool:
+        return self.suite is not None and self.suite.folds
 
     def _check_fold(self) -> None:
         fold, folds = self.data.fold, self.dataset.folds
@@ -184,7 +224,7 @@ class Recipe(Record):
         if split in splits:
             return
         if folds is not None and split == VALIDATION:
-            if self.data.fold is None:
+            if self.data.fold is None and not self._runs_all_folds:
                 raise ValueError(
                     "evaluate.split is 'val', which is one of the folds: "
                     f"set data.fold, from 0 to {folds - 1}"
@@ -193,8 +233,8 @@ class Recipe(Record):
         raise ValueError(f"evaluate.split is '{split}', but dataset.splits has {', '.join(splits)}")
 
     def _check_overlap(self) -> None:
-        if self.train.script is not None:
-            raise ValueError("stage.overlap goes with 'model': a script expects all shards")
+        if self.model is None:
+            raise ValueError("stage.overlap goes with 'model': your own code expects all shards")
         if self.data.sampling != "uniform":
             raise ValueError(
                 f"stage.overlap goes with data.sampling uniform: '{self.data.sampling}' draws "

@@ -10,6 +10,7 @@ from headrace.errors import SiteError
 from headrace.recipe.base import Bytes, Lifetime, Name, Seconds, no_credentials
 from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
 from headrace.recipe.ec2 import Ec2
+from headrace.recipe.prices import NodePrice
 from headrace.record import Record
 
 
@@ -52,6 +53,9 @@ class Role(Record):
     """A pool gives back a node that had no work for this time."""
     node_lifetime: Annotated[Seconds, Field(gt=0)] | None = None
     """A pool on a batch system replaces its nodes by then; null for the lease's own lifetime."""
+    price: NodePrice | None = None
+    """What a node costs; null: nobody knows, and only the time of its nodes is counted. Instances
+    of `ec2` have `ec2.prices`."""
     env: dict[str, str] = {}
     """Environment variables of workers and ranks."""
     launcher: Literal["mpirun", "srun"] | None = None
@@ -64,6 +68,9 @@ class Role(Record):
         if self.backend == "local" and self.batch != Batch():
             raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
         check_options(self.backend, self.batch, self.host_options)
+        if self.price and self.price.usd_per_gpu_hour and not self.batch.gpus_per_node:
+            raise ValueError("`price.usd_per_gpu_hour` needs `batch.gpus_per_node`; write that, "
+                             "too, or `price.usd_per_node_hour`")  # fmt: skip
         slots = self.cpus_per_node * (self.nodes if self.kind == "gang" else 1)
         if self.backend == "sge" and slots > 1 and not self.batch.parallel_environment:
             raise ValueError(
@@ -79,6 +86,8 @@ class Role(Record):
             raise ValueError("`host_options` are for `host: job`; leave them out or write that too")
         if (self.backend == "ec2") != (self.ec2 is not None):
             raise ValueError("backend 'ec2' and the key `ec2` go together; write both or neither")
+        if self.ec2 is not None and self.price is not None:
+            raise ValueError("instances have their prices in `ec2.prices`; leave `price` out")
         if self.backend == "ec2" and self.host == "job":
             raise ValueError("backend 'ec2' keeps the host of a pool here; leave `host: job` out")
         names = {each.host for each in self.batch.hosts}
@@ -195,8 +204,16 @@ class Limits(Record):
     """A lease without a heartbeat for this time counts as lost."""
     budget: Annotated[float, Field(gt=0)] | None = None
     """Most US dollars that a run may cost, all leases and attempts together: how many of these it
-    takes, nobody knows beforehand. Machines on EC2 are counted, see `ec2.prices`. A run that comes
-    to it gets no further lease, and its leases end: training with a checkpoint. Null: no limit."""
+    takes, nobody knows beforehand. Machines with a price are counted, see `price` and `ec2.prices`
+    of roles. A run that comes to it gets no further lease, and its leases end: training with a
+    checkpoint. Null: no limit."""
+    budget_month: Annotated[float, Field(gt=0)] | None = None
+    """The same for all runs of this site in a month (UTC) together."""
+    budget_user: Annotated[float, Field(gt=0)] | None = None
+    """The same for all runs of this site that one user asked for in a month."""
+    when_over: Literal["stop", "finish"] = "stop"
+    """What a run does that comes to a budget: `stop` ends its leases in order; `finish` lets the
+    steps and trials that run come to their end, and begins no more."""
 
 
 class Site(Record):

@@ -19,7 +19,14 @@ from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 
-FRAMEWORKS = ("torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric")
+FRAMEWORKS = (
+    "torch",
+    "torchmetrics",
+    "lightning",
+    "pytorch_lightning",
+    "lightning_fabric",
+    "optuna",
+)
 """Packages of which a site allows single names only."""
 
 
@@ -76,6 +83,14 @@ _MADE = {
         f"{_PL}.loggers", (f"{_PL}.loggers.csv_logs", f"{_PL}.loggers.tensorboard"),
     ),
     "evaluate.metrics": _METRIC,
+    "suite.search.sampler": Kind(
+        "a sampler of optuna.samplers", "optuna.samplers.BaseSampler",
+        "optuna.samplers", ("optuna.samplers",),
+    ),
+    "suite.search.pruner": Kind(
+        "a pruner of optuna.pruners", "optuna.pruners.BasePruner",
+        "optuna.pruners", ("optuna.pruners",),
+    ),
 }  # fmt: skip
 """What a target at a key makes, whoever wrote it."""
 
@@ -86,6 +101,7 @@ _AT: dict[str, tuple[Kind, ...]] = {
     "data.collate": (),
     "dataset.reader": (),
     "evaluate.figures": (),
+    "train.function": (),
 }
 """What of the frameworks may stand at a key."""
 
@@ -144,10 +160,15 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
     found = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
     single = {"dataset.reader": recipe.dataset.reader, "model": recipe.model}
     single |= {"data.dataset": data.dataset, "data.collate": data.collate}
+    single |= {"train.function": recipe.train.function}
     if recipe.evaluate is not None:
         own = {"metrics": recipe.evaluate.metrics, "figures": recipe.evaluate.figures}
         for key, named in own.items():
             single |= {f"evaluate.{key}.{name}": one for name, one in named.items()}
+    search = recipe.suite.search if recipe.suite else None
+    if search is not None:
+        for key, one in (("sampler", search.sampler), ("pruner", search.pruner)):
+            single[f"suite.search.{key}"] = one if isinstance(one, Target) else None
     found |= {key: one for key, one in single.items() if one is not None}
     return {**found, "trainer": Target.model_validate({"_target_": trainer.target})}
 

@@ -233,6 +233,9 @@ class TrainSpec(Record):
     """A script that runs under torchrun, in place of `model` and `trainer`."""
     args: tuple[str, ...] = ()
     """Arguments of the script."""
+    function: Target | None = None
+    """A function of yours that is called once, in place of `model` and `trainer`: it returns
+    metrics, a mapping of names to numbers."""
     init_from: str | None = None
     """Weights that training begins with: a checkpoint, a `.safetensors` file, or a run, `RUN`,
     `RUN:best`, `RUN:last`, `RUN:STEP` (`RUN` is its best one, or its last); null: the model's own.

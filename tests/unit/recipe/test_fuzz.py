@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError
 from headrace.recipe.fit import absolute, check_packing, check_training, opened
-from headrace.recipe.load import BUILT_IN, check_from_outside, load_recipe, load_site
+from headrace.recipe.load import BUILT_IN, load_recipe, load_site
+from headrace.recipe.overrides import check_from_outside
 from headrace.recipe.schema import json_schema
 
 DIGITS = (BUILT_IN / "recipes" / "digits.yaml").read_text()

@@ -5,9 +5,19 @@ from __future__ import annotations
 import traceback
 
 import pytest
+from omegaconf import OmegaConf
 
 from headrace.errors import RecipeError, SiteError
-from headrace.recipe.load import available, load_recipe, load_site, parse
+from headrace.recipe.interpolation import with_environment
+from headrace.recipe.load import (
+    available,
+    load_recipe,
+    load_site,
+    parse,
+    recipe_from,
+    settled,
+    source_of,
+)
 from headrace.recipe.site import Site
 
 MINIMAL = """
@@ -60,6 +70,19 @@ def test_overrides(recipe_file, override, read):
     assert read(load_recipe(recipe_file(), [override]))
 
 
+@pytest.mark.parametrize(
+    "override", ["seed=range(0,5)", "model.lr=1e-3,1e-2", "+model.name=choice(a, b)", "seed=1,2"]
+)
+def test_several_values_are_a_suite(recipe_file, override):
+    with pytest.raises(RecipeError, match=r"(?s)names several values.*headrace sweep"):
+        load_recipe(recipe_file(), [override])
+
+
+@pytest.mark.parametrize("value", ["'a,b'", '"range(1)"', "[a, b]", "{a: 1, b: 2}", "f(x) y"])
+def test_texts_with_commas_have_quotes(recipe_file, value):
+    assert load_recipe(recipe_file(), [f"model.note={value}"]).model is not None
+
+
 def test_interpolation(recipe_file, monkeypatch):
     monkeypatch.setenv("DATA_ROOT", "/data")
     text = (
@@ -68,6 +91,44 @@ def test_interpolation(recipe_file, monkeypatch):
     recipe = load_recipe(recipe_file(text + "trainer: {max_epochs: 4}\n"))
     assert recipe.dataset.source == "/data/raw"
     assert recipe.seed == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [
+        ("${oc.env:A}/x", "a ${b}, 'c'/x"),
+        ("${oc.env:NONE,${oc.env:A}}", "a ${b}, 'c'"),
+        ("${oc.env:A}${oc.env:A}", "a ${b}, 'c'a ${b}, 'c'"),
+        ("${oc.decode:${oc.env:N}}", 4),
+        ("${oc.env:NONE,null}", None),
+        ("${oc.env:A}-${seed}", "a ${b}, 'c'-3"),
+        ("${oc.env:A_${seed}}", "three"),
+        ("\\${oc.env:A}", "${oc.env:A}"),
+        ("{${seed}}", "{3}"),
+        ([{"x": "${oc.env:N}"}], [{"x": "4"}]),
+    ],
+)
+def test_what_stands_in_the_environment_is_put_into_a_source(monkeypatch, value, known):
+    content = {"seed": 3, "value": value}
+    for name, text in {"A": "a ${b}, 'c'", "N": "4", "A_3": "three"}.items():
+        monkeypatch.setenv(name, text)
+    assert OmegaConf.to_container(OmegaConf.create(content), resolve=True)["value"] == known
+    source = with_environment(content)
+    if "A_" not in str(value):
+        monkeypatch.setenv("A", "changed")
+        monkeypatch.setenv("N", "changed")
+    assert OmegaConf.to_container(OmegaConf.create(source), resolve=True)["value"] == known
+
+
+def test_a_source_keeps_what_a_run_keeps(recipe_file, tmp_path):
+    path = recipe_file(
+        MINIMAL + "code: [src]\nseed: ${trainer.max_epochs}\ntrainer: {max_epochs: 2}\n"
+    )
+    loaded = load_recipe(path)
+    kept = loaded.model_copy(update={"code": ("/whole/src",)})
+    source = settled(source_of(path), loaded, kept)
+    assert source["code"] == ["/whole/src"]
+    assert recipe_from(source, {"trainer.max_epochs": 5}, "it").seed == 5
 
 
 FOLDED = ("dataset.folds=3", "dataset.splits={train: 0.9, test: 0.1}")
@@ -109,7 +170,16 @@ def test_a_fold_may_be_evaluated(recipe_file):
         (["evaluate.also_splits=[vla]"], ["evaluate.split is 'vla'", "train, val, test"]),
         (["trainer.callbacks=[{target: a.B}]"], ["callbacks.0._target_' is missing"]),
         (["trainer.loggers=[wandb]"], ["loggers.0", "valid: csv, tensorboard", "'wandb'"]),
-        (["model=null"], ["either 'model' or 'train.script'"]),
+        (["model=null"], ["give one of 'model', 'train.script' and 'train.function'"]),
+        (["train.function._target_=m.f"], ["give one of 'model', 'train.script' and"]),
+        (
+            ["model=null", "train.function._target_=m.f"],
+            ["a training function has no model to evaluate: set 'evaluate: null'"],
+        ),
+        (
+            ["model=null", "evaluate=null", "train.function._target_=m.f", "train.nodes=2"],
+            ["train.function is called once: leave train.nodes and ranks_per_node out"],
+        ),
         (["seed"], ["'seed' is not of the form key=value", "trainer.max_epochs=3"]),
         (["name=a/b"], ["name", "pattern"]),
         (["+model.in_features=4"], ["adds what is there", "To change it: model.in_features=VALUE"]),
@@ -274,7 +344,8 @@ def test_what_only_lightning_knows_is_passed_on():
         ("nodes=2", "Did you mean 'train.nodes' or 'roles.*.nodes' of the site? Valid here: "),
         (
             "stage.budget=3",
-            "Did you mean 'tiers.*.budget' of the site or 'limits.budget' of the site? ",
+            "Did you mean 'suite.budget' or 'tiers.*.budget' of the site or 'limits.budget' of the "
+            "site? ",
         ),
         ("stage.shufle_window=2", "Did you mean 'data.shuffle_window'? Valid here: "),
         ("trainer.max_epoch=3", "Did you mean 'max_epochs'? Valid: "),

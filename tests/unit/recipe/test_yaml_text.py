@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from headrace.errors import RecipeError, SiteError
-from headrace.recipe.load import MAX_CHARS, MAX_DEPTH, MAX_VALUES, load_recipe, load_site, parsed
+from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.yaml_text import MAX_CHARS, MAX_DEPTH, MAX_VALUES, parsed
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)

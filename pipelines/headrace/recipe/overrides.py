@@ -1,0 +1,130 @@
+"""Overrides of recipes: `key=value`, `+key=value`, `~key`, as in Hydra."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from headrace.errors import RecipeError, nearest
+from headrace.recipe.yaml_text import parsed
+
+_SIGNS = ("++", "+", "~")
+_NOWHERE = object()
+_SEVERAL = re.compile(r"(choice|range|interval|glob|tag|sort|shuffle)\(.*\)|.*,.*", re.DOTALL)
+
+
+class Change(NamedTuple):
+    """An override, read."""
+
+    sign: str
+    """`++`, `+`, `~` or nothing."""
+    key: str
+    value: Any
+
+
+def apply(config: Any, change: Change) -> None:
+    """Apply an override to an OmegaConf configuration, in place.
+
+    Raises:
+        RecipeError: It does not fit what is there.
+    """
+    sign, key, value = change
+    try:
+        if sign == "~":
+            _take_out(config, key)
+            return
+        if sign == "+" and OmegaConf.select(config, key, default=_NOWHERE) is not _NOWHERE:
+            raise RecipeError(f"'+{key}' adds what is there", f"To change it: {key}=VALUE.")
+        OmegaConf.update(config, key, value, force_add=True)
+    except (OmegaConfBaseException, ValueError, IndexError, TypeError) as error:
+        raise RecipeError(
+            f"The override of '{key}' does not fit what is there: {error}",
+            "Entries of a list are numbered: data.transforms[0].maximum=1.",
+        ) from None
+
+
+def _take_out(config: Any, key: str) -> None:
+    parent, _, name = key.rpartition(".")
+    holder = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(holder, DictConfig) or name not in holder:
+        names = [str(each) for each in holder] if isinstance(holder, DictConfig) else []
+        raise RecipeError(
+            f"'~{key}' takes out what is not there",
+            f"{nearest(name, names)} A key that the file leaves out has its default; a list is "
+            "written anew: trainer.callbacks=[].",
+        )
+    del holder[name]
+
+
+def read_override(text: str) -> Change:
+    """Read an override.
+
+    Raises:
+        RecipeError: It is of another form, its value is no YAML, or it names several values.
+    """
+    sign, key, value = parts_of(text)
+    if sign == "~":
+        return Change(sign, key, None)
+    try:
+        read = parsed(f"value: {value}", is_plain=True)["value"]
+    except YAMLError as error:
+        raise RecipeError(
+            f"The value of the override '{_shown(text)}' is not YAML: {error}"
+        ) from None
+    if read == value.strip() and names_several(value):
+        raise RecipeError(
+            f"The override '{_shown(text)}' names several values, and a run has one",
+            f"For a trial of each: headrace sweep RECIPE '{_shown(text)}'. "
+            f"A list has brackets, {key}=[1,2]; a text with commas has quotes, \"{key}='a,b'\".",
+        )
+    return Change(sign, key, read)
+
+
+def parts_of(text: str) -> tuple[str, str, str]:
+    """Sign, key and value of an override, as they are written.
+
+    Raises:
+        RecipeError: It is not of the form of one.
+    """
+    sign = next((each for each in _SIGNS if text.startswith(each)), "")
+    key, equals, value = text.removeprefix(sign).partition("=")
+    if bool(equals) == (sign == "~") or not all(key.split(".")):
+        raise RecipeError(
+            f"The override '{text}' is not of the form key=value",
+            "Write for example trainer.max_epochs=3. +key=value adds a key, ~key takes one out.",
+        )
+    return sign, key, value
+
+
+def names_several(value: str) -> bool:
+    """Whether a plain text, without quotes and brackets, is Hydra's way to name several values."""
+    return _SEVERAL.fullmatch(value.strip()) is not None
+
+
+def _shown(text: str) -> str:
+    return text if len(text) < 200 else f"{text[:200]}…"
+
+
+def check_from_outside(overrides: Sequence[str]) -> None:
+    """Refuse overrides that only those may give who may read what this account may.
+
+    Raises:
+        RecipeError: One sets `code`, holds an interpolation in any spelling, or is malformed.
+    """
+    for text in overrides:
+        _, key, value = read_override(text)
+        if key.split(".")[0] == "code":
+            raise RecipeError(
+                f"The override '{text}' sets 'code', which cannot be changed from Airflow",
+                "Write it into a recipe file.",
+            )
+        if "${" in f"{key}={value!r}":
+            raise RecipeError(
+                f"The override '{text}' holds an interpolation",
+                "From Airflow only plain values are taken; write interpolations into a recipe.",
+            )

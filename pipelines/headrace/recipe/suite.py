@@ -1,0 +1,127 @@
+"""The part of a recipe that repeats it: which trials there are, and how they are shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from headrace.recipe.base import Seconds, Target
+from headrace.record import Record
+
+Values = Annotated[tuple[JsonValue, ...], Field(min_length=1)]
+"""Values of one key, of which each gives a trial."""
+
+MAX_TRIALS = 100_000
+"""Most trials of a suite: a larger number is refused before anything is built of it."""
+
+
+class Objective(Record):
+    """What makes one trial better than another."""
+
+    metric: str
+    """Name of a figure that training or evaluation gives, such as `val_loss` or `accuracy`."""
+    mode: Literal["min", "max"] = "min"
+    """Whether it is better when it is lower or higher."""
+
+
+class SearchSpec(Record):
+    """Points that Optuna proposes."""
+
+    space: Annotated[dict[str, JsonValue], Field(min_length=1)]
+    """Where each key may lie: `interval(1e-5, 1e-1)`, `tag(log, interval(1e-5, 1e-1))`,
+    `range(1, 9)`, `choice(a, b)` in Hydra's words, or a list of values."""
+    trials: int = Field(ge=1, le=MAX_TRIALS)
+    """Points to propose."""
+    sampler: Literal["random", "tpe", "gp", "cmaes", "nsgaii", "qmc"] | Target = "tpe"
+    """Who proposes them: a sampler of Optuna's."""
+    pruner: Literal["none", "median", "asha", "hyperband"] | Target = "none"
+    """Who ends trials that promise little: a pruner of Optuna's. It looks at the first objective
+    after each validation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, content: object) -> object:
+        if isinstance(content, Mapping) and "trials" not in content:
+            raise ValueError("'trials' is missing, the number of points to propose: --trials 50")
+        return content
+
+
+class SuiteSpec(Record):
+    """Trials: the product of grid, zip, points with file; or a search; for each seed and fold.
+
+    A trial has one rank, on one GPU where there are some, unless `train.ranks_per_node` of the
+    recipe says more: what the site says there is of runs that have a node for themselves.
+    """
+
+    grid: dict[str, Values] = {}
+    """Values by dotted key of the recipe; every combination is a trial."""
+    zip: dict[str, Values] = {}
+    """Values by dotted key, all of one length: the first of each together, then the second, …"""
+    points: tuple[dict[str, JsonValue], ...] = ()
+    """Points one by one: values by dotted key."""
+    file: str | None = None
+    """CSV file of further points: a column for each key."""
+    search: SearchSpec | None = None
+    """Points that a sampler proposes, by what earlier ones gave."""
+    seeds: Annotated[int, Field(ge=1)] | Annotated[tuple[int, ...], Field(min_length=1)] | None = (
+        None
+    )
+    """Repeat each point with these seeds; a number counts from the recipe's own. Null: once."""
+    folds: bool = False
+    """Repeat each point with every one of `dataset.folds` to validate on; packed once for all."""
+    skip: tuple[str, ...] = ()
+    """Conditions such as `model.depth > 4 and data.global_batch_size > 256`: points for which one
+    holds are left out."""
+    trial_name: str = ""
+    """Template of names, such as `lr{model.lr:g}-seed{seed}`; empty: what varies, in short."""
+    objectives: tuple[Objective, ...] = ()
+    """What is sought; none: `trainer.monitor`. Of several there is no best trial but a front."""
+    order: Literal["longest", "given"] = "longest"
+    """Which trials begin first: those that take longest, as far as is known, or as they are."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Most trials at once; null: as many as the nodes have room for."""
+    trials_per_gpu: int | Literal["auto"] = 1
+    """Small trials that share one GPU; `auto`: as many as fit by the memory that the first took."""
+    trials_per_node: int | None = Field(default=None, ge=1)
+    """Trials at once on a node that has no GPUs; null: as many as its CPUs allow."""
+    retries: int = Field(default=2, ge=0)
+    """How often a trial is tried again, from its checkpoint, when its machine was at fault."""
+    stop_after_failures: int | None = Field(default=None, ge=1)
+    """Begin no more trials when so many have failed; null: go on whatever fails."""
+    time_limit: Annotated[Seconds, Field(gt=0)] | None = None
+    """Time after which a trial is ended; null: none."""
+    budget: Annotated[float, Field(gt=0)] | None = None
+    """Most US dollars that the suite may cost, as `limits.budget` of a site; null: no limit."""
+    keep_checkpoints: Literal["all", "best", "none"] = "all"
+    """Of which trials that ended well checkpoints stay: all, the best one's, none's."""
+
+    @model_validator(mode="after")
+    def _check(self) -> SuiteSpec:
+        lengths = {key: len(values) for key, values in self.zip.items()}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+            raise ValueError(f"values of zip must be equally many: {told}")
+        if self.search and (self.grid or self.zip or self.points or self.file):
+            raise ValueError(
+                "search goes without grid, zip, points and file: a list of values in search.space "
+                "is a choice of the sampler's"
+            )
+        if self.search and self.search.pruner != "none":
+            self._check_pruner()
+        if len(self.objectives) > 1 and self.keep_checkpoints == "best":
+            raise ValueError("keep_checkpoints: best goes with one objective; write all, or none")
+        return self
+
+    def _check_pruner(self) -> None:
+        if len(self.objectives) > 1:
+            raise ValueError(
+                "search.pruner goes with one objective: of several, none tells alone that a trial "
+                "promises little"
+            )
+        if self.folds or self.seeds not in (None, 1):
+            raise ValueError(
+                "search.pruner goes without folds and seeds: a point is judged by the mean of its "
+                "trials, when all have ended"
+            )

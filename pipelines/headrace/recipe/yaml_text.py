@@ -1,0 +1,113 @@
+"""A text of YAML as plain values, within limits.
+
+It is judged event by event before anything is built from it, so that neither an alias that stands
+for millions of values nor a thousand brackets is ever unfolded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+MAX_CHARS = 256 * 1024
+"""Longest file, in characters."""
+
+MAX_VALUES = 10_000
+"""Most values of a text, each alias counted as all that it stands for."""
+
+MAX_PLAIN_VALUES = 100_000
+"""Most values of a text without aliases: one long list is harmless."""
+
+MAX_DEPTH = 32
+"""Most lists and mappings inside one another."""
+
+MAX_SCALAR = 16 * 1024
+"""Longest key or value, in characters."""
+
+_PLAIN_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
+)
+_OPENS = yaml.MappingStartEvent | yaml.SequenceStartEvent
+_CLOSES = yaml.MappingEndEvent | yaml.SequenceEndEvent
+
+
+def parsed(text: str, *, is_plain: bool = False) -> Any:
+    """Plain values of a YAML text, a mapping or list; interpolations stay as they are written.
+
+    `is_plain` refuses all tags, anchors and aliases, not only those that name other types.
+
+    Raises:
+        YAMLError: It is no YAML, too large, or holds what is refused.
+    """
+    _Limits(is_plain).check(text)
+    try:
+        return OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    except (OmegaConfBaseException, ValueError, RecursionError) as error:  # as of 5000 digits
+        raise YAMLError(str(error)) from None
+
+
+class _Limits:
+    """Counts the values of a text."""
+
+    def __init__(self, is_plain: bool) -> None:
+        self._is_plain = is_plain
+        self._most = MAX_PLAIN_VALUES if is_plain else MAX_VALUES
+        self._counts = [0]
+        self._anchors: list[str | None] = [None]
+        self._sizes: dict[str | None, int] = {}
+        self._num_documents = 0
+
+    def check(self, text: str) -> None:
+        if len(text) > MAX_CHARS:
+            raise YAMLError(f"it has {len(text)} characters, at most {MAX_CHARS} are read")
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            self._take(event)
+            if sum(self._counts) > self._most:
+                raise _at(event, f"more than {self._most} values, aliases counted in full")
+            if len(self._counts) - 1 > MAX_DEPTH:
+                raise _at(event, f"more than {MAX_DEPTH} lists and mappings inside one another")
+
+    def _take(self, event: yaml.Event) -> None:
+        if isinstance(event, yaml.DocumentStartEvent):
+            self._num_documents += 1
+            if self._num_documents > 1:
+                raise _at(event, "a second document; one is read")
+        elif isinstance(event, yaml.NodeEvent):
+            if len(self._counts) == 1 and not isinstance(event, _OPENS):
+                raise _at(event, "a single value, not a mapping of keys")
+            self._refuse(event)
+            self._count(event)
+        elif isinstance(event, _CLOSES):
+            size, anchor = self._counts.pop() + 1, self._anchors.pop()
+            self._counts[-1] += size
+            self._sizes[anchor] = size
+
+    def _count(self, event: yaml.NodeEvent) -> None:
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor in self._anchors:
+                raise _at(event, f"the alias '*{event.anchor}' stands inside what it stands for")
+            self._counts[-1] += self._sizes.get(event.anchor, 1)
+        elif isinstance(event, _OPENS):
+            self._counts.append(0)
+            self._anchors.append(event.anchor)
+        else:
+            self._counts[-1] += 1
+            self._sizes[event.anchor] = 1
+
+    def _refuse(self, event: yaml.NodeEvent) -> None:
+        tag = getattr(event, "tag", None)
+        if tag is not None and (self._is_plain or tag not in _PLAIN_TAGS):
+            raise _at(event, f"the tag '{tag}'; write plain values")
+        if self._is_plain and event.anchor is not None:
+            raise _at(event, f"the anchor or alias '{event.anchor}'; write the value itself")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_SCALAR:
+            raise _at(event, f"a value of {len(event.value)} characters; the limit is {MAX_SCALAR}")
+
+
+def _at(event: yaml.Event, what: str) -> YAMLError:
+    line = cast("yaml.Mark", event.start_mark).line + 1
+    return YAMLError(f"it holds {what} (line {line})")
