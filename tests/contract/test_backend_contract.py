@@ -31,6 +31,7 @@ from headrace.steps import mailbox
 from support import fleet_functions
 from support.doors import Door, doors, key_of, knock, no_key, page_status
 from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_probe, wait_for_state
+from support.rank_processes import drivers_of
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
@@ -294,7 +295,7 @@ class GangContract(BackendContract):
         recipe.unlink()
         os.mkfifo(recipe)  # the driver waits as it begins: nobody writes to this pipe
         host_of(folder).resume()
-        drivers = wait_until(lambda: children_with(folder, str(step.path)), 90, "the driver")
+        drivers = wait_until(lambda: drivers_of(step), 90, "the driver")
         drivers[0].kill()
         result = wait_until(lambda: mailbox.outcome(step), 90, "the outcome")
         assert result.state is StepState.LOST

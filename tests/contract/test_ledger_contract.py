@@ -6,13 +6,17 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from headrace.errors import CapacityError, LedgerError, UnknownNameError
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
+from headrace.ledger.trial_records import JournalPart
+from headrace.ledger.usage_records import IDLE
+from headrace.ledger.usage_rows import By
 from headrace.states import FailureClass, LeaseState, StepState
 from support.ledger_rows import (
     NUM_PROCESSES,
@@ -20,8 +24,11 @@ from support.ledger_rows import (
     in_processes,
     lease_row,
     machine_row,
+    note_usage,
     run_row,
     take_place,
+    trial_row,
+    usage_row,
     write_rows,
 )
 from support.postgres import PostgresServer, postgres_server
@@ -47,7 +54,7 @@ class LedgerContract:
         Ledger.open(url).add_run(run_row())
         again = Ledger.open(url)
         assert again.run("run-1") == run_row()
-        assert again.summary().revision == "0003"
+        assert again.summary().revision == "0004"
 
     def test_a_newer_schema_is_refused_and_left_alone(self, url: str, ledger: Ledger):
         set_revision(url, "9999")
@@ -160,6 +167,13 @@ class LedgerContract:
         assert ledger.reopen_run("run-1").owner == "somebody else"
         assert ledger.finish_run("run-1", StepState.SUCCEEDED, 7.0).state is StepState.SUCCEEDED
 
+    def test_a_run_goes_on_elsewhere(self, ledger: Ledger):
+        ledger.add_run(run_row())
+        ledger.change_run("run-1", site_name="other", overrides=("train.nodes=1",))
+        stands = ledger.run("run-1")
+        assert (stands.site_name, stands.overrides) == ("other", ("train.nodes=1",))
+        assert stands.recipe_fingerprint == run_row().recipe_fingerprint
+
     def test_a_run_cannot_finish_as_running(self, ledger: Ledger):
         ledger.add_run(run_row())
         with pytest.raises(LedgerError, match="cannot finish as 'running'"):
@@ -256,6 +270,115 @@ class LedgerContract:
         with pytest.raises(LedgerError, match="refuses an entry"):
             ledger.put_machines([machine_row()])
 
+    # --- trials
+
+    def test_trials_come_back_as_they_were_with_how_far_the_journal_was_read(
+        self, with_lease: Ledger
+    ):
+        first = trial_row(1, values={"model.lr": 1e-3, "é": [1, None]}, metrics={"loss": math.inf})
+        with_lease.put_trials([first, trial_row(2)], part=JournalPart("run-1", 0, 120))
+        assert with_lease.trial("run-1", 1) == first
+        assert with_lease.journal_read("run-1") == 120
+        ended = trial_row(2, state=StepState.SUCCEEDED, objective=0.5, objectives=(0.5, 7.0))
+        used = usage_row(2, usd=2.0)
+        part = JournalPart("run-1", 120, 300)
+        assert with_lease.put_trials([ended], [used], part) is True
+        assert with_lease.trials("run-1") == (first, ended)
+        assert with_lease.usage("run-1") == (used,)
+        stale = trial_row(2, state=StepState.RUNNING)
+        assert with_lease.put_trials([stale], [usage_row(2, usd=9.0)], part) is False
+        assert with_lease.trial("run-1", 2) == ended
+        assert with_lease.usage_sums()[0].usd == 2.0
+        assert with_lease.journal_read("run-1") == 300
+
+    def test_rows_of_trials_and_the_mark_in_the_journal_are_entered_together_or_not(
+        self, with_lease: Ledger
+    ):
+        part = JournalPart("run-1", 0, 120)
+        for usage in ([usage_row(lease_id="none")], [usage_row(run_id="none")]):
+            with pytest.raises(LedgerError, match="refuses an entry"):
+                with_lease.put_trials([trial_row()], usage, part)
+        assert with_lease.trials("run-1") == ()
+        assert with_lease.journal_read("run-1") == 0
+        assert with_lease.usage_sums() == ()
+
+    def test_trials_are_ordered_counted_and_paged(self, with_lease: Ledger):
+        values = {1: 0.5, 2: None, 3: 0.1, 4: math.nan, 5: 0.9}
+        done = {"state": StepState.SUCCEEDED}
+        rows = [trial_row(each, objective=value, **done) for each, value in values.items()]
+        with_lease.put_trials([*rows, trial_row(6), *(trial_row(n) for n in range(7, 600))])
+
+        def numbers(order: str, **which: Any) -> list[int]:
+            found = with_lease.trials("run-1", StepState.SUCCEEDED, order, **which)
+            return [row.number for row in found]
+
+        assert numbers("objective") == [3, 1, 5, 2, 4]
+        assert numbers("-objective", limit=3, offset=1) == [1, 3, 2]
+        assert with_lease.trial("run-1", 4).objective is None
+        counts = {StepState.SUCCEEDED: 5, StepState.QUEUED: 594}
+        assert with_lease.count_trials("run-1") == counts
+        assert len(with_lease.trials_numbered("run-1", range(1, 700))) == 599
+        with pytest.raises(UnknownNameError, match="no trial 700 of suite 'run-1'"):
+            with_lease.trial("run-1", 700)
+        with pytest.raises(LedgerError, match="Did you mean 'objective'"):
+            with_lease.trials("run-1", order="objectiv")
+
+    # --- usage
+
+    def test_usage_is_summed_by_what_it_has_in_common(self, with_lease: Ledger):
+        """pains 37: a trial's cost is that of all its attempts, the failed ones included."""
+        failed = {"state": StepState.PREEMPTED, "cause": "preempted", "usd_failed": 2.0}
+        with_lease.put_usage(
+            [
+                usage_row(1, usd=2.0, day="2026-10-31", samples=2**40, **failed),
+                usage_row(1, attempt=2, usd=3.0, queue_s=7.0),
+                usage_row(2, owner="other"),
+                usage_row(step="lease-1", kind=IDLE, cause=IDLE, usd=4.0, usd_idle=4.0),
+                usage_row(step="pack", kind="pack", suite="", usd=0.0),
+            ]
+        )
+
+        def sums(by: By, **which: Any) -> dict[str, tuple[int, int, float]]:
+            found = with_lease.usage_sums(by, **which)
+            return {each.name: (each.attempts, each.unpriced, each.usd) for each in found}
+
+        assert sums("trial", run_id="run-1") == {
+            "1": (2, 0, 5.0),
+            "0": (1, 0, 4.0),
+            "2": (1, 1, 0.0),
+        }
+        assert sums("user") == {"tester": (3, 0, 9.0), "other": (1, 1, 0.0)}
+        assert sums("month") == {"2026-11": (3, 1, 7.0), "2026-10": (1, 0, 2.0)}
+        assert sums("month", since="2026-11-01") == {"2026-11": (3, 1, 7.0)}
+        assert sums("cause", run_id="run-1") == sums("cause")
+        assert sums("cause")[IDLE] == (0, 0, 4.0)
+        assert sums("suite") == {"run-1": (3, 1, 9.0), "": (1, 0, 0.0)}
+        assert sums("user", owner="other") == {"other": (1, 1, 0.0)}
+        whole = with_lease.usage_sums(lease_id="lease-1")[0]
+        assert whole == with_lease.usage_sums()[0]
+        assert (whole.usd_failed, whole.usd_idle, whole.queue_s) == (2.0, 4.0, 7.0)
+        assert (whole.samples, whole.node_s) == (2.0**40, 50.0)
+        assert with_lease.usage_sums(run_id="run-2") == ()
+        with pytest.raises(LedgerError, match="within one suite"):
+            with_lease.usage_sums("trial")
+
+    def test_usage_that_is_replaced_leaves_no_trace_in_the_sums(self, with_lease: Ledger):
+        going_on = {"state": StepState.RUNNING, "cause": "running"}
+        with_lease.put_usage([usage_row(1, usd=0.1, **going_on), usage_row(1, usd=0.3, **going_on)])
+        assert [each.usd for each in with_lease.usage_sums("cause")] == [0.3]
+        with_lease.put_usage([usage_row(1, usd=0.7, day="2026-11-24")])
+        assert [(each.name, each.usd) for each in with_lease.usage_sums("cause")] == [
+            ("succeeded", 0.7)
+        ]
+        assert with_lease.usage_sums(since="2026-11-25") == ()
+
+    def test_twenty_processes_keep_one_sum(self, url: str, with_lease: Ledger):
+        assert all(in_processes(note_usage, url))
+        (found,) = with_lease.usage_sums()
+        assert (found.attempts, found.unpriced) == (50 * NUM_PROCESSES, 0)
+        assert found.usd == pytest.approx(50 * NUM_PROCESSES)
+        assert found == with_lease.usage_sums(run_id="run-1")[0]
+
     # --- attempts
 
     def test_an_attempt_needs_its_run_and_lease(self, with_lease: Ledger):
@@ -328,6 +451,28 @@ class TestSqliteLedger(LedgerContract):
     def test_the_file_is_in_wal_mode(self, url: str, ledger: Ledger):
         with Database(url).read() as connection:
             assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+
+    def test_no_row_of_usage_is_looked_for_by_a_scan(self, with_lease: Ledger):
+        """A million of them would be read for each few that are entered."""
+        asked: list[tuple[str, Any]] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+            asked.append((statement, values))
+
+        engine = with_lease._database._backend.engine
+        event.listen(engine, "before_cursor_execute", note)
+        with_lease.put_usage([usage_row(1), usage_row(2)])
+        with_lease.usage("run-1", trial=1)
+        with_lease.usage_sums("kind", lease_id="lease-1")
+        with_lease.usage_sums("trial", run_id="run-1")
+        event.remove(engine, "before_cursor_execute", note)
+        queries = [each for each in asked if each[0].startswith("SELECT")]
+        assert len(queries) == 4
+        with engine.connect() as connection:
+            for statement, values in queries:
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+                told = [row[-1] for row in plan]
+                assert any("SEARCH headrace_usage USING" in each for each in told), told
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from headrace.errors import CapacityError
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.usage_records import UsageRecord
 from headrace.states import LeaseState, StepState
 
 Result = TypeVar("Result")
@@ -83,6 +85,41 @@ def machine_row(machine_id: str = "i-1", **changes: Any) -> MachineRecord:
     return MachineRecord(**{**values, **changes})
 
 
+def trial_row(number: int = 1, **changes: Any) -> TrialRecord:
+    """A trial that waits."""
+    values: dict[str, Any] = {
+        "run_id": "run-1",
+        "number": number,
+        "name": f"trial-{number}",
+        "values": {"seed": number},
+        "group": 1,
+        "created_at": 1.0,
+    }
+    return TrialRecord(**{**values, **changes})
+
+
+def usage_row(trial: int = 0, **changes: Any) -> UsageRecord:
+    """What a trial's attempt took, at a price that nobody has told."""
+    values: dict[str, Any] = {
+        "run_id": "run-1",
+        "step": "suite",
+        "trial": trial,
+        "kind": "trial",
+        "suite": "run-1",
+        "lease_id": "lease-1",
+        "owner": "tester",
+        "site_name": "laptop",
+        "recipe_name": "digits",
+        "role": "gpu",
+        "state": StepState.SUCCEEDED,
+        "cause": "succeeded",
+        "day": "2026-11-23",
+        "node_s": 10.0,
+        "created_at": 1.0,
+    }
+    return UsageRecord(**{**values, **changes})
+
+
 def in_processes(function: Callable[[str, int], Result], url: str) -> list[Result]:
     """Call `function(url, number)` in twenty processes that start together."""
     context = multiprocessing.get_context("forkserver")
@@ -120,6 +157,20 @@ def write_rows(url: str, number: int) -> bool:
     ledger.set_lease_state(lease_id, LeaseState.CLOSED, ended_at=2.0)
     ledger.finish_run(run_id, StepState.SUCCEEDED, 2.0, {"accuracy": number / 100})
     return was_first
+
+
+def note_usage(url: str, number: int) -> bool:
+    """Enter usage of fifty trials, ten at a time, and replace each once.
+
+    Returns:
+        True.
+    """
+    ledger = Ledger.open(url)
+    for usd in (5.0, 1.0):
+        for first in range(1, 51, 10):
+            numbers = range(100 * number + first, 100 * number + first + 10)
+            ledger.put_usage(usage_row(each, usd=usd) for each in numbers)
+    return True
 
 
 def take_place(url: str, number: int) -> bool:

@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, FromClause, create_engine, event, inspect, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -51,6 +52,8 @@ def masked(url: str) -> str:
 class _Sqlite:
     """A file on a local disk: WAL, one writer at a time, writers wait for each other."""
 
+    insert = staticmethod(sqlite.insert)
+
     def __init__(self, url: URL) -> None:
         self._path = _sqlite_path(url)
         self.engine = create_engine(
@@ -88,6 +91,8 @@ class _Sqlite:
 
 class _Postgres:
     """A PostgreSQL server, by psycopg."""
+
+    insert = staticmethod(postgresql.insert)
 
     def __init__(self, url: URL) -> None:
         try:
@@ -157,6 +162,26 @@ class Database:
                 self._backend.hold(session, section)
             yield session
 
+    def put(
+        self,
+        session: Session,
+        table: FromClause,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        adding: bool = False,
+    ) -> None:
+        """Enter rows of a table; of those with a known key the rest is replaced, or added to."""
+        if not rows:
+            return
+        insert = self._backend.insert(table)  # type: ignore[arg-type]  # a table, as of a record
+        keys = [column for column in table.c if column.primary_key]
+        given = {each.name: insert.excluded[each.name] for each in table.c if not each.primary_key}
+        if adding:
+            given = {name: table.c[name] + value for name, value in given.items()}
+        session.connection().execute(
+            insert.on_conflict_do_update(index_elements=keys, set_=given), rows
+        )
+
     def bring_up_to_date(self) -> None:
         """Make a missing schema, and migrate an older one.
 
@@ -221,6 +246,13 @@ class Database:
                 f"The ledger {self.shown} cannot be used: {_cause(error)}",
                 f"Check {VARIABLE} and that the database is there, or run `headrace ledger show`.",
             ) from error
+
+
+class LedgerPart:
+    """A part of the ledger: what is asked of some of its tables."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
 
 def _parsed(url: str) -> URL:

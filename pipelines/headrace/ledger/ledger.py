@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from typing_extensions import Unpack
 
 from headrace.errors import CapacityError, LedgerError, UnknownNameError, nearest
+from headrace.ledger.columns import Row
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.records import (
@@ -22,9 +23,10 @@ from headrace.ledger.records import (
     LeaseChanges,
     LeaseRecord,
     LedgerSummary,
-    Row,
     RunRecord,
 )
+from headrace.ledger.trial_rows import TrialRows
+from headrace.ledger.usage_rows import UsageRows
 from headrace.states import LeaseState, StepState
 
 _ACTIVE = tuple(state for state in LeaseState if state.is_active)
@@ -33,7 +35,7 @@ _OPEN = tuple(state for state in StepState if not state.is_final)
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Ledger(MachineRows):
+class Ledger(MachineRows, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to keep over a fork.
 
     Asking for a row that is not there raises `UnknownNameError`.
@@ -43,9 +45,8 @@ class Ledger(MachineRows):
     def open(cls, url: str | None = None) -> Ledger:
         """Open the ledger; a missing schema is made and an older one is migrated first.
 
-        Any number of processes may do so at once. The URL is `sqlite:////path/ledger.db` or
-        `postgresql://user:password@host/name`; by default `$HEADRACE_LEDGER`, or a file in
-        headrace's home folder.
+        Any number of processes may do so at once. By default it is that of `$HEADRACE_LEDGER`, or
+        a file in headrace's home folder.
 
         Raises:
             LedgerError: It cannot be reached, is on a network file system, or its schema is newer
@@ -123,6 +124,11 @@ class Ledger(MachineRows):
         with self._database.write() as session:
             session.execute(change.values(values))
             return _known(session, RunRecord, "run", run_id)
+
+    def change_run(self, run_id: str, **values: str | tuple[str, ...]) -> None:
+        """Enter with which `site_name`, `recipe_fingerprint` and `overrides` a run goes on."""
+        with self._database.write() as session:
+            session.execute(update(RunRecord).filter_by(run_id=run_id).values(values))
 
     def add_attempt(self, record: AttemptRecord) -> AttemptRecord:
         """Enter an attempt, unless the run has this one at this step; the one that is there then.

@@ -7,15 +7,12 @@ from dataclasses import asdict
 
 from sqlalchemy import select
 
-from headrace.ledger.database import Database
+from headrace.ledger.database import LedgerPart
 from headrace.ledger.records import LeaseRecord, MachineRecord
 
 
-class MachineRows:
+class MachineRows(LedgerPart):
     """The part of the ledger that knows the machines of leases, and what they cost."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def put_machines(self, rows: Iterable[MachineRecord]) -> None:
         """Enter machines, or replace what is known of them: the last writer knows most.

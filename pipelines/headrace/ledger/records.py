@@ -6,84 +6,21 @@ What the ledger gives is a copy of a row: to change it changes nothing in the da
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-from pydantic import TypeAdapter
-from sqlalchemy import Dialect, Double, ForeignKey, Index, Text, TypeDecorator
-from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
+from sqlalchemy import ForeignKey, Index
+from sqlalchemy.orm import Mapped, mapped_column
 from typing_extensions import TypedDict
 
+from headrace.ledger.columns import Json, Row
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
-REVISION = "0003"
-"""Revision of the schema below; the newest migration gives it."""
+REVISION = "0004"
+"""Revision of the schema; the newest migration gives it."""
 
 REVISION_TABLE = "headrace_schema"
 """Table in which the migrations keep the revision."""
-
-
-class _PlainText(TypeDecorator[str]):
-    """Text that every database takes: NUL and lone surrogates are written as escapes."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is None:
-            return None
-        return value.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
-
-
-class _Choice(TypeDecorator[Enum]):
-    """A value of an enumeration as text."""
-
-    impl = Text
-    cache_ok = True
-
-    def __init__(self, kind: type[Enum]) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def process_bind_param(self, value: Enum | None, dialect: Dialect) -> str | None:
-        return None if value is None else str(value.value)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Enum | None:
-        return None if value is None else self.kind(value)
-
-
-class _Json(TypeDecorator[Any]):
-    """A value as JSON text; unlike JSON columns it holds NaN, as metrics may."""
-
-    impl = Text
-    cache_ok = True
-
-    def __init__(self, kind: Any) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
-        return json.dumps(value, sort_keys=True, default=EndedJob.model_dump)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        return TypeAdapter(self.kind).validate_python(json.loads(value or "null"))
-
-
-class Row(MappedAsDataclass, DeclarativeBase, kw_only=True):
-    """A row of the ledger."""
-
-    type_annotation_map = {
-        str: _PlainText,
-        float: Double,
-        StepState: _Choice(StepState),
-        LeaseState: _Choice(LeaseState),
-        FailureClass: _Choice(FailureClass),
-    }
-
-    created_at: Mapped[float]
-    """When it was asked for."""
 
 
 class RunRecord(Row, kw_only=True):
@@ -102,11 +39,11 @@ class RunRecord(Row, kw_only=True):
     folder: Mapped[str]
     state: Mapped[StepState]
     owner: Mapped[str] = mapped_column(default="")
-    overrides: Mapped[tuple[str, ...]] = mapped_column(_Json(tuple[str, ...]), default=())
+    overrides: Mapped[tuple[str, ...]] = mapped_column(Json(tuple[str, ...]), default=())
     """Overrides `key=value` of the recipe."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
     """When it ended; null while it goes on."""
-    outputs: Mapped[dict[str, Any]] = mapped_column(_Json(dict[str, Any]), default_factory=dict)
+    outputs: Mapped[dict[str, Any]] = mapped_column(Json(dict[str, Any]), default_factory=dict)
     """What it gave, JSON values."""
 
 
@@ -131,7 +68,7 @@ class LeaseRecord(Row, kw_only=True):
     backend: Mapped[str]
     folder: Mapped[str]
     state: Mapped[LeaseState]
-    job_ids: Mapped[tuple[str, ...]] = mapped_column(_Json(tuple[str, ...]), default=())
+    job_ids: Mapped[tuple[str, ...]] = mapped_column(Json(tuple[str, ...]), default=())
     """Ids that the backend gave: processes, jobs, instances."""
     dashboard_url: Mapped[str] = mapped_column(default="")
     """Address of the Dask dashboard; empty while there is none."""
@@ -140,7 +77,7 @@ class LeaseRecord(Row, kw_only=True):
     ended_at: Mapped[float | None] = mapped_column(default=None)
     why_ended: Mapped[str] = mapped_column(default="")
     lost_nodes: Mapped[tuple[EndedJob, ...]] = mapped_column(
-        _Json(tuple[EndedJob, ...]), default=(), server_default="[]"
+        Json(tuple[EndedJob, ...]), default=(), server_default="[]"
     )
     """Jobs of a pool that came to an early end, the newest last, not more than the last twenty;
     written when the lease has ended."""
@@ -214,7 +151,7 @@ class AttemptRecord(Row, kw_only=True):
     started_at: Mapped[float | None] = mapped_column(default=None)
     """When its driver started."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
-    outputs: Mapped[dict[str, Any]] = mapped_column(_Json(dict[str, Any]), default_factory=dict)
+    outputs: Mapped[dict[str, Any]] = mapped_column(Json(dict[str, Any]), default_factory=dict)
     """What later steps and the report need, JSON values."""
 
 

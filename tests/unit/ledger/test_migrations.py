@@ -10,9 +10,10 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import MetaData, Table, insert, inspect, text
 
 from headrace.ledger import migrations
+from headrace.ledger.columns import Row
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import REVISION, REVISION_TABLE, Row
+from headrace.ledger.records import REVISION, REVISION_TABLE
 from support.ledger_rows import lease_row, machine_row, run_row
 
 

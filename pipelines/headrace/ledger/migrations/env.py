@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from headrace.ledger.records import REVISION_TABLE, Row
+from headrace.ledger.columns import Row
+from headrace.ledger.records import REVISION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,0 +1,288 @@
+"""How long work will take, from what like work took, and when all of it will be done; pure.
+
+Durations are told by a Gaussian process in logarithms: an exponent for each number of the recipe
+(linear part), a smooth bend of it (an overhead that does not grow with the epochs is one), noise.
+With few points it falls back to `EXPONENTS`, then to the mean; how strong each part is, is averaged
+over a grid by how well it explains what is known. Source: Rasmussen & Williams, Gaussian Processes
+for Machine Learning, 2006, sections 2.2 and 5.2, https://gaussianprocess.org/gpml/.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.costs.features import Features
+
+Floats = NDArray[np.float64]
+EXPONENTS = {
+    "trainer.max_epochs": 1.0,
+    "trainer.max_steps": 1.0,
+    "data.samples_per_epoch": 1.0,
+    "samples": 1.0,
+    "ranks": -1.0,
+}
+"""How a duration grows with a feature as long as nothing tells otherwise: as its power."""
+
+LEVEL = 0.8
+"""Probability with which an interval holds what will be."""
+
+MOST_KNOWN = 60
+"""So many of the newest durations count."""
+
+_NOISES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+_SLOPES = (0.05, 0.2, 0.8)
+_BENDS = (0.0, 0.2, 0.6)
+_USUAL_NOISE, _USUAL_SLOPE = 0.15, 0.1
+_REACH = 1.0
+"""Distance of logarithms over which a bend is felt."""
+_FLAT = 1e4
+"""Variance of the mean, of which nothing is known beforehand."""
+_DRAWS = 200
+_WRONG, _WRONG_BY = 0.02, 0.7
+"""How often a forecast is wrong by more than it tells, and the spread then."""
+_FARTHEST = 30.0
+"""Standard deviations beyond which the tail of a normal distribution is no number any more."""
+_SMALLEST_S = _SURE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A duration that is not known yet: a log-normal one."""
+
+    seconds: float
+    """Its median."""
+    spread: float = 0.0
+    """Standard deviation of its logarithm, as like work differs from one to the next."""
+    shared: float = 0.0
+    """The same of what all forecasts of a kind may be wrong by together."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds between which it lies with the probability `LEVEL`."""
+        wide = math.exp(_z(LEVEL) * math.hypot(self.spread, self.shared))
+        return self.seconds / wide, self.seconds * wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Work under way."""
+
+    forecast: Forecast
+    """What it takes in all, as was thought before."""
+    elapsed_s: float
+    done: float = 0.0
+    """Share that is done, 0 to 1; 0 where that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eta:
+    """When all will be done."""
+
+    seconds: float
+    """Median of the time that is left."""
+    half_s: float
+    """Half of the interval in which it lies with the probability `LEVEL`."""
+
+
+def duration_s(known: Sequence[tuple[Features, float]], features: Features) -> Forecast | None:
+    """Forecast of one duration; see `durations`. None when nothing is known."""
+    found = durations(known, [features])
+    return found[0] if found else None
+
+
+def durations(
+    known: Sequence[tuple[Features, float]], wanted: Sequence[Features]
+) -> list[Forecast]:
+    """Forecasts of durations from known ones, the newest of these last; empty without any.
+
+    Args:
+        known: Features and seconds of work that ended.
+        wanted: Features of work to come.
+    """
+    known = known[-MOST_KNOWN:]
+    if not known or not wanted:
+        return []
+    columns = _columns([features for features, _ in known], wanted)
+    powers = _powers([each for each, _ in known], wanted)
+    logs = np.log([max(seconds, _SMALLEST_S) for _, seconds in known]) - powers[: len(known)]
+    alike = _Alike.of(columns, len(known))
+    found = [
+        _posterior(alike, logs, shape) for shape in itertools.product(_NOISES, _SLOPES, _BENDS)
+    ]
+    evidence = np.array([each[0] for each in found])
+    weights = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    means = np.stack([each[1] for each in found])
+    variances = np.stack([each[2] for each in found])
+    mean = weights @ means
+    shared = np.sqrt(weights @ (variances + (means - mean) ** 2))
+    noise = math.sqrt(weights @ np.array([each[3] ** 2 for each in found]))
+    medians = np.exp(mean + powers[len(known) :])
+    return [
+        Forecast(seconds=float(median), spread=noise, shared=float(error))
+        for median, error in zip(medians, shared, strict=True)
+    ]
+
+
+def corrected(running: Running) -> Forecast:
+    """What work under way takes in all, when its progress is heard as well.
+
+    The extrapolated total is trusted the more, the more is done: the standard deviation of its
+    logarithm is taken as (1 - done) / (2 sqrt(done)). Both are weighted by their variances. Where
+    they differ by more than these explain, it is the forecast that is wrong, and doubted the more.
+    """
+    before, done = running.forecast, min(running.done, 1.0)
+    if done <= 0.0 or running.elapsed_s <= 0.0:
+        return before
+    error = max((1.0 - done) / (2.0 * math.sqrt(done)), _SURE)
+    apart = math.log(running.elapsed_s / done / before.seconds)
+    doubt = math.sqrt(max(before.spread**2 + before.shared**2, apart**2 - error**2, _SURE**2))
+    trust = doubt**2 / (doubt**2 + error**2)
+    return Forecast(
+        seconds=before.seconds * math.exp(trust * apart),
+        spread=doubt * error / math.hypot(doubt, error),
+    )
+
+
+def eta(
+    remaining: Sequence[Forecast], slots: int, running: Sequence[Running] = (), seed: int = 0
+) -> Eta:
+    """When work will be done that begins in this order, each as soon as one of the slots is free.
+
+    Durations are drawn many times; those of work under way are longer than what has elapsed, so
+    that what takes longer than was thought is never taken to end at once. The same seed gives the
+    same answer.
+
+    Args:
+        remaining: Work that has not begun, in the order in which it will.
+        slots: Pieces of work at once; at least as many as run count.
+        running: Work under way.
+        seed: Of the draws.
+    """
+    random = np.random.default_rng(seed)
+    left = [_left(random, each) for each in running]
+    free = np.zeros((_DRAWS, max(slots, len(running), 1)))
+    for index, each in enumerate(left):
+        free[:, index] = each
+    rows = np.arange(_DRAWS)
+    for seconds in possible(random, remaining, _DRAWS):
+        free[rows, free.argmin(axis=1)] += seconds
+    low, middle, high = np.quantile(free.max(axis=1), [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
+    return Eta(seconds=float(middle), half_s=float(high - low) / 2)
+
+
+def possible(random: np.random.Generator, forecasts: Sequence[Forecast], draws: int = 1) -> Floats:
+    """`(forecasts, draws)` seconds as they may turn out."""
+    medians, spreads, shared = (
+        np.array([getattr(each, name) for each in forecasts]).reshape(-1, 1)
+        for name in ("seconds", "spread", "shared")
+    )
+    own = random.standard_normal((len(forecasts), draws))
+    return np.asarray(medians * np.exp(spreads * own + shared * random.standard_normal(draws)))
+
+
+def _left(random: np.random.Generator, running: Running) -> Floats:
+    """`(draws,)` seconds until work under way ends, which has not ended yet.
+
+    A forecast is right with the spread that it tells, or, seldom, wrong by much more; the longer
+    work lasts, the likelier it is that it was wrong.
+    """
+    from scipy.special import ndtr, ndtri
+
+    forecast, elapsed_s = corrected(running), max(running.elapsed_s, _SMALLEST_S)
+    right = max(math.hypot(forecast.spread, forecast.shared), 0.01)
+    wrong = math.hypot(right, _WRONG_BY)
+    reached = min(math.log(elapsed_s / forecast.seconds), _FARTHEST * wrong)
+    tails = (1 - _WRONG) * ndtr(-reached / right), _WRONG * ndtr(-reached / wrong)
+    is_wrong = random.uniform(size=_DRAWS) < tails[1] / sum(tails)
+    spreads = np.where(is_wrong, wrong, right)
+    beyond: Floats = -ndtri(random.uniform(size=_DRAWS) * ndtr(-reached / spreads))
+    return np.maximum(forecast.seconds * np.exp(spreads * beyond) - elapsed_s, 0.0)
+
+
+def _columns(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
+    """`(points, columns)`: logarithms where all are positive, and words, 0 or 1.
+
+    Each is scaled to a variance of 1, but for those in `EXPONENTS`.
+    """
+    every = [*known, *wanted]
+    columns: list[Floats] = []
+    for name in sorted({name for each in every for name in each}):
+        values = [each.get(name, "") for each in every]
+        if any(isinstance(value, str) for value in values):
+            words = sorted({str(value) for value in values})
+            found = [np.array([float(str(value) == word) for value in values]) for word in words]
+        else:
+            numbers = np.asarray(values, dtype=float)
+            found = [np.log(numbers) if (numbers > 0).all() else numbers]
+        is_natural = name in EXPONENTS
+        columns += [each if is_natural else each / each.std() for each in found if each.std() > 0]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(every), 0))
+
+
+def _powers(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
+    """`(points,)` logarithm of the duration as `EXPONENTS` have it, but for a constant."""
+    every = [*known, *wanted]
+    total = np.zeros(len(every))
+    for name, power in EXPONENTS.items():
+        values = [each.get(name) for each in every]
+        numbers = [value for value in values if isinstance(value, (int, float)) and value > 0]
+        if len(numbers) == len(every):
+            total += power * np.log(np.asarray(numbers, dtype=float))
+    return total
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """How alike points are: by the products of their columns, and by how near they are.
+
+    `(known, known)` among those that are known, `(known, wanted)` with the wanted ones; `(wanted,)`
+    of each of these with itself.
+    """
+
+    products: tuple[Floats, Floats, Floats]
+    nearness: tuple[Floats, Floats]
+
+    @classmethod
+    def of(cls, columns: Floats, num_known: int) -> _Alike:
+        centred = columns - columns[:num_known].mean(axis=0)
+        known, wanted = centred[:num_known], centred[num_known:]
+        sizes, others = (known**2).sum(axis=1), (wanted**2).sum(axis=1)
+        products = known @ known.T, known @ wanted.T
+        squares = (
+            sizes[:, None] + sizes - 2 * products[0],
+            sizes[:, None] + others - 2 * products[1],
+        )
+        near, far = (np.exp(-np.maximum(each, 0.0) / (2 * _REACH**2)) for each in squares)
+        return cls((*products, others), (near, far))
+
+
+def _posterior(
+    alike: _Alike, logs: Floats, shape: tuple[float, float, float]
+) -> tuple[float, Floats, Floats, float]:
+    """Log evidence of a shape, mean and variance where it is wanted, and its noise."""
+    noise, slope, bend = shape
+    level = logs.mean()
+    among, across = (
+        _FLAT + slope**2 * product + bend**2 * near
+        for product, near in zip(alike.products, alike.nearness, strict=False)
+    )
+    root = np.linalg.inv(np.linalg.cholesky(among + noise**2 * np.eye(len(logs))))
+    inner = root @ (logs - level)
+    reach = np.einsum("ij,jk->ik", root, across)  # BLAS takes threads for it, and far longer
+    variance = _FLAT + slope**2 * alike.products[2] + bend**2 - (reach**2).sum(axis=0)
+    usual = -0.5 * (math.log(noise / _USUAL_NOISE) ** 2 + math.log(slope / _USUAL_SLOPE) ** 2)
+    evidence = usual - 0.5 * float(inner @ inner) + float(np.log(np.diag(root)).sum())
+    return evidence, level + inner @ reach, np.maximum(variance, 0.0), noise
+
+
+def _z(level: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf((1 + level) / 2)

@@ -1,0 +1,118 @@
+"""The ledger's rows of trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from sqlalchemy import func, select
+
+from headrace.errors import LedgerError, UnknownNameError, nearest
+from headrace.ledger.database import LedgerPart
+from headrace.ledger.trial_records import JOURNALS, JournalPart, TrialRecord
+from headrace.ledger.usage_records import UsageRecord
+from headrace.ledger.usage_rows import at_most, enter_usage
+from headrace.states import StepState
+
+TRIAL_ORDERS = ("number", "name", "objective", "started_at", "finished_at", "usd", "attempts")
+"""What trials can be ordered by."""
+
+
+class TrialRows(LedgerPart):
+    """The part of the ledger that knows the trials of suites."""
+
+    def put_trials(
+        self,
+        rows: Iterable[TrialRecord],
+        usage: Iterable[UsageRecord] = (),
+        part: JournalPart | None = None,
+    ) -> bool:
+        """Enter trials and what their attempts used, or replace what is known, all or nothing.
+
+        Args:
+            rows: The trials.
+            usage: What attempts used.
+            part: The part of the suite's journal that tells so; when somebody else has read that
+                in the meantime, nothing is changed.
+
+        Returns:
+            Whether the rows were entered.
+
+        Raises:
+            LedgerError: Their run is not in the ledger.
+        """
+        values = [asdict(row) for row in rows]
+        with self._database.write("usage") as session:
+            if part is not None:
+                read = select(JOURNALS.c.read_bytes).filter_by(run_id=part.run_id)
+                if (session.scalar(read) or 0) != part.begin:
+                    return False
+                mark = {"run_id": part.run_id, "read_bytes": part.end}
+                self._database.put(session, JOURNALS, [mark])
+            self._database.put(session, TrialRecord.__table__, values)
+            enter_usage(self._database, session, tuple(usage))
+        return True
+
+    def journal_read(self, run_id: str) -> int:
+        """Bytes of a suite's journal that have been entered."""
+        with self._database.read() as session:
+            return session.scalar(select(JOURNALS.c.read_bytes).filter_by(run_id=run_id)) or 0
+
+    def trials(
+        self,
+        run_id: str,
+        state: StepState | None = None,
+        order: str = "number",
+        limit: int = 1000,
+        offset: int = 0,
+    ) -> tuple[TrialRecord, ...]:
+        """Trials of a suite.
+
+        Args:
+            run_id: The suite's run.
+            state: State that they are in; None for all.
+            order: One of `TRIAL_ORDERS`; with `-` in front, the greatest value first. Trials
+                without a value come last.
+            limit: Most trials.
+            offset: So many of the first ones are left out.
+        """
+        name = order.removeprefix("-")
+        if name not in TRIAL_ORDERS:
+            raise LedgerError(f"Trials have no order '{order}'", nearest(name, TRIAL_ORDERS))
+        query = select(TrialRecord).filter_by(run_id=run_id)
+        if state is not None:
+            query = query.filter_by(state=state)
+        by = getattr(TrialRecord, name)
+        first = (by if name == order else by.desc()).nulls_last()
+        with self._database.read() as session:
+            found = query.order_by(first, TrialRecord.number).limit(limit).offset(offset)
+            return tuple(session.scalars(found))
+
+    def trials_numbered(self, run_id: str, numbers: Iterable[int]) -> dict[int, TrialRecord]:
+        """Trials of a suite by their numbers; those that are not there are absent."""
+        known = select(TrialRecord).filter_by(run_id=run_id)
+        with self._database.read() as session:
+            found = (
+                row
+                for some in at_most(sorted(numbers))
+                for row in session.scalars(known.where(TrialRecord.number.in_(some)))
+            )
+            return {row.number: row for row in found}
+
+    def trial(self, run_id: str, number: int) -> TrialRecord:
+        """The trial of a suite with this number; raises UnknownNameError when there is none."""
+        with self._database.read() as session:
+            found = session.get(TrialRecord, (run_id, number))
+        if found is None:
+            raise UnknownNameError(
+                f"The ledger has no trial {number} of suite '{run_id}'",
+                f"List its trials with `headrace suite show {run_id}`.",
+            )
+        return found
+
+    def count_trials(self, run_id: str) -> dict[StepState, int]:
+        """How many trials of a suite are in each state; states without any are absent."""
+        query = select(TrialRecord.state, func.count()).filter_by(run_id=run_id)
+        with self._database.read() as session:
+            rows = session.execute(query.group_by(TrialRecord.state))
+            return {row[0]: row[1] for row in rows}

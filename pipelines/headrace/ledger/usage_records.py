@@ -1,0 +1,158 @@
+"""Rows of usage: what each attempt took of time, machines and money, and their sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from headrace.ledger.columns import Number, Row
+from headrace.ledger.records import LeaseRecord, RunRecord
+from headrace.states import StepState
+
+IDLE = "idle"
+"""Kind and cause of a row that tells of the time of a lease's machines which no attempt took."""
+
+
+class UsageRecord(Row, kw_only=True):
+    """What one attempt at a step or a trial took; or a lease's machines, while they were idle.
+
+    `created_at` is when it was asked for. Null is what nobody told, which is not 0.
+    """
+
+    __tablename__ = "headrace_usage"
+    __table_args__ = (Index("headrace_usage_by_lease", "lease_id"),)
+
+    run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id), primary_key=True)
+    step: Mapped[str] = mapped_column(primary_key=True)
+    """Name of the step; of a lease's idle time, the lease's id."""
+    trial: Mapped[int] = mapped_column(primary_key=True, default=0)
+    """Number of the trial in the suite; 0: none."""
+    attempt: Mapped[int] = mapped_column(primary_key=True, default=1)
+    kind: Mapped[str]
+    """Kind of the step, `trial`, or `idle`."""
+    suite: Mapped[str] = mapped_column(default="")
+    """Run of the suite that it belongs to; empty: none."""
+    lease_id: Mapped[str] = mapped_column(ForeignKey(LeaseRecord.lease_id))
+    owner: Mapped[str]
+    """User whose run it is."""
+    site_name: Mapped[str]
+    recipe_name: Mapped[str]
+    role: Mapped[str]
+    """Role of its lease."""
+    state: Mapped[StepState]
+    cause: Mapped[str]
+    """Why it ended: a failure class, else its state; `idle` for idle time."""
+    node: Mapped[str] = mapped_column(default="")
+    """Node it ran on; of several, the first."""
+    node_kind: Mapped[str] = mapped_column(default="")
+    """Type of the machine."""
+    nodes: Mapped[int] = mapped_column(default=1)
+    gpus: Mapped[float] = mapped_column(default=0.0)
+    """GPUs that it held, all nodes together; a share of one where trials share it."""
+    cpus: Mapped[float] = mapped_column(default=0.0)
+    """CPUs that it held, all nodes together."""
+    started_at: Mapped[float | None] = mapped_column(default=None)
+    finished_at: Mapped[float | None] = mapped_column(default=None)
+    day: Mapped[str]
+    """Day on which it ended, or was last looked at, in UTC: `2026-11-23`; its first seven letters
+    are the month that it is counted in."""
+    node_s: Mapped[float] = mapped_column(default=0.0)
+    """Seconds of machines that it took: of a part of a node, that part of the seconds."""
+    gpu_s: Mapped[float] = mapped_column(default=0.0)
+    """Seconds of GPUs that it held."""
+    queue_s: Mapped[float | None] = mapped_column(default=None)
+    """Seconds that it waited for its machines; they cost nothing."""
+    boot_s: Mapped[float | None] = mapped_column(default=None)
+    """Seconds that it waited for its machines to boot and join; they are idle time of the lease."""
+    start_s: Mapped[float | None] = mapped_column(default=None)
+    """Seconds until the first batch."""
+    staging_s: Mapped[float | None] = mapped_column(default=None)
+    """Seconds in which shards were put onto its nodes."""
+    data_wait_s: Mapped[float | None] = mapped_column(default=None)
+    """Seconds in which training waited for data; part of `train_s`."""
+    train_s: Mapped[float | None] = mapped_column(default=None)
+    evaluate_s: Mapped[float | None] = mapped_column(default=None)
+    idle_s: Mapped[float | None] = mapped_column(default=None)
+    """Seconds of machines in which nothing was done; part of `node_s`."""
+    failed_s: Mapped[float | None] = mapped_column(default=None)
+    """Seconds of machines of an attempt that did not succeed: all of `node_s`."""
+    samples: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    """Samples trained on, every epoch counted."""
+    cpu_use: Mapped[float | None] = mapped_column(default=None)
+    """Mean share of its CPUs that was busy, 0 to 1."""
+    gpu_use: Mapped[float | None] = mapped_column(default=None)
+    """Mean share of time in which its GPUs were busy, 0 to 1."""
+    memory_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    """Most memory of its processes."""
+    gpu_memory_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    """Most memory of one of its GPUs."""
+    energy_wh: Mapped[float | None] = mapped_column(default=None)
+    """Watt-hours of its GPUs."""
+    usd_per_hour: Mapped[float | None] = mapped_column(default=None)
+    """US dollars an hour of what it held."""
+    price_source: Mapped[str] = mapped_column(default="")
+    """Who told the price."""
+    price_as_of: Mapped[str] = mapped_column(default="")
+    """Date of the price; empty when it is not known."""
+    usd: Mapped[float | None] = mapped_column(default=None)
+    """US dollars; null where a price is not known."""
+    usd_staging: Mapped[float | None] = mapped_column(default=None)
+    """The part of `usd` that went into staging."""
+    usd_idle: Mapped[float | None] = mapped_column(default=None)
+    """The part of `usd` in which nothing was done."""
+    usd_failed: Mapped[float | None] = mapped_column(default=None)
+    """The part of `usd` that attempts took which did not succeed: the whole of theirs."""
+
+
+KEYS = ("day", "suite", "owner", "site_name", "recipe_name", "role", "kind", "cause")
+"""What usage is summed by beforehand."""
+
+COUNTS = ("entries", "attempts", "unpriced")
+"""What is counted: rows, those that are attempts, those without a price."""
+
+FIGURES = (
+    "usd", "usd_staging", "usd_idle", "usd_failed", "node_s", "gpu_s", "queue_s", "boot_s",
+    "start_s", "staging_s", "data_wait_s", "train_s", "evaluate_s", "idle_s", "failed_s",
+    "samples", "energy_wh",
+)  # fmt: skip
+"""What is summed; null counts as 0."""
+
+SUMS = Table(
+    "headrace_usage_sums",
+    Row.metadata,
+    *(Column(name, Text, primary_key=True) for name in KEYS),
+    *(Column(name, BigInteger, nullable=False) for name in COUNTS),
+    *(Column(name, Number, nullable=False) for name in FIGURES),
+)
+"""Sums of usage, kept with every change of it: a million rows take too long to add up anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageSum:
+    """What attempts took together, and lost time with them."""
+
+    name: str
+    """What they have in common: a user, a site, a month, …"""
+    attempts: int
+    """Attempts at steps and trials; idle time of a lease is none."""
+    unpriced: int
+    """Rows whose price is not known: their time is counted, and no money."""
+    usd: float
+    usd_staging: float
+    usd_idle: float
+    usd_failed: float
+    node_s: float
+    gpu_s: float
+    queue_s: float
+    boot_s: float
+    start_s: float
+    staging_s: float
+    data_wait_s: float
+    train_s: float
+    evaluate_s: float
+    idle_s: float
+    failed_s: float
+    samples: float
+    energy_wh: float

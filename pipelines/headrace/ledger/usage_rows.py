@@ -1,0 +1,154 @@
+"""The ledger's rows of usage, and their sums."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    RowMapping,
+    Select,
+    case,
+    delete,
+    func,
+    literal,
+    select,
+)
+from sqlalchemy.orm import Session
+
+from headrace.errors import LedgerError
+from headrace.ledger.database import Database, LedgerPart
+from headrace.ledger.usage_records import COUNTS, FIGURES, IDLE, KEYS, SUMS, UsageRecord, UsageSum
+
+By = Literal["suite", "trial", "user", "site", "recipe", "role", "kind", "cause", "month"]
+
+_COLUMNS = {"user": "owner", "site": "site_name", "recipe": "recipe_name", "month": "day"}
+Value = TypeVar("Value")
+_Key = tuple[str, str, int, int]
+
+
+class UsageRows(LedgerPart):
+    """The part of the ledger that knows what attempts took."""
+
+    def put_usage(self, rows: Iterable[UsageRecord]) -> None:
+        """Enter what attempts used, or replace what is known of it, all or nothing.
+
+        Raises:
+            LedgerError: Their run or lease is not in the ledger.
+        """
+        with self._database.write("usage") as session:
+            enter_usage(self._database, session, tuple(rows))
+
+    def usage(
+        self, run_id: str, *, trial: int | None = None, limit: int = 1000, offset: int = 0
+    ) -> tuple[UsageRecord, ...]:
+        """What attempts of a run used, of one trial or all, the first ones first."""
+        query = select(UsageRecord).filter_by(run_id=run_id)
+        if trial is not None:
+            query = query.filter_by(trial=trial)
+        order = (UsageRecord.trial, UsageRecord.created_at, UsageRecord.step, UsageRecord.attempt)
+        with self._database.read() as session:
+            return tuple(session.scalars(query.order_by(*order).limit(limit).offset(offset)))
+
+    def usage_sums(
+        self, by: By | None = None, *, run_id: str | None = None, since: str = "", **only: str
+    ) -> tuple[UsageSum, ...]:
+        """What attempts took together, the dearest first.
+
+        Args:
+            by: What they are told apart by; None gives one sum of all. Trials are told apart
+                within one run only.
+            run_id: Run whose attempts count; None for those of all runs.
+            since: Day from which on they count, such as `2026-11-01`.
+            only: What else they have in common: `owner`, `site_name`, `suite`, `lease_id`.
+
+        Raises:
+            LedgerError: Trials are asked for without a run.
+        """
+        if by == "trial" and run_id is None:
+            raise LedgerError("Trials are told apart within one suite only", "Name its run.")
+        with self._database.read() as session:
+            found = session.execute(_sums(by, run_id, since, only)).mappings()
+            return tuple(_sum(row) for row in found if row["entries"])
+
+
+def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord]) -> None:
+    """Enter rows of usage within a transaction of the section `usage`, and add to their sums."""
+    newest = {_key(row): row for row in rows}
+    changes: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for row in _known(session, newest):
+        changes[_group(row)].subtract(_figures(row))
+    for row in newest.values():
+        changes[_group(row)].update(_figures(row))
+    database.put(session, UsageRecord.__table__, [asdict(row) for row in newest.values()])
+    sums = [dict(zip(KEYS, group, strict=True)) | figures for group, figures in changes.items()]
+    database.put(session, SUMS, sums, adding=True)
+    session.execute(delete(SUMS).where(SUMS.c.entries == 0))
+
+
+def _figures(row: UsageRecord) -> dict[str, float]:
+    counts = {"entries": 1, "attempts": int(row.kind != IDLE), "unpriced": int(row.usd is None)}
+    return counts | {name: getattr(row, name) or 0 for name in FIGURES}
+
+
+def _group(row: UsageRecord) -> tuple[str, ...]:
+    return tuple(getattr(row, name) for name in KEYS)
+
+
+def _known(session: Session, keys: Iterable[_Key]) -> Iterator[UsageRecord]:
+    """Rows with these keys; asked for so that SQLite finds them by its index, not by a scan."""
+    wanted = set(keys)
+    trials: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for run_id, step, trial, _ in wanted:
+        trials[run_id, step].add(trial)
+    for (run_id, step), numbers in trials.items():
+        query = select(UsageRecord).filter_by(run_id=run_id, step=step)
+        for some in at_most(sorted(numbers)):
+            rows = session.scalars(query.where(UsageRecord.trial.in_(some)))
+            yield from (row for row in rows if _key(row) in wanted)
+
+
+def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
+    """Values in groups that one query can name."""
+    left = iter(values)
+    while some := tuple(islice(left, number)):
+        yield some
+
+
+def _key(row: UsageRecord) -> _Key:
+    return row.run_id, row.step, row.trial, row.attempt
+
+
+def _sums(by: By | None, run_id: str | None, since: str, only: dict[str, str]) -> Select[Any]:
+    """Sums of a run are added up from its rows, those of all runs from the sums that are kept."""
+    is_kept = run_id is None and "lease_id" not in only
+    table = SUMS if is_kept else UsageRecord.__table__
+    counts = [table.c[each] for each in COUNTS] if is_kept else _counts(table)
+    sums = [func.coalesce(func.sum(each), 0) for each in (*counts, *(table.c[f] for f in FIGURES))]
+    labels = (*COUNTS, *FIGURES)
+    named = [each.label(label) for each, label in zip(sums, labels, strict=True)]
+    only = only if run_id is None else {**only, "run_id": run_id}
+    name: ColumnElement[Any] = literal("")
+    if by is not None:
+        column = table.c[_COLUMNS.get(by, by)]
+        name = func.substr(column, 1, 7) if by == "month" else column
+    query = select(name.label("name"), *named).select_from(table).filter_by(**only)
+    query = query.where(table.c.day >= since)
+    grouped = query if by is None else query.group_by(name)
+    return grouped.order_by(func.sum(table.c.usd).desc(), name)
+
+
+def _counts(table: FromClause) -> list[ColumnElement[int]]:
+    is_attempt = case((table.c.kind == IDLE, 0), else_=1)
+    return [literal(1), is_attempt, case((table.c.usd.is_(None), 1), else_=0)]
+
+
+def _sum(row: RowMapping) -> UsageSum:
+    figures: dict[str, Any] = {name: float(row[name]) for name in FIGURES}
+    counts = {name: int(row[name]) for name in ("attempts", "unpriced")}
+    return UsageSum(name=str(row["name"]), **figures, **counts)
