@@ -85,7 +85,12 @@ def test_a_direct_run_is_ended_twice_and_resumed(
     process = headrace(direct.home, ["run", "digits", "--site", SITE, *OVERRIDES], log)
     run_id = newest_run(direct, log, process)
     first, second = rng.sample(["Ctrl-C", "kill -9"], 2)
-    for how, least, most in ((first, 0.1, 0.3), (second, 0.4, 0.7)):
+    for number, (how, least, most) in enumerate(((first, 0.1, 0.3), (second, 0.4, 0.7))):
+        wait_until(  # of a busy machine the first moment may be later than the second
+            lambda number=number: len(direct.attempts(run_id, "train")) > number,
+            LONG_S,
+            "the command to train",
+        )
         training_moment(direct, run_id, rng, least, most)
         interrupt(process, how, direct, run_id)
         process = resume(direct, run_id, log)

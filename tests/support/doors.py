@@ -6,6 +6,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -26,12 +27,13 @@ class Door:
 
 def doors(processes: Iterable[psutil.Process]) -> set[Door]:
     """All TCP ports that processes listen on."""
-    return {
-        Door(one.laddr.ip, one.laddr.port)
-        for process in processes
-        for one in process.net_connections("tcp")
-        if one.status == psutil.CONN_LISTEN
-    }
+    found = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            for one in process.net_connections("tcp"):
+                if one.status == psutil.CONN_LISTEN:
+                    found.add(Door(one.laddr.ip, one.laddr.port))
+    return found
 
 
 def key_of(lease: LeaseFolder) -> ssl.SSLContext:

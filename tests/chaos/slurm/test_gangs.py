@@ -80,7 +80,7 @@ def test_kill_9_of_a_rank_a_worker_the_driver_and_the_host(
         paced.kill_worker()
         yield from paced.begun_anew()
         yield from paced.held_at(32)
-        paced.kill_one("headrace.steps.run")
+        paced.kill_one("headrace.steps.driver_process")
         yield from paced.begun_anew()
         yield from paced.held_at(42)
         paced.kill_host()

@@ -1,0 +1,1 @@
+"""Suites: many trials of one recipe, shared out over one lease."""

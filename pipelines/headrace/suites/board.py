@@ -1,0 +1,145 @@
+"""How the trials of a suite stand, by their journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace.recipe.suite import Objective
+from headrace.states import StepState
+from headrace.suites.records import PRUNED, Added, Ended, Entry, Heeded, Started, Trial
+
+_FAILED = (StepState.FAILED, StepState.TIMED_OUT, StepState.LOST, StepState.PREEMPTED)
+
+
+@dataclass(slots=True)
+class Row:
+    """A trial, and what became of it."""
+
+    trial: Trial
+    state: StepState = StepState.QUEUED
+    pruned: bool = False
+    attempts: int = 0
+    """Number of its newest attempt."""
+    failures: int = 0
+    """Attempts that count against `suite.retries`."""
+    started: Started | None = None
+    """Its attempt that has no end yet."""
+    avoids: frozenset[str] = frozenset()
+    """Nodes where it has failed."""
+    unwanted: bool = False
+    """Whether somebody has cancelled it."""
+    took_s: float = 0.0
+    """Seconds of its attempts that have ended."""
+    objectives: tuple[float, ...] = ()
+    why: str = ""
+    """Why it has failed, in a line."""
+
+    @property
+    def counted_as(self) -> str:
+        """Its state as it is counted."""
+        return PRUNED if self.pruned else self.state.value
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended, and not well; nobody asked for that."""
+        return self.state in _FAILED
+
+
+@dataclass
+class Board:
+    """All trials of a suite: the journal's entries, taken one after another."""
+
+    objectives: Sequence[Objective] = ()
+    rows: dict[int, Row] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    running: dict[int, Row] = field(default_factory=dict)
+    """Trials with an attempt that has no end, by number."""
+    best: Row | None = None
+    """The best trial; None without one objective, or a trial that has it."""
+    heeded: int = 0
+    """Lines of the controls that have been read."""
+
+    @property
+    def num_failed(self) -> int:
+        """Trials that have ended, and not well, unless somebody asked for that."""
+        return sum(self.counts[state.value] for state in _FAILED)
+
+    @property
+    def commonest_failure(self) -> str:
+        """Why most of those have failed, and how many that are; empty when none has."""
+        whys = Counter(row.why for row in self.rows.values() if row.has_failed)
+        return "; ".join(f"{count} of them: {why}" for why, count in whys.most_common(1))
+
+    @property
+    def num_ended(self) -> int:
+        """Trials that have ended."""
+        return len(self.rows) - self.counts[StepState.QUEUED.value] - len(self.running)
+
+    def take(self, entry: Entry) -> None:
+        """Bring the board to where it is after an entry; one about an unknown trial is left out."""
+        if isinstance(entry, Added):
+            self._add(entry.trial)
+        elif isinstance(entry, Heeded):
+            self._heed(entry)
+        elif (row := self.rows.get(entry.number)) is not None:
+            self.counts[row.counted_as] -= 1
+            if isinstance(entry, Started):
+                self._start(row, entry)
+            elif not row.state.is_final and (row.started is not None or entry.is_final):
+                self._end(row, entry)
+            self.counts[row.counted_as] += 1
+
+    def waiting(self) -> list[Row]:
+        """Trials that wait for an attempt, in order of their numbers."""
+        return [row for row in self.rows.values() if row.state is StepState.QUEUED]
+
+    def _add(self, trial: Trial) -> None:
+        if trial.number not in self.rows:
+            row = self.rows[trial.number] = Row(trial)
+            self.counts[row.counted_as] += 1
+
+    def _heed(self, entry: Heeded) -> None:
+        self.heeded = entry.lines
+        for number in entry.cancelled:
+            if number in self.rows:
+                self.rows[number].unwanted = True
+        for number in entry.retried:
+            if number in self.rows:
+                self._again(self.rows[number])
+
+    def _again(self, row: Row) -> None:
+        row.unwanted, row.failures, row.avoids = False, 0, frozenset()
+        if not row.state.is_final:
+            return
+        self.counts[row.counted_as] -= 1
+        row.state, row.pruned = StepState.QUEUED, False
+        self.counts[row.counted_as] += 1
+
+    def _start(self, row: Row, entry: Started) -> None:
+        row.attempts, row.started, row.state = entry.attempt, entry, StepState.RUNNING
+        self.running[entry.number] = row
+
+    def _end(self, row: Row, entry: Ended) -> None:
+        row.attempts, row.started = entry.attempt, None
+        self.running.pop(entry.number, None)
+        took_s = max(entry.finished_at - entry.started_at, 0.0)  # clocks may be set back
+        row.took_s += took_s
+        if not entry.is_final:
+            row.state = StepState.QUEUED
+            row.failures += entry.is_counted
+            if entry.is_counted and entry.usage.node:
+                row.avoids |= {entry.usage.node}
+            return
+        row.state, row.pruned, row.objectives = entry.state, entry.pruned, entry.objectives
+        row.why = entry.message.partition("\n")[0]
+        if entry.state is StepState.SUCCEEDED and not entry.pruned:
+            self._compare(row)
+
+    def _compare(self, row: Row) -> None:
+        if len(self.objectives) != 1 or not row.objectives:
+            return
+        sign = 1 if self.objectives[0].mode == "min" else -1
+        if self.best is None or sign * row.objectives[0] < sign * self.best.objectives[0]:
+            self.best = row

@@ -1,0 +1,300 @@
+"""The driver of a suite: begins attempts where there is room, and notes how they end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from headrace.clusters.calls import Calls, EndedCall
+from headrace.clusters.cancellable_call import GRACE_S
+from headrace.errors import (
+    HeadraceError,
+    LeaseEndsError,
+    LeaseLostError,
+    StepError,
+    SuiteFailedError,
+)
+from headrace.files.atomic import is_there, read_text, write_if_room
+from headrace.recipe.suite import SuiteSpec
+from headrace.states import FailureClass, StepState
+from headrace.steps import mailbox
+from headrace.steps.context import StepContext
+from headrace.steps.mailbox import Progress, StepResult
+from headrace.suites.ahead import Order
+from headrace.suites.attempts import Glances, folder_of, left_by, result_of, summary
+from headrace.suites.board import Board, Row
+from headrace.suites.controls import Controls
+from headrace.suites.foresight import Outlook
+from headrace.suites.journal import Journal, TakenOverError
+from headrace.suites.machines import AskedNode, Capacity, Machines
+from headrace.suites.outcome import (
+    LEASE_OVER,
+    Verdict,
+    ended,
+    judge,
+    never_begun,
+)
+from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
+from headrace.suites.register import Register
+from headrace.suites.retention import Retention
+from headrace.suites.schedule import Placement, place
+from headrace.suites.source import Source
+from headrace.training.checkpoints import progress_in
+
+_WAIT_S = 0.2
+_LOOK_EVERY_S = 1.0
+_STOP_S = GRACE_S + 5.0
+_TELLING_S = 1.0
+_LOST = "Its driver was lost, and it left no result"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a suite has done on its nodes."""
+
+    dataset: str
+    run_trial: Callable[..., StepResult]
+    """Given a `TrialJob`, and for a trial on several nodes a fleet of them."""
+    capacity: Capacity
+
+
+class Driver:
+    """Runs the trials of a suite to their ends; all of its state can be told from the journal.
+
+    Attributes:
+        board: How the trials stand.
+    """
+
+    def __init__(
+        self, context: StepContext, calls: Calls, journal: Journal, source: Source, work: Work
+    ) -> None:
+        self._context, self._calls, self._journal = context, calls, journal
+        self._source, self._work = source, work
+        self._run = context.run_folder
+        self._spec = context.recipe.suite or SuiteSpec()
+        self._machines = Machines(calls, context.recipe, work.capacity)
+        self._controls = Controls(self._run, self._spec.max_running)
+        self._glances, self._outlook, self._order = Glances(self._run), Outlook(), Order()
+        board = Board(objectives=context.recipe.objectives)
+        keeps = Retention(self._run, self._spec.keep_checkpoints)
+        self._register = Register(journal, source, self._machines, board, keeps)
+        self.board, self._queue = self._register.board, self._register.queue
+        self._orphans: dict[int, float] = {}
+        self._kept: dict[int, float] = {}
+        self._failed_before = 0
+        self._leaves = False
+        self._looked_s = float("-inf")
+
+    def run(self) -> None:
+        """Run what has not ended.
+
+        Raises:
+            StepCancelledError: Somebody asked the suite to stop.
+            SuiteFailedError: `suite.stop_after_failures` trials have failed.
+            LeaseEndsError: The lease ends first.
+        """
+        self._restore()
+        try:
+            while not self._is_over():
+                self._context.check()
+                self._turn()
+            self._tell()
+        except (TakenOverError, LeaseLostError):
+            raise
+        except HeadraceError as error:
+            self._stop(error)
+            raise
+
+    def _is_over(self) -> bool:
+        board = self.board
+        if board.running:
+            return False
+        if self._leaves:
+            raise self._context.lease_over(
+                f"{board.num_ended} of {self._source.total} trials ended"
+            )
+        if self._has_too_many_failures:
+            raise SuiteFailedError(
+                f"{board.num_failed} trials have failed; suite.stop_after_failures is "
+                f"{self._spec.stop_after_failures}; {board.commonest_failure}",
+                "Correct the cause, have them run again by `headrace suite retry`, and go on by "
+                "`headrace resume`.",
+            )
+        return self._source.is_exhausted and board.num_ended == len(board.rows)
+
+    @property
+    def _has_too_many_failures(self) -> bool:
+        most = self._spec.stop_after_failures
+        return most is not None and self.board.num_failed - self._failed_before >= most
+
+    def _restore(self) -> None:
+        self._register.restore()
+        most = self._spec.stop_after_failures
+        if most is not None and self.board.num_failed >= most:  # somebody wants it to go on
+            self._failed_before = self.board.num_failed
+        here = self._context.lease_folder.lease_id
+        until_s = time.monotonic() + _STOP_S
+        for number, row in self.board.running.items():
+            is_here = row.started is not None and row.started.lease_id == here
+            self._orphans[number] = until_s if is_here else 0.0
+
+    def _turn(self) -> None:
+        self._take(self._calls.ended(_WAIT_S))
+        if time.monotonic() - self._looked_s >= _LOOK_EVERY_S:
+            self._looked_s = time.monotonic()
+            self._look()
+        self._propose()
+        self._begin()
+
+    def _look(self) -> None:
+        """What is done once a second."""
+        self._take(self._machines.look())
+        self._see_to_orphans()
+        self._heed()
+        for row in self._glances.look(self.board.running):
+            if self._source.promises_little(row):
+                mailbox.request_cancel(folder_of(self._run, row), f"{PRUNED}: it promises little")
+        self._leaves = self._leaves or is_there(self._context.lease_folder.notice)
+        if self._spec.order == "longest":
+            self._order.look(self.board, self._queue)
+        self._machines.ask_for(self._queue.kinds(), self._most_to_begin())
+        self._journal.sync_now_and_then()
+        self._tell()
+
+    def _see_to_orphans(self) -> None:
+        """End attempts of the driver before this one; those on this lease's nodes stop by then."""
+        entries = []
+        for number, until_s in list(self._orphans.items()):
+            row = self.board.rows[number]
+            folder = folder_of(self._run, row)
+            if is_there(folder.result) or time.monotonic() > until_s:
+                del self._orphans[number]
+                entries.append(self._ended(row, left_by(folder, _LOST), is_orphan=True))
+        self._register.note(*entries)
+
+    def _heed(self) -> None:
+        heeded = self._controls.heed(self.board, self._source.add)
+        self._register.note(*heeded)
+        unwanted = [row for row in self.board.rows.values() if row.unwanted] if heeded else ()
+        self._register.note(
+            *(
+                never_begun(row, time.time(), "Cancelled", FailureClass.CANCELLED)
+                for row in unwanted
+                if row.state is StepState.QUEUED
+            )
+        )
+        for row in unwanted:
+            if row.started is not None:
+                mailbox.request_cancel(folder_of(self._run, row), "Cancelled")
+
+    def _propose(self) -> None:
+        """Have the source add trials, if it has any and there is room for more."""
+        while not self._source.is_exhausted:
+            most = min(self._machines.most_at_once(), self._controls.limit or sys.maxsize)
+            block = self._source.more(most - len(self.board.running) - len(self._queue))
+            if not block:
+                return
+            self._register.note(*(Added(trial=trial) for trial in block))
+
+    def _most_to_begin(self) -> int:
+        if self._controls.is_paused or self._leaves or self._has_too_many_failures:
+            return 0
+        limit = self._controls.limit
+        if limit is None:
+            return len(self._queue)
+        return min(max(limit - len(self.board.running), 0), len(self._queue))
+
+    def _begin(self) -> None:
+        is_early = self._orphans or self._machines.is_asking
+        most = 0 if is_early else self._most_to_begin()
+        if not most:
+            return
+        placements = place(self._queue, self._machines.rooms, most)
+        for each in placements:
+            self._machines.hold(each)
+        self._register.note(*(self._started(each) for each in placements))
+        for each in placements:
+            nodes = [self._machines.node(seat.node) for seat in each.seats]
+            call = (self._work.run_trial, self._job(each))
+            if len(nodes) > 1:
+                self._calls.begin_across(each.number, nodes, *call)
+            else:
+                self._calls.begin(each.number, nodes[0], *call)
+
+    def _started(self, placement: Placement) -> Started:
+        seat = placement.seats[0]
+        return Started(
+            number=placement.number,
+            attempt=self.board.rows[placement.number].attempts + 1,
+            node=seat.node,
+            lease_id=self._context.lease_folder.lease_id,
+            gpus=seat.gpus,
+            node_share=seat.node_share,
+        )
+
+    def _job(self, placement: Placement) -> TrialJob:
+        row, seat = self.board.rows[placement.number], placement.seats[0]
+        limit_s = self._spec.time_limit
+        return TrialJob(
+            run_folder=str(self._run.path),
+            lease_folder=str(self._context.lease_folder.path),
+            trial=row.trial,
+            attempt=row.attempts,
+            dataset=self._work.dataset,
+            gpus=seat.gpus,
+            share=seat.share,
+            cpus=seat.cpus,
+            time_limit_s=None if limit_s is None else max(limit_s - row.took_s, 1.0),
+        )
+
+    def _take(self, calls: Iterable[EndedCall]) -> None:
+        entries = []
+        for call in calls:
+            if isinstance(call.tag, AskedNode):
+                self._machines.joined(call.tag.node, call.result, call.error)
+            elif isinstance(call.tag, int):
+                self._machines.release(call.tag, is_lost=bool(call.lost))
+                row = self.board.rows[call.tag]
+                entries.append(self._ended(row, result_of(folder_of(self._run, row), call)))
+        self._register.note(*entries)
+        self._register.open_queue()
+
+    def _ended(self, row: Row, result: StepResult, *, is_orphan: bool = False) -> Ended:
+        number, started = row.trial.number, row.started
+        if started is None:
+            raise StepError(f"Trial {number} has ended, but it had not begun")
+        if result.failure is not None and result.failure.error in LEASE_OVER and not is_orphan:
+            self._leaves = True
+        kept = progress_in(self._run.trial(number).checkpoints) if result.failure else 0.0
+        came_further = kept > self._kept.get(number, 0.0)
+        self._kept[number] = kept
+        why = read_text(folder_of(self._run, row).cancel) or ""
+        verdict = judge(row, result, self._spec, why_stopped=why, came_further=came_further)
+        if is_orphan and result.state is StepState.LOST:
+            verdict = Verdict(state=StepState.LOST, is_final=False, is_counted=False)
+        return ended(started, result, self.board.objectives, verdict)
+
+    def _stop(self, why: HeadraceError) -> None:
+        """End what runs; it waits for another driver then."""
+        is_late = isinstance(why, LeaseEndsError)  # they know that themselves
+        until_s = time.monotonic() + (_TELLING_S if is_late else _STOP_S)
+        if not is_late:
+            for row in self.board.running.values():
+                mailbox.request_cancel(folder_of(self._run, row), why.what)
+        while self.board.running and time.monotonic() < until_s:
+            self._take(self._calls.ended(_WAIT_S))
+        self._tell()
+
+    def _tell(self) -> None:
+        board = self.board
+        total, is_paused = self._source.total, self._controls.is_paused
+        eta = self._outlook.look(board, self._glances.done, total)
+        now = summary(board, self._glances, total, eta, is_paused=is_paused)
+        write_if_room(self._run.summary, now)
+        done = board.num_ended + sum(self._glances.done(row) for row in board.running.values())
+        failed = f", {board.num_failed} failed" if board.num_failed else ""
+        phase = f"{len(board.running)} running{failed}{', paused' if now.paused else ''}"
+        progress = Progress(done=round(done, 2), total=now.total, unit="trials", phase=phase)
+        self._context.current = progress

@@ -1,0 +1,91 @@
+"""Names of trials, by a template or by what varies."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from headrace.errors import RecipeError
+
+MAX_CHARS = 120
+"""Longest name."""
+
+_UNSAFE = re.compile(r"[^\w.+=,-]+")
+_WIDE = re.compile(r"\d{3,}|[{}]")
+
+
+def by_template(template: str, value_of: Callable[[str], Any]) -> str:
+    """A name by a template such as `lr{model.lr:g}-seed{seed}`.
+
+    Raises:
+        RecipeError: The template cannot be filled in.
+    """
+    try:
+        name = _Template(value_of).vformat(template, (), {})
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise RecipeError(
+            f"suite.trial_name is '{template}', which cannot be filled in: {error}",
+            "Write keys in braces, and how numbers look after a colon: lr{model.lr:g}-seed{seed}.",
+        ) from None
+    return _safe(name)
+
+
+def by_values(values: Mapping[str, JsonValue], left_out: Collection[str]) -> str:
+    """A name such as `lr=0.001,seed=3`; empty when nothing varies."""
+    shown = [key for key in values if key not in left_out]
+    short = short_keys(shown)
+    return _safe(",".join(f"{short[key]}={_short(values[key])}" for key in shown))
+
+
+def short_keys(keys: Sequence[str]) -> dict[str, str]:
+    """As many last parts of each key as tell it from the others."""
+    parts = {key: key.split(".") for key in keys}
+    short = {}
+    for key, own in parts.items():
+        others = [other for name, other in parts.items() if name != key]
+        counts = range(1, len(own) + 1)
+        count = next((n for n in counts if all(own[-n:] != o[-n:] for o in others)), len(own))
+        short[key] = ".".join(own[-count:])
+    return short
+
+
+def constant_keys(axes: Iterable[Sequence[Mapping[str, JsonValue]]]) -> set[str]:
+    """Keys that have one value in all points of their axis, so that names need not tell it."""
+    return {
+        key
+        for axis in axes
+        for key in (axis[0] if axis else ())
+        if len(axis) == 1 or all(key in each and each[key] == axis[0][key] for each in axis)
+    }
+
+
+class _Template(string.Formatter):
+    def __init__(self, value_of: Callable[[str], Any]) -> None:
+        self._value_of = value_of
+
+    def get_field(self, field_name: str, args: object, kwargs: object) -> tuple[Any, str]:
+        if not field_name:
+            raise ValueError("a pair of braces is empty")
+        return self._value_of(field_name), field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if _WIDE.search(format_spec):
+            raise ValueError(f"'{format_spec}' is too wide")
+        return str(super().format_field(value, format_spec) if format_spec else _short(value))
+
+
+def _short(value: JsonValue) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping) and "_target_" in value:
+        return str(value["_target_"]).rpartition(".")[2]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _safe(name: str) -> str:
+    return _UNSAFE.sub("_", name)[:MAX_CHARS].strip("_")

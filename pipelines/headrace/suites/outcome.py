@@ -1,0 +1,134 @@
+"""What the end of an attempt means for its trial: pure decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import LeaseEndsError, LeaseTakenError
+from headrace.recipe.suite import Objective, SuiteSpec
+from headrace.states import FailureClass, StepState
+from headrace.steps.mailbox import StepResult
+from headrace.steps.usage import AttemptUsage
+from headrace.suites.board import Row
+from headrace.suites.records import PRUNED, Ended, Started
+
+LEASE_OVER = (LeaseEndsError.__name__, LeaseTakenError.__name__)
+"""Errors of attempts that end since their lease does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What becomes of a trial after an attempt."""
+
+    state: StepState
+    is_final: bool = True
+    is_counted: bool = True
+    pruned: bool = False
+
+
+def judge(
+    row: Row, result: StepResult, spec: SuiteSpec, *, why_stopped: str, came_further: bool
+) -> Verdict:
+    """Decide whether a trial has ended with this attempt.
+
+    Args:
+        row: The trial, before the attempt's end is noted.
+        result: How the attempt ended.
+        spec: Rules of the suite.
+        why_stopped: Why the attempt was asked to stop; empty when nobody did.
+        came_further: Whether it has left a later checkpoint than the attempts before: then its
+            failure does not count against the retries.
+    """
+    state, failure = result.state, result.failure
+    if result.outputs.get("pruned"):
+        return Verdict(state=StepState.SUCCEEDED, pruned=True)
+    if state is StepState.SUCCEEDED or failure is None:
+        return Verdict(state=state)
+    if why_stopped.startswith(PRUNED) and state is StepState.CANCELLED:
+        return Verdict(state=StepState.SUCCEEDED, pruned=True)
+    if row.unwanted:
+        return Verdict(state=StepState.CANCELLED)
+    if state is StepState.CANCELLED or failure.error in LEASE_OVER:  # the driver or its lease went
+        return Verdict(state=state, is_final=False, is_counted=False)
+    is_over = _is_over(row, result, spec.time_limit)
+    if not failure.failure_class.is_retried or is_over:
+        return Verdict(state=StepState.TIMED_OUT if is_over else state)
+    failures = row.failures + (not came_further)
+    return Verdict(state=state, is_final=failures > spec.retries, is_counted=not came_further)
+
+
+def ended(
+    started: Started, result: StepResult, objectives: Sequence[Objective], verdict: Verdict
+) -> Ended:
+    """The journal's entry about the end of an attempt."""
+    metrics = metrics_of(result.outputs)
+    values, problem = values_of(metrics, objectives)
+    failure = None if verdict.state is StepState.SUCCEEDED else result.failure
+    told = problem if verdict.state is StepState.SUCCEEDED and not verdict.pruned else ""
+    usage = result.usage or AttemptUsage()
+    return Ended(
+        number=started.number,
+        attempt=started.attempt,
+        state=verdict.state,
+        is_final=verdict.is_final,
+        is_counted=verdict.is_counted,
+        pruned=verdict.pruned,
+        lease_id=started.lease_id,
+        node_share=started.node_share,
+        started_at=result.started_at,
+        finished_at=result.finished_at,
+        metrics=metrics,
+        objectives=values,
+        failure_class=failure.failure_class if failure else None,
+        message=failure.message if failure else told,
+        usage=usage if usage.node else usage.model_copy(update={"node": started.node}),
+    )
+
+
+def never_begun(row: Row, at: float, why: str, failure_class: FailureClass) -> Ended:
+    """The entry of a waiting trial that is not begun any more: cancelled, or impossible here."""
+    is_cancelled = failure_class is FailureClass.CANCELLED
+    return Ended(
+        number=row.trial.number,
+        attempt=row.attempts,
+        state=StepState.CANCELLED if is_cancelled else StepState.FAILED,
+        is_final=True,
+        started_at=at,
+        finished_at=at,
+        failure_class=failure_class,
+        message=why,
+    )
+
+
+def metrics_of(outputs: Mapping[str, Any]) -> dict[str, float]:
+    """The figures among what an attempt gave as `metrics`."""
+    given = outputs.get("metrics")
+    named = given.items() if isinstance(given, Mapping) else ()
+    return {str(name): float(value) for name, value in named if _is_number(value)}
+
+
+def values_of(
+    metrics: Mapping[str, float], objectives: Sequence[Objective]
+) -> tuple[tuple[float, ...], str]:
+    """Values of the objectives, none unless all are there; and what is wrong, else nothing."""
+    values = [metrics.get(each.metric) for each in objectives]
+    for each, value in zip(objectives, values, strict=True):
+        if value is None:
+            told = ", ".join(sorted(metrics)) or "none"
+            return (), f"It gave no figure '{each.metric}', the suite's objective; it gave: {told}"
+        if not math.isfinite(value):
+            return (), f"Its objective {each.metric} is {value}"
+    return tuple(value for value in values if value is not None), ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_over(row: Row, result: StepResult, limit_s: float | None) -> bool:
+    if limit_s is None or result.state is not StepState.TIMED_OUT:
+        return False
+    return row.took_s + result.finished_at - result.started_at >= limit_s

@@ -1,0 +1,250 @@
+"""The trials of a suite: counted without being built, numbered, named, checked.
+
+The points are the product of grid, zip, and points with file, the last one fastest; each point is
+repeated with every seed, and with every fold.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace.errors import RecipeError, nearest
+from headrace.recipe.fit import check_places, check_training
+from headrace.recipe.load import recipe_from
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.recipe.suite import MAX_TRIALS
+from headrace.recipe.targets import check_targets
+from headrace.suites.axes import (
+    axes_of,
+    check_keys,
+    joined,
+    repeats_of,
+    samples,
+    space_axes,
+    suite_of,
+    texts,
+)
+from headrace.suites.conditions import Condition
+from headrace.suites.names import by_template, by_values, constant_keys
+from headrace.suites.point_file import read_points
+from headrace.suites.records import Point, Trial
+from headrace.suites.samplers import check_sampler
+from headrace.suites.space import too_many
+
+
+def trial_recipe(source: Mapping[str, Any], values: Point) -> Recipe:
+    """The recipe of a trial: interpolations follow its values.
+
+    Args:
+        source: What `headrace.recipe.load.source_of` gave for the suite's recipe.
+        values: What is different for the trial.
+
+    Raises:
+        RecipeError: A value does not fit, or is an interpolation.
+    """
+    for key, value in values.items():
+        if not all(key.split(".")):
+            raise RecipeError(f"'{key}' is no key of a recipe", "Write for example model.lr.")
+        if "${" in str(value):
+            raise RecipeError(
+                f"'{key}' of a trial is {value!r}, an interpolation",
+                "Values of trials are plain; an interpolation in the recipe follows them.",
+            )
+    told = ", ".join(f"{key}={value}" for key, value in values.items())
+    return recipe_from(source, values, f"{source['name']} with {told}" if told else source["name"])
+
+
+def count(recipe: Recipe) -> int:
+    """Number of trials, of a sampler's those that it will propose; none of them is built.
+
+    Raises:
+        RecipeError: They are more than `MAX_TRIALS`, or none.
+    """
+    suite = suite_of(recipe)
+    repeats = math.prod(len(axis) for axis in repeats_of(recipe))
+    points = (
+        suite.search.trials if suite.search else math.prod(len(each) for each in axes_of(suite))
+    )
+    if points * repeats > MAX_TRIALS:
+        raise too_many(points * repeats)
+    if suite.skip and not suite.search:
+        return sum(1 for _ in expand(recipe))
+    return points * repeats
+
+
+def expand(recipe: Recipe) -> Iterator[Trial]:
+    """The trials in order, from number 1; of a suite with a sampler none.
+
+    Raises:
+        RecipeError: As for `count`; a condition or the template of names cannot be used, or gives
+            one name to two trials.
+    """
+    suite = suite_of(recipe)
+    if suite.search:
+        return
+    axes = axes_of(suite)
+    total = math.prod(len(axis) for axis in (*axes, *repeats_of(recipe)))
+    if total > MAX_TRIALS:
+        raise too_many(total)
+    maker = TrialMaker(recipe)
+    for parts in itertools.product(*axes):
+        yield from maker.trials(joined(parts))
+    if maker.number == 1:
+        raise RecipeError(
+            f"suite.skip leaves out all {total} trials", "Change the conditions: one must not hold."
+        )
+
+
+class TrialMaker:
+    """Makes the trials of points that are added one by one, also of those that Optuna proposes.
+
+    Args:
+        recipe: The suite's.
+        known: Trials that are there: numbers go on after theirs, and names are not given twice.
+    """
+
+    def __init__(self, recipe: Recipe, known: Iterable[Trial] = ()) -> None:
+        self._suite = suite_of(recipe)
+        self._repeats = repeats_of(recipe)
+        self._conditions = [Condition(text) for text in self._suite.skip]
+        self._base = recipe.model_dump(mode="json", by_alias=True, exclude={"suite"})
+        self._left_out = constant_keys([*axes_of(self._suite), *self._repeats])
+        self._names: dict[str, int] = {}
+        self._points: dict[str, int] = {}
+        self.number = 1
+        """Number of the next trial."""
+        for trial in known:
+            self._note(trial)
+
+    def trials(self, point: Point, proposal: int | None = None) -> Iterator[Trial]:
+        """One trial of the point for each seed and fold, without those that conditions leave out.
+
+        Raises:
+            RecipeError: As for `expand`.
+        """
+        group = self.number
+        for parts in itertools.product(*self._repeats):
+            values = joined(({**point}, *parts))
+            if self.is_left_out(values):
+                continue
+            trial = Trial(
+                number=self.number,
+                name=self._name(values, group, proposal),
+                values=values,
+                group=group,
+                proposal=proposal,
+            )
+            self._note(trial)
+            yield trial
+
+    def _note(self, trial: Trial) -> None:
+        self._names[trial.name] = trial.number
+        self._points[_written(trial.values)] = trial.number
+        self.number = max(self.number, trial.number + 1)
+
+    def is_left_out(self, values: Point) -> bool:
+        """Whether a condition of `suite.skip` holds for a trial.
+
+        Raises:
+            RecipeError: One cannot be judged.
+        """
+        value_of = self._lookup(values)
+        return any(condition.holds(value_of) for condition in self._conditions)
+
+    def _name(self, values: Point, group: int, proposal: int | None) -> str:
+        template = self._suite.trial_name
+        known = {"number": self.number, "group": group, "proposal": proposal}
+        if template:
+            name = by_template(template, self._lookup(values, known))
+        else:
+            name = by_values(values, self._left_out)
+        same = self._points.get(_written(values))
+        if proposal is None and same is not None:
+            raise RecipeError(
+                f"Trials {same} and {self.number} are the same: {name or values}",
+                "Leave one out; suite.seeds repeats a point with other seeds.",
+            )
+        if template and name in self._names and proposal is None:
+            raise RecipeError(
+                f"suite.trial_name gives the name '{name}' to the trials {self._names[name]} and "
+                f"{self.number}",
+                "Name a key that tells them apart, or their number: {number}.",
+            )
+        is_free = name and name not in self._names
+        return name if is_free else f"{name or 'trial'}-{self.number}"
+
+    def _lookup(self, values: Point, known: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+        def value_of(key: str) -> Any:
+            for where in (values, known or {}):
+                if key in where:
+                    return where[key]
+            return _value_at(self._base, key, [*values, *(known or {})])
+
+        return value_of
+
+
+def checked(recipe: Recipe, source: Mapping[str, Any], site: Site) -> Recipe:
+    """A recipe whose suite can be run; refused before anything runs where it cannot.
+
+    Of each key every value is tried once, not every combination; of very many some, but whether a
+    path may be used is seen of all. The rows of `suite.file` become points of the suite: nodes may
+    not see the file.
+
+    Args:
+        recipe: The suite's recipe.
+        source: As for `trial_recipe`.
+        site: Where it runs.
+
+    Raises:
+        UserError: A trial cannot be run.
+    """
+    check_places(recipe, site)
+    check_targets(recipe, site)
+    recipe = _with_file(recipe)
+    suite = suite_of(recipe)
+    axes = [*axes_of(suite), *space_axes(suite), *repeats_of(recipe)]
+    check_keys(axes)
+    count(recipe)
+    if suite.search:
+        check_sampler(suite.search, len(recipe.objectives))
+    for _ in expand(recipe):
+        pass  # names and conditions
+    maker = TrialMaker(recipe)
+    for values in samples(axes):
+        if not maker.is_left_out(values):
+            check_training(trial_recipe(source, values), site)
+    for values in texts(axes):
+        check_places(trial_recipe(source, values), site)
+    return recipe
+
+
+def _with_file(recipe: Recipe) -> Recipe:
+    suite = recipe.suite
+    if suite is None or suite.file is None:
+        return recipe
+    update = {"points": (*suite.points, *read_points(suite.file)), "file": None}
+    return recipe.model_copy(update={"suite": suite.model_copy(update=update)})
+
+
+def _value_at(base: Any, key: str, own: Sequence[str]) -> Any:
+    """The value of a key of the recipe."""
+    value = base
+    for part in re.findall(r"[^.\[\]]+", key):
+        try:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            valid = {*(value if isinstance(value, dict) else ()), *(own if value is base else ())}
+            raise RecipeError(
+                f"'{key}' is no key of the suite or its recipe", nearest(part, valid)
+            ) from None
+    return value
+
+
+def _written(values: Point) -> str:
+    return json.dumps(values, sort_keys=True)

@@ -1,0 +1,181 @@
+"""What the parts of a suite tell each other, all as JSON: trials, their attempts, controls."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter
+
+from headrace.record import Figures, Record
+from headrace.states import FailureClass, StepState
+from headrace.steps.usage import AttemptUsage
+
+Point = dict[str, JsonValue]
+"""Values by dotted key of the recipe."""
+
+
+PRUNED = "pruned"
+"""With this the word begins that asks an attempt to end since it promises little."""
+
+
+class Trial(Record):
+    """One point of a suite."""
+
+    number: int = Field(ge=1)
+    """Number in the suite, which never changes."""
+    name: str
+    """Name by the suite's template, unique in the suite."""
+    values: Point
+    """What is different from the suite's recipe, fold and seed included."""
+    group: int
+    """Number of the first trial of the same point: trials with one group differ only by fold and
+    seed, and their mean counts."""
+    proposal: int | None = None
+    """Number of the sampler's proposal that it comes from; null: none."""
+
+
+class TrialJob(Record):
+    """An attempt at a trial, as its node is given it."""
+
+    run_folder: str
+    """Folder of the suite's run."""
+    lease_folder: str
+    trial: Trial
+    attempt: int = Field(ge=1)
+    dataset: str
+    """Folder or URL of the packed dataset."""
+    gpus: tuple[int, ...] = ()
+    """Places of the node's GPUs that it may use; empty on nodes without."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """Its share of each of them."""
+    cpus: tuple[int, ...] = ()
+    """CPUs that it may use; empty: as the worker."""
+    memory_bytes: int | None = None
+    """The most memory that its ranks together may ask for; null: what the node has, on GPUs no
+    limit."""
+    time_limit_s: float | None = None
+    """Time after which it is ended; null: none."""
+
+
+class Added(Record):
+    """A trial is there."""
+
+    event: Literal["added"] = "added"
+    at: float = Field(default_factory=time.time)
+    trial: Trial
+
+
+class Started(Record):
+    """An attempt at a trial has begun."""
+
+    event: Literal["started"] = "started"
+    at: float = Field(default_factory=time.time)
+    number: int
+    attempt: int
+    node: str
+    lease_id: str = ""
+    """Lease of that node."""
+    gpus: tuple[int, ...] = ()
+    node_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of its node that it holds: of the GPUs where it has any, else of the CPUs."""
+
+
+class Ended(Figures):
+    """An attempt at a trial has ended."""
+
+    event: Literal["ended"] = "ended"
+    at: float = Field(default_factory=time.time)
+    number: int
+    attempt: int
+    """Number of the attempt; 0 for a trial that is ended before its first."""
+    state: StepState
+    is_final: bool
+    """Whether no further attempt follows."""
+    is_counted: bool = True
+    """Whether it counts against `suite.retries`, if it failed and is tried again."""
+    pruned: bool = False
+    """Whether it was ended since it promised little: that is a success."""
+    lease_id: str = ""
+    """Lease that it ran on."""
+    node_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of its node that it held."""
+    started_at: float
+    finished_at: float
+    metrics: dict[str, float] = {}
+    """What training and evaluation gave last, by name."""
+    objectives: tuple[float, ...] = ()
+    """Values of the suite's objectives; empty when one is missing or no number."""
+    failure_class: FailureClass | None = None
+    message: str = ""
+    usage: AttemptUsage = AttemptUsage()
+
+
+class Heeded(Record):
+    """Controls were read, and what they asked is being done."""
+
+    event: Literal["heeded"] = "heeded"
+    at: float = Field(default_factory=time.time)
+    lines: int
+    """Lines of `controls.jsonl` that have been read by now."""
+    retried: tuple[int, ...] = ()
+    """Ended trials that wait again."""
+    cancelled: tuple[int, ...] = ()
+    """Trials that are not wanted any more."""
+
+
+Entry = Annotated[Added | Started | Ended | Heeded, Field(discriminator="event")]
+"""A line of `trials.jsonl`."""
+
+ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+"""Reads a line of `trials.jsonl`."""
+
+
+class Control(Record):
+    """A line of `controls.jsonl`: what somebody asks of a suite."""
+
+    what: Literal["pause", "resume", "cancel", "add", "retry", "limit"]
+    """`pause` begins no more trials; `cancel` ends those named, or all; `add` takes further points;
+    `retry` runs failed ones again; `limit` sets how many run at once."""
+    by: str
+    """Who asked."""
+    at: float = Field(default_factory=time.time)
+    numbers: tuple[int, ...] = ()
+    """Trials that are meant; empty: all."""
+    points: tuple[Point, ...] = ()
+    """Points to add."""
+    limit: int | None = None
+    """Most trials at once; null: no limit."""
+
+
+class RunningTrial(Figures):
+    """A trial that runs, in `suite.json`."""
+
+    number: int
+    name: str
+    attempt: int
+    node: str
+    started_at: float
+    done: float = 0.0
+    """Share that is done, 0 to 1."""
+    metrics: dict[str, float] = {}
+
+
+class SuiteSummary(Figures):
+    """`suite.json`: how a suite stands; small, however many trials it has."""
+
+    total: int
+    """Trials so far; with a sampler also those that it will propose."""
+    counts: dict[str, int] = {}
+    """Trials by state; `pruned` is one."""
+    paused: bool = False
+    running: tuple[RunningTrial, ...] = ()
+    """Those that run, not more than the first hundred."""
+    best: int | None = None
+    """Number of the best trial; null without one objective, or an ended trial."""
+    best_value: float | None = None
+    eta_s: float | None = None
+    """Seconds until the suite's end, as far as is known."""
+    eta_error_s: float | None = None
+    """Half of the interval in which the end lies, with a probability of 0.8."""
+    updated_at: float = Field(default_factory=time.time)

@@ -1,0 +1,96 @@
+"""What happens to the trials of a suite, taken down at once by all who have to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from headrace.states import FailureClass, StepState
+from headrace.suites.board import Board, Row
+from headrace.suites.journal import Journal
+from headrace.suites.machines import Machines
+from headrace.suites.outcome import never_begun
+from headrace.suites.records import Added, Ended, Entry, Heeded
+from headrace.suites.retention import Retention
+from headrace.suites.schedule import Queue
+from headrace.suites.source import Source
+
+
+class Register:
+    """Keeps journal, board, queue and source in step: the journal first.
+
+    Attributes:
+        board: How the trials stand.
+        queue: Those that wait, once a node has told what it has.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        source: Source,
+        machines: Machines,
+        board: Board,
+        retention: Retention,
+    ) -> None:
+        self._journal, self._source, self._machines = journal, source, machines
+        self._retention = retention
+        self.board = board
+        self.queue = Queue()
+        self._is_open = False
+
+    def restore(self) -> None:
+        """Go on from what the journal holds."""
+        self._source.watch(self.board)
+        for entry in self._journal.entries():
+            self._take(entry)
+        self._retention.look(self.board, self.board.rows)
+
+    def note(self, *entries: Entry) -> None:
+        """Something has happened, or is about to."""
+        if not entries:
+            return
+        self._journal.add(*entries)
+        rows: list[Row] = []
+        for entry in entries:
+            self._take(entry)
+            rows += self._concerned(entry)
+        self._enqueue(rows)
+        ended = [entry.number for entry in entries if isinstance(entry, Ended)]
+        self._retention.look(self.board, ended)
+
+    def open_queue(self) -> None:
+        """Have all wait in the queue, as soon as a node has told what it has."""
+        if self._machines.rooms and not self._is_open:
+            self._is_open = True
+            self._enqueue(self.board.waiting())
+
+    def _take(self, entry: Entry) -> None:
+        self.board.take(entry)
+        self._source.take(entry)
+
+    def _concerned(self, entry: Entry) -> Iterable[Row]:
+        """Trials that may have to wait now, or not any more."""
+        rows = self.board.rows
+        if isinstance(entry, Heeded):
+            return [rows[number] for number in entry.retried if number in rows]
+        if isinstance(entry, Added):
+            return [rows[entry.trial.number]]
+        if isinstance(entry, Ended):
+            if self._machines.learn(entry.usage.gpu_memory_bytes):
+                return self.board.waiting()
+            return [rows[entry.number]]
+        return ()
+
+    def _enqueue(self, rows: Iterable[Row]) -> None:
+        never = []
+        for row in rows if self._is_open else ():
+            number = row.trial.number
+            self.queue.drop(number)
+            if row.state is not StepState.QUEUED:
+                continue
+            needs = self._machines.needs(row.trial.values)
+            if why := self._machines.why_never(needs):
+                never.append(never_begun(row, time.time(), why, FailureClass.USER_ERROR))
+            else:
+                self.queue.push(number, needs, avoids=row.avoids)
+        self.note(*never)

@@ -1,0 +1,212 @@
+"""The report of a suite: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.evaluation.report import Card, Column, Report, Table
+from headrace.ledger.trial_records import TrialRecord
+from headrace.recipe.suite import Objective
+from headrace.suites.analysis import (
+    Marginal,
+    Results,
+    Spread,
+    results_of,
+    short_keys,
+    varying,
+    written,
+)
+from headrace.suites.figures import Curves, curves_figure, suite_figures
+from headrace.suites.importance import importance_of
+
+_SHOWN = 20
+_MOST_ROWS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the report is made of."""
+
+    run_id: str
+    lead: str
+    """One line below the title."""
+    rows: Sequence[TrialRecord]
+    objectives: Sequence[Objective]
+    curves: Curves
+    """The first objective of the best trials by optimizer step."""
+
+
+def suite_report(told: Told) -> Report:
+    """All that the report shows."""
+    rows, objectives = told.rows, told.objectives
+    found = results_of(rows, objectives)
+    matters = importance_of(rows, objectives[0].mode if objectives else "min")
+    training = {}
+    if told.curves:
+        metric = objectives[0].metric
+        training[f"{metric} of the best trials"] = curves_figure(told.curves, metric)
+    return Report(
+        title=told.run_id,
+        lead=told.lead,
+        cards=_cards(rows, found),
+        figures=suite_figures(rows, objectives, found.marginals, matters.shares),
+        tables=tuple(_tables(rows, found, matters.why_not)),
+        training=training,
+    )
+
+
+def _cards(rows: Sequence[TrialRecord], found: Results) -> tuple[Card, ...]:
+    by_number = {row.number: row for row in rows}
+    cards = []
+    if found.best is not None:
+        row, metric = by_number[found.best], found.objectives[0].metric
+        note = f"trial {row.number}, {row.name}"
+        cards.append(Card(name=f"best {metric}", value=f"{row.objective:.5g}", note=note))
+    point = next(iter(found.points), None)
+    if point is not None and point.spread is not None and point.spread.std is not None:
+        cards.append(
+            Card(name="best mean", value=_mean(point.spread), note=_interval(point.spread))
+        )
+    if found.front:
+        cards.append(Card(name="not beaten in all objectives", value=f"{len(found.front)}"))
+    counts = Counter("pruned" if row.pruned else row.state.value for row in rows)
+    cards.append(Card(name="trials", value=f"{len(rows):,}"))
+    cards += [
+        Card(name=state, value=f"{count:,}", is_bad=state in ("failed", "lost", "timed_out"))
+        for state, count in counts.items()
+    ]
+    return tuple(cards)
+
+
+def _tables(rows: Sequence[TrialRecord], found: Results, why_not: str) -> list[Table]:
+    tables = []
+    if found.front:
+        on_front = [row for row in rows if row.number in found.front]
+        tables.append(_trials("Trials that no other one beats in all", on_front, found))
+    if any(len(point.numbers) > 1 for point in found.points):
+        tables.append(_points(found))
+    tables.append(_marginals(found, why_not))
+    tables.append(_trials("Trials, the best first", _ranked(rows, found), found))
+    failed = Counter(
+        (row.failure_class.value, row.message.partition("\n")[0])
+        for row in rows
+        if row.failure_class is not None and row.state.is_final
+    )
+    if failed:
+        tables.append(
+            Table(
+                title="Why trials failed",
+                columns=(Column(name="Trials", kind="number"), Column(name="Class"), _WHY),
+                rows=[(str(count), *cause) for cause, count in failed.most_common(_SHOWN)],
+            )
+        )
+    return tables
+
+
+_WHY = Column(name="Why")
+
+
+def _ranked(rows: Sequence[TrialRecord], found: Results) -> list[TrialRecord]:
+    """Trials with a value first, the best of them first; then the others."""
+    sign = -1 if found.objectives and found.objectives[0].mode == "max" else 1
+
+    def rank(row: TrialRecord) -> tuple[bool, bool, float, int]:
+        value = row.objective
+        return value is None, row.pruned, sign * (value or 0.0), row.number
+
+    return sorted(rows, key=rank)[:_MOST_ROWS]
+
+
+def _trials(title: str, rows: Sequence[TrialRecord], found: Results) -> Table:
+    keys = varying(rows) or tuple(dict.fromkeys(key for row in rows for key in row.values))
+    names = short_keys(keys)
+    metrics = [each.metric for each in found.objectives]
+    cells = [
+        (
+            str(row.number),
+            "pruned" if row.pruned else row.state.value,
+            *(_cell(row.values[key]) if key in row.values else "" for key in keys),
+            *([f"{value:.5g}" for value in row.objectives] or [""] * len(metrics)),
+            "" if row.usd is None else f"${row.usd:,.2f}",
+            row.node,
+        )
+        for row in rows
+    ]
+    columns = (
+        Column(name="#", kind="number"),
+        Column(name="State"),
+        *(Column(name=names[key]) for key in keys),
+        *(Column(name=metric, kind="number") for metric in metrics),
+        Column(name="Cost", kind="number"),
+        Column(name="Node"),
+    )
+    return Table(title=title, columns=columns, rows=cells, empty="None.", shown=_SHOWN)
+
+
+def _points(found: Results) -> Table:
+    metric = found.objectives[0].metric if found.objectives else "objective"
+    names = short_keys(dict.fromkeys(key for point in found.points for key in point.values))
+    rows = [
+        (
+            ", ".join(f"{names[key]}={_cell(value)}" for key, value in point.values.items())
+            or "the recipe's",
+            f"{len(point.numbers) - point.missing} of {len(point.numbers)}",
+            _mean(point.spread),
+            _interval(point.spread),
+        )
+        for point in found.points[:_MOST_ROWS]
+    ]
+    columns = (
+        Column(name="Point"),
+        Column(name="Trials", kind="number"),
+        Column(name=f"{metric}, mean ± standard deviation", kind="number"),
+        Column(name="95 % interval of the mean"),
+    )
+    title = "Points: folds and seeds together"
+    return Table(title=title, columns=columns, rows=rows, shown=_SHOWN)
+
+
+def _marginals(found: Results, why_not: str) -> Table:
+    rows = [
+        (key, _value(each), str(each.spread.count), _mean(each.spread), _interval(each.spread))
+        for key, told in found.marginals.items()
+        for each in told
+    ]
+    columns = (
+        Column(name="Key", kind="path"),
+        Column(name="Value"),
+        Column(name="Trials", kind="number"),
+        Column(name="Mean ± standard deviation", kind="number"),
+        Column(name="95 % interval of the mean"),
+    )
+    title = "Means by the value of each key"
+    if why_not:
+        title += f" (how much each key matters is not told: {why_not})"
+    return Table(title=title, columns=columns, rows=rows, empty="Nothing varies.", shown=_SHOWN)
+
+
+def _value(told: Marginal) -> str:
+    """The value of a key, or between which values those lie that are taken together."""
+    if told.between is None:
+        return _cell(told.value)
+    return " to ".join(f"{end:.4g}" for end in told.between)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else written(value)
+
+
+def _mean(found: Spread | None) -> str:
+    if found is None:
+        return ""
+    return f"{found.mean:.5g}" + ("" if found.std is None else f" ± {found.std:.2g}")
+
+
+def _interval(found: Spread | None) -> str:
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{found.low:.5g} to {found.high:.5g}"

@@ -1,0 +1,112 @@
+"""Samplers and pruners of Optuna, by the names that recipes use."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace.data.targets import Allowed, instantiate
+from headrace.errors import RecipeError
+from headrace.recipe.base import Target
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.suite import SearchSpec
+
+if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+
+MOST_OF_A_GENERATION = 50
+"""Proposals of a generation of NSGA-II, as in Optuna; a fifth of all where these are few."""
+
+_OF_PAST_TRIALS = ("random", "tpe", "gp")
+"""Samplers that keep nothing: they look at the trials only."""
+
+
+def keeps_nothing(spec: SearchSpec) -> bool:
+    """Whether the sampler looks at the trials of the study only, however they came into it."""
+    return spec.sampler in _OF_PAST_TRIALS
+
+
+def sampler_maker(
+    spec: SearchSpec, allowed: Allowed, seed: int, num_objectives: int
+) -> Callable[[int], BaseSampler]:
+    """What makes the sampler for a proposal, of that proposal's own seed; a target is made once.
+
+    Raises:
+        RecipeError: The sampler seeks one objective only, or its package is not installed.
+        TargetError: The site does not allow the target.
+        UserCodeError: The target cannot be made.
+    """
+    if isinstance(spec.sampler, Target):
+        make = instantiate(spec.sampler, allowed, "suite.search.sampler", partial=True)
+        takes_seed = "seed" in inspect.signature(make).parameters
+        is_seeded = "seed" in spec.sampler.as_config()
+        made: BaseSampler = make(seed=seed) if takes_seed and not is_seeded else make()
+        return lambda _: made
+    check_sampler(spec, num_objectives)
+    return lambda own_seed: _built_in(str(spec.sampler), spec, seed, own_seed)
+
+
+def _built_in(name: str, spec: SearchSpec, seed: int, own_seed: int) -> BaseSampler:
+    from optuna import samplers
+
+    if name == "tpe":
+        return samplers.TPESampler(seed=own_seed, constant_liar=True)
+    if name == "gp":
+        return samplers.GPSampler(seed=own_seed)
+    if name == "cmaes":
+        return samplers.CmaEsSampler(seed=own_seed, warn_independent_sampling=False)
+    if name == "nsgaii":
+        size = min(MOST_OF_A_GENERATION, max(2, spec.trials // 5))
+        return samplers.NSGAIISampler(seed=own_seed, population_size=size)
+    if name == "qmc":
+        first = samplers.RandomSampler(seed=own_seed)
+        return samplers.QMCSampler(
+            scramble=True, seed=seed, independent_sampler=first, warn_independent_sampling=False
+        )
+    return samplers.RandomSampler(seed=own_seed)
+
+
+def check_sampler(spec: SearchSpec, num_objectives: int) -> None:
+    """Refuse a sampler that cannot seek so many objectives, or is not installed.
+
+    Raises:
+        RecipeError: It is so.
+    """
+    if spec.sampler != "cmaes":
+        return
+    if num_objectives > 1:
+        raise RecipeError(
+            "suite.search.sampler cmaes seeks one objective",
+            "For several: tpe, gp or nsgaii.",
+        )
+    if importlib.util.find_spec("cmaes") is None:
+        raise RecipeError(
+            "suite.search.sampler cmaes needs the package cmaes, which is not installed",
+            "Install it where suites are asked for and where they run: pip install cmaes.",
+        )
+
+
+def make_pruner(recipe: Recipe, spec: SearchSpec, allowed: Allowed) -> BasePruner:
+    """The pruner of a search; its steps are validations, from 1.
+
+    Raises:
+        TargetError: The site does not allow the target.
+        UserCodeError: The target cannot be made.
+    """
+    from optuna import pruners
+
+    if isinstance(spec.pruner, Target):
+        made: BasePruner = instantiate(spec.pruner, allowed, "suite.search.pruner")
+        return made
+    most = max(1, recipe.trainer.max_epochs // recipe.trainer.val_every_epochs)
+    known: dict[str, Callable[[], Any]] = {
+        "none": pruners.NopPruner,
+        "median": pruners.MedianPruner,
+        "asha": lambda: pruners.SuccessiveHalvingPruner(min_resource=1),
+        "hyperband": lambda: pruners.HyperbandPruner(min_resource=1, max_resource=most),
+    }
+    pruner: BasePruner = known[spec.pruner]()
+    return pruner

@@ -1,0 +1,266 @@
+"""Which trial begins where: a policy without effects but on its arguments.
+
+A trial that does not fit is not overtaken for ever: the nodes on which it fits soonest are kept for
+it from trials behind it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What an attempt at a trial takes of each of its nodes."""
+
+    nodes: int = 1
+    gpus: int = 0
+    """GPUs of each node; 0: it computes on CPUs."""
+    share: float = 1.0
+    """Share of each of these GPUs, above 0 to 1."""
+    cpus: int = 1
+    """CPUs of each node; of one with GPUs it gets as large a part as of these."""
+    alone: bool = False
+    """Whether it takes its nodes whole, whatever it needs of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """A place for a trial on one node."""
+
+    node: str
+    gpus: tuple[int, ...] = ()
+    share: float = 1.0
+    cpus: tuple[int, ...] = ()
+    """CPUs for it alone; empty: those that all share."""
+    node_share: float = 1.0
+    """Share of the node: of its GPUs where the trial takes any, else of its CPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """A trial that begins now; the seats are on different nodes."""
+
+    number: int
+    seats: tuple[Seat, ...]
+
+
+class Room:
+    """What is free on a node.
+
+    Args:
+        name: Name of the node.
+        num_gpus: GPUs that it has.
+        cpus: Its CPUs.
+        most: Most trials that compute on CPUs at once; None: as its CPUs allow.
+    """
+
+    def __init__(
+        self, name: str, num_gpus: int, cpus: Sequence[int], most: int | None = None
+    ) -> None:
+        self.name = name
+        self.num_gpus, self.num_cpus = num_gpus, len(cpus)
+        self.running = 0
+        self._gpus = [1.0] * num_gpus
+        self._cpus = sorted(cpus)
+        self._most = most
+
+    @property
+    def free(self) -> tuple[float, int, int]:
+        """How much is free, for comparison: GPUs, CPUs, and how few trials are there."""
+        return sum(self._gpus), len(self._cpus), -self.running
+
+    def could(self, needs: Needs) -> bool:
+        """Whether such a trial fits when nothing else is there."""
+        return needs.gpus <= self.num_gpus
+
+    def holds(self, needs: Needs) -> int:
+        """How many such trials fit when nothing else is there."""
+        if needs.alone:
+            return 1
+        if needs.gpus:
+            return int(self.num_gpus / (needs.gpus * needs.share) + _ROUNDING)
+        return self._most or max(self.num_cpus // max(needs.cpus, 1), 1)
+
+    def seat(self, needs: Needs) -> Seat | None:
+        """A seat for such a trial, which is not taken yet; None when there is none now."""
+        if needs.alone:
+            return self._all() if not self.running else None
+        if needs.gpus:
+            return self._seat_on_gpus(needs)
+        if self._most is not None:
+            each, share = self.num_cpus // self._most, 1 / self._most
+            fits = self.running < self._most
+        else:
+            each = min(needs.cpus, self.num_cpus)
+            share = each / self.num_cpus if each else 1.0
+            fits = len(self._cpus) >= each
+        cpus = tuple(self._cpus[:each])
+        return Seat(node=self.name, cpus=cpus, node_share=share) if fits else None
+
+    def take(self, seat: Seat) -> None:
+        """A trial begins in a seat."""
+        self.running += 1
+        for gpu in seat.gpus:
+            self._gpus[gpu] -= seat.share
+        self._cpus = sorted(set(self._cpus) - set(seat.cpus))
+
+    def give_back(self, seat: Seat) -> None:
+        """A trial has left its seat."""
+        self.running -= 1
+        for gpu in seat.gpus:
+            self._gpus[gpu] += seat.share
+        self._cpus = sorted({*self._cpus, *seat.cpus})
+
+    def _all(self) -> Seat:
+        return Seat(node=self.name, gpus=tuple(range(self.num_gpus)), cpus=tuple(self._cpus))
+
+    def _seat_on_gpus(self, needs: Needs) -> Seat | None:
+        by_room = sorted(range(self.num_gpus), key=lambda gpu: (-self._gpus[gpu], gpu))
+        chosen = [gpu for gpu in by_room if self._gpus[gpu] >= needs.share - _ROUNDING]
+        if len(chosen) < needs.gpus:
+            return None
+        gpus = tuple(sorted(chosen[: needs.gpus]))
+        part = needs.gpus * needs.share / self.num_gpus
+        cpus = tuple(self._cpus[: max(int(self.num_cpus * part + _ROUNDING), 1)])
+        return Seat(node=self.name, gpus=gpus, share=needs.share, cpus=cpus, node_share=part)
+
+
+@dataclass(frozen=True, order=True)
+class _Place:
+    """Where a trial stands in its line: the lowest begins first."""
+
+    urgency: float
+    number: int
+
+
+_Line = tuple[Needs, frozenset[str]]
+
+
+@dataclass
+class Queue:
+    """Trials that wait, in lines of those that need the same and avoid the same nodes."""
+
+    _lines: dict[_Line, list[_Place]] = field(default_factory=dict)
+    _where: dict[int, tuple[_Line, _Place]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._where
+
+    def push(
+        self,
+        number: int,
+        needs: Needs,
+        *,
+        expected_s: float = 0.0,
+        avoids: Iterable[str] = (),
+    ) -> None:
+        """A trial waits, from now on or with other figures; the longest begins first.
+
+        Args:
+            number: Its number; of trials of equal length the lowest begins first.
+            needs: What it takes.
+            expected_s: How long it is expected to take; 0 for all: first come, first served.
+            avoids: Nodes where it does not go while there are others.
+        """
+        line, place = (needs, frozenset(avoids)), _Place(-expected_s, number)
+        self._where[number] = (line, place)
+        heapq.heappush(self._lines.setdefault(line, []), place)
+
+    def drop(self, number: int) -> None:
+        """A trial waits no more."""
+        self._where.pop(number, None)
+
+    def reorder(self, expected_s: Callable[[int], float]) -> None:
+        """Take other expectations for all."""
+        waiting, self._lines = self._where, {}
+        self._where = {}
+        for number, (line, _) in waiting.items():
+            self.push(number, line[0], expected_s=expected_s(number), avoids=line[1])
+
+    def heads(self) -> Iterator[tuple[int, Needs, frozenset[str]]]:
+        """The first of each line, the most urgent of them first; those taken out are seen to.
+
+        Whoever iterates may `drop` what it is given: then the next of that line comes. What is not
+        dropped blocks its line: others there need the same.
+        """
+        heap = [(place, line) for line in list(self._lines) if (place := self._first(line))]
+        heap.sort(key=lambda each: each[0], reverse=True)
+        while heap:
+            place, line = heap.pop()
+            yield place.number, line[0], line[1]
+            if place.number not in self._where and (following := self._first(line)):
+                heap.append((following, line))
+                heap.sort(key=lambda each: each[0], reverse=True)
+
+    def kinds(self) -> dict[Needs, int]:
+        """How many wait, by what they need."""
+        found: dict[Needs, int] = {}
+        for line, places in self._lines.items():
+            found[line[0]] = found.get(line[0], 0) + len(places)
+        return found
+
+    def _first(self, line: _Line) -> _Place | None:
+        places = self._lines[line]
+        while places and self._where.get(places[0].number) != (line, places[0]):
+            heapq.heappop(places)
+        if not places:
+            del self._lines[line]
+            return None
+        return places[0]
+
+
+def place(queue: Queue, rooms: Sequence[Room], most: int | None = None) -> list[Placement]:
+    """Trials that begin now; they are taken out of the queue, and their seats are taken.
+
+    Args:
+        queue: Trials that wait.
+        rooms: What is free.
+        most: Most trials to begin; None: as many as there is room for.
+    """
+    placements: list[Placement] = []
+    kept: set[str] = set()
+    for number, needs, avoids in queue.heads():
+        if most is not None and len(placements) >= most:
+            break
+        usable = _usable(rooms, needs, avoids)
+        seats = _seats([room for room in usable if room.name not in kept], needs)
+        if seats:
+            _take(rooms, seats)
+            queue.drop(number)
+            placements.append(Placement(number=number, seats=seats))
+        elif not kept and len(usable) >= needs.nodes:
+            kept = {room.name for room in usable[: needs.nodes]}
+    return placements
+
+
+def _usable(rooms: Sequence[Room], needs: Needs, avoids: frozenset[str]) -> list[Room]:
+    """Rooms where such a trial could ever run, those with most room first."""
+    able = [room for room in rooms if room.could(needs)]
+    others = [room for room in able if room.name not in avoids]
+    chosen = others if len(others) >= needs.nodes else able
+    return sorted(chosen, key=lambda room: room.free, reverse=True)
+
+
+def _seats(rooms: Sequence[Room], needs: Needs) -> tuple[Seat, ...]:
+    found: list[Seat] = []
+    for room in rooms:
+        seat = room.seat(needs)
+        if seat is not None:
+            found.append(seat)
+        if len(found) == needs.nodes:
+            return tuple(found)
+    return ()
+
+
+def _take(rooms: Sequence[Room], seats: Sequence[Seat]) -> None:
+    by_name = {room.name: room for room in rooms}
+    for seat in seats:
+        by_name[seat.node].take(seat)

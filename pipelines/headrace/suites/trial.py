@@ -1,0 +1,177 @@
+"""An attempt at a trial on its node: it trains and evaluates there, in processes of its own.
+
+It runs in a thread of the node's Dask worker, beside those of other trials; what the recipe names
+runs in children only, which get their part of the node by their environment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.clusters.fleet import Fleet
+from headrace.errors import HeadraceError, StepCancelledError, StepError
+from headrace.evaluation.step import evaluate, own_predictor
+from headrace.files.atomic import read_record, read_text, write_record
+from headrace.files.layout import RunFolder, StepFolder
+from headrace.objects.store import read_manifest_at
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.steps.context import StepContext
+from headrace.steps.history import read_history
+from headrace.steps.mailbox import StepResult, StepSpec
+from headrace.steps.run import refused, run_step
+from headrace.steps.usage import AttemptUsage
+from headrace.suites.node_slots import capacity, part_of
+from headrace.suites.one_node import OneNode
+from headrace.suites.points import trial_recipe
+from headrace.suites.records import PRUNED, TrialJob
+from headrace.training.function import call_function
+from headrace.training.step import completed, train
+
+_FROM_TRAINING = ("checkpoint", "best_checkpoint")
+
+
+def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:
+    """Make an attempt at a trial to its result, which is in its folder when this returns.
+
+    An attempt that has a result is not made again. A further one goes on from the checkpoints of
+    those before.
+
+    Args:
+        job: The attempt.
+        fleet: The lease's nodes for a trial on several of them; None: this node.
+
+    Returns:
+        Outputs are `metrics`, what training gave last with what evaluation gave, and what these
+        steps give, such as `checkpoint` and `report`; `pruned` of one that was ended since it
+        promised little. Whatever the trial did is told, not raised.
+    """
+    folder = RunFolder(Path(job.run_folder)).trial(job.trial.number).attempt(job.attempt)
+    existing = read_record(folder.result, StepResult)
+    if existing is not None:
+        return existing
+    try:
+        _prepare(job, folder, is_alone=fleet is None)
+    except HeadraceError as error:
+        return refused(folder, error)
+    return run_step(folder, partial(_run, job, fleet))
+
+
+def _prepare(job: TrialJob, folder: StepFolder, *, is_alone: bool) -> None:
+    """Make the folders of the trial and of the attempt, with the trial's recipe and site."""
+    suite = RunFolder(Path(job.run_folder))
+    trial = suite.trial(job.trial.number)
+    for each in (trial.path, folder.logs, folder.parts):
+        each.mkdir(parents=True, exist_ok=True)
+    site = read_record(suite.site, Site)
+    if site is None:
+        raise StepError(f"{suite.path} holds no site.json")
+    recipe = trial_recipe(json.loads(suite.source.read_bytes()), job.trial.values)
+    limits = (job.time_limit_s, recipe.train.timeout)
+    spec = StepSpec(
+        key=f"{suite.run_id}/{job.trial.number}/{job.attempt}",
+        kind="trial",
+        run_id=suite.run_id,
+        name=f"trial {job.trial.name}",
+        attempt=job.attempt,
+        run_folder=str(trial.path),
+        lease_folder=job.lease_folder,
+        inputs={"dataset": job.dataset},
+        timeout_s=min((each for each in limits if each is not None), default=None),
+    )
+    write_record(folder.spec, spec)
+    write_record(trial.recipe, recipe)
+    write_record(trial.site, _site_of(site, recipe, job) if is_alone else site)
+
+
+def _site_of(site: Site, recipe: Recipe, job: TrialJob) -> Site:
+    """The site as a trial on one node sees it: a node with the part that it may use.
+
+    A trial has one rank unless its recipe says more: the ranks of the role are those of a run that
+    has the node for itself.
+    """
+    role = site.roles[recipe.train.role]
+    num_ranks = recipe.train.ranks_per_node or 1
+    threads = max(len(job.cpus) // num_ranks, 1) if job.cpus else role.threads_per_rank
+    memory_bytes = None if job.memory_bytes is None else job.memory_bytes // num_ranks
+    part = {
+        "nodes": 1,
+        "ranks_per_node": 1,
+        "threads_per_rank": threads,
+        "launcher": None,
+        "launcher_options": (),
+        "env": {**role.env, **part_of(capacity(), job.gpus, job.cpus, memory_bytes)},
+    }
+    roles = {**site.roles, recipe.train.role: role.model_copy(update=part)}
+    return site.model_copy(update={"roles": roles})
+
+
+def _run(job: TrialJob, fleet: Fleet | None, context: StepContext) -> dict[str, Any]:
+    fleet = fleet or OneNode(context.site.roles[context.recipe.train.role])
+    try:
+        return _trained_and_judged(context, fleet, job.dataset)
+    except StepCancelledError:
+        if not (read_text(context.folder.cancel) or "").startswith(PRUNED):
+            raise
+        return {"metrics": _numbers(context.metrics), "pruned": True}
+    finally:
+        _count(context, job)
+
+
+def _trained(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+    if context.recipe.train.function is not None:
+        return call_function(context, fleet, dataset)
+    manifest = read_manifest_at(dataset, context.site.s3)
+    done = completed(context, manifest)
+    return train(context, fleet, dataset, manifest) if done is None else done.outputs(())
+
+
+def _trained_and_judged(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+    outputs = _trained(context, fleet, dataset)
+    metrics = _numbers({**_last_loss(context), **outputs["metrics"]})
+    if context.recipe.evaluate is not None:
+        given = {name: outputs[name] for name in _FROM_TRAINING}
+        inputs = {**context.spec.inputs, **given}
+        context.spec = context.spec.model_copy(update={"inputs": inputs})
+        write_record(context.folder.spec, context.spec)  # the predictor reads it
+        with own_predictor():
+            judged = evaluate(context, fleet)
+        metrics |= _numbers(judged["metrics"])
+        outputs = {**outputs, **judged}
+    return {**outputs, "metrics": metrics}
+
+
+def _last_loss(context: StepContext) -> dict[str, float]:
+    """What a model need not log itself."""
+    if context.recipe.model is None:
+        return {}
+    losses = [row.loss for row in read_history(context.run_folder).rows if row.loss is not None]
+    return {"loss": losses[-1]} if losses else {}
+
+
+def _note(context: StepContext, **figures: object) -> None:
+    context.usage = (context.usage or AttemptUsage()).model_copy(update=figures)
+
+
+def _count(context: StepContext, job: TrialJob) -> None:
+    """What the attempt held; of shared GPUs its share, also of their energy."""
+    if job.gpus:
+        energy_wh = None if context.usage is None else context.usage.energy_wh
+        energy_wh = None if energy_wh is None else energy_wh * job.share
+        _note(context, gpus=len(job.gpus) * job.share, energy_wh=energy_wh)
+    if job.cpus:
+        _note(context, cpus=float(len(job.cpus)))
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are finite numbers, as only they can be compared."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }

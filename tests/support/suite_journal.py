@@ -1,0 +1,63 @@
+"""Suites for tests of the control side: a run's folder, and a journal as its driver writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.files.atomic import write_json
+from headrace.files.layout import RunFolder
+from headrace.runs.runs import Run
+from headrace.states import FailureClass, StepState
+from headrace.suites.records import Added, Ended, Entry, Started, Trial
+from support.runs import make_run
+
+
+def make_suite(**changes: Any) -> Run:
+    """A run of kind suite, of which no trial is there."""
+    run = make_run(**changes)
+    write_json(run.folder.source, run.recipe.model_dump(mode="json", by_alias=True))
+    return run
+
+
+def journal(run: RunFolder, *entries: Entry) -> None:
+    """Append to the journal."""
+    with run.journal.open("ab") as file:
+        for entry in entries:
+            file.write(entry.model_dump_json().encode() + b"\n")
+
+
+def added(number: int, *, group: int | None = None, **values: Any) -> Added:
+    """A trial that is there; two underscores in a key stand for a dot."""
+    dotted = {key.replace("__", "."): value for key, value in values.items()}
+    name = "-".join(f"{key.rpartition('.')[2]}{value}" for key, value in dotted.items())
+    name = name or f"trial-{number}"
+    return Added(trial=Trial(number=number, name=name, values=dotted, group=group or number))
+
+
+def started(number: int, attempt: int = 1, **changes: Any) -> Started:
+    """An attempt that has begun."""
+    return Started.model_validate(
+        {"at": 100.0, "number": number, "attempt": attempt, "node": "node-a", **changes}
+    )
+
+
+def ended(number: int, value: float | None = None, attempt: int = 1, **changes: Any) -> Ended:
+    """An attempt that has ended, well unless the changes say otherwise, with a value to seek."""
+    given = () if value is None else (value,)
+    values: dict[str, Any] = {
+        "number": number,
+        "attempt": attempt,
+        "state": StepState.SUCCEEDED,
+        "is_final": True,
+        "started_at": 100.0,
+        "finished_at": 160.0,
+        "objectives": given,
+        "metrics": {"val_loss": value} if given else {},
+    }
+    return Ended(**{**values, **changes})
+
+
+def failed(number: int, attempt: int = 1, **changes: Any) -> Ended:
+    """An attempt that has failed."""
+    values = {"state": StepState.FAILED, "failure_class": FailureClass.USER_ERROR}
+    return ended(number, None, attempt, **{**values, "message": "it broke\n  more", **changes})

@@ -1,0 +1,176 @@
+"""What trials tell together, against sums by hand and against the definition."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import Any
+
+import pytest
+
+from headrace.ledger.trial_records import TrialRecord
+from headrace.recipe.suite import Objective
+from headrace.states import StepState
+from headrace.suites.analysis import (
+    best,
+    finished,
+    front,
+    marginals,
+    points,
+    results_of,
+    short_keys,
+    spread,
+    varying,
+)
+from headrace.suites.importance import importance_of
+
+LOSS = (Objective(metric="loss"),)
+ACCURACY = (Objective(metric="accuracy", mode="max"),)
+
+
+def row(number: int, *objectives: float, **changes: Any) -> TrialRecord:
+    values: dict[str, Any] = {
+        "run_id": "suite",
+        "number": number,
+        "name": f"t{number}",
+        "group": number,
+        "state": StepState.SUCCEEDED,
+        "objective": objectives[0] if objectives else None,
+        "objectives": objectives,
+        "created_at": 0.0,
+    }
+    return TrialRecord(**{**values, **changes})
+
+
+def test_the_best_trial_is_one_that_went_to_its_end_with_a_number():
+    rows = [
+        row(1, 0.5),
+        row(2, 0.1, state=StepState.FAILED),
+        row(3, 0.1, pruned=True),
+        row(4, 0.3),
+        row(5, math.nan),
+        row(6),
+    ]
+    ended = finished(rows)
+    assert [each.number for each in ended] == [1, 4]
+    assert best(ended, LOSS) == 4
+    assert best(ended, ACCURACY) == 1
+    assert best([], LOSS) is None
+    assert best(ended, (*LOSS, *ACCURACY)) is None
+
+
+def test_mean_deviation_and_interval_are_those_of_the_handbook():
+    told = spread([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0])
+    assert (told.count, told.mean) == (8, 5.0)
+    assert told.std == pytest.approx(2.13809, abs=1e-5)
+    # t(0.975, 7) is 2.36462
+    assert told.high == pytest.approx(5 + 2.36462 * 2.13809 / math.sqrt(8), abs=1e-4)
+    assert told.low == pytest.approx(10 - told.high)
+    alone = spread([3.0])
+    assert (alone.mean, alone.std, alone.low, alone.high) == (3.0, None, None, None)
+
+
+def test_the_front_is_that_of_the_definition():
+    objectives = (Objective(metric="loss"), Objective(metric="accuracy", mode="max"))
+    draw = random.Random(3)
+    rows = [row(n, draw.randint(0, 9), draw.randint(0, 9)) for n in range(1, 80)]
+
+    def beats(one: TrialRecord, other: TrialRecord) -> bool:
+        a, b = one.objectives, other.objectives
+        return a != b and a[0] <= b[0] and a[1] >= b[1]
+
+    expected = [each.number for each in rows if not any(beats(other, each) for other in rows)]
+    assert front(rows, objectives) == tuple(expected)
+    assert front(rows, LOSS) == ()
+
+
+def test_folds_and_seeds_of_a_point_are_one_result_and_points_that_lack_some_come_later():
+    rows = [
+        row(1, 0.2, group=1, values={"lr": 1, "seed": 1}),
+        row(2, 0.4, group=1, values={"lr": 1, "seed": 2}),
+        row(3, 0.1, group=3, values={"lr": 2, "seed": 1}),
+        row(4, group=3, values={"lr": 2, "seed": 2}, state=StepState.FAILED),
+        row(5, group=5, values={"lr": 3, "seed": 1}, state=StepState.RUNNING),
+        row(6, 0.25, group=6, values={"lr": 4, "seed": 1}),
+    ]
+    found = points(rows, LOSS)
+    assert [(each.group, each.values, each.missing) for each in found] == [
+        (6, {"lr": 4}, 0),
+        (1, {"lr": 1}, 0),
+        (3, {"lr": 2}, 1),
+        (5, {"lr": 3}, 1),
+    ]
+    assert found[1].spread == spread([0.2, 0.4])
+    assert found[1].numbers == (1, 2)
+    assert found[3].spread is None
+    assert [each.group for each in points(rows, ACCURACY)] == [1, 6, 3, 5]
+
+
+def test_marginal_means_are_over_all_that_differs_in_order_of_values():
+    grid = itertools.product((0.1, 0.01), ("relu", "gelu"))
+    rows = [
+        row(n, float(n), values={"lr": lr, "act": act, "same": 1})
+        for n, (lr, act) in enumerate(grid, 1)
+    ]
+    told = marginals(rows)
+    assert varying(rows) == ("lr", "act")
+    assert [(each.value, each.spread.mean) for each in told["lr"]] == [(0.01, 3.5), (0.1, 1.5)]
+    assert [(each.value, each.spread.mean) for each in told["act"]] == [
+        ("gelu", 3.0),
+        ("relu", 2.0),
+    ]
+    assert list(told) == ["lr", "act"]
+
+
+def test_many_different_numbers_of_a_key_are_told_in_ten_parts_of_one_size():
+    rows = [row(n, float(n // 10), values={"lr": n / 1000}) for n in range(100)]
+    told = marginals(rows)["lr"]
+    assert [each.spread.count for each in told] == [10] * 10
+    assert [each.spread.mean for each in told] == [float(part) for part in range(10)]
+    assert (told[1].between, told[1].value) == ((0.01, 0.019), 0.015)
+    words = [row(n, 1.0, values={"act": f"a{n}"}) for n in range(30)]
+    assert len(marginals(words)["act"]) == 30
+
+
+@pytest.mark.parametrize("count", [60, 600])
+def test_what_matters_is_what_the_outcome_comes_from(count: int):
+    draw = random.Random(1)
+    rows = []
+    for number in range(1, count + 1):
+        lr, width, act = 10 ** draw.uniform(-5, -1), draw.choice((16, 32)), draw.choice("ab")
+        loss = (math.log10(lr) + 3) ** 2 + 0.01 * (width == 16)
+        rows.append(row(number, loss, values={"lr": lr, "width": width, "act": act}))
+    told = importance_of(rows)
+    assert told.why_not == ""
+    assert next(iter(told.shares)) == "lr"
+    assert told.shares["lr"] > 0.7
+    assert sum(told.shares.values()) == pytest.approx(1)
+    assert importance_of(rows) == told
+
+
+def test_why_nobody_can_say_what_matters():
+    many = [row(n, float(n), values={"a": n, "b": n % 2}) for n in range(1, 20)]
+    assert "needs 10 ended trials, not 9" in importance_of(many[:9]).why_not
+    alone = [row(n, float(n), values={"a": n}) for n in range(1, 20)]
+    assert "two keys" in importance_of(alone).why_not
+    same = [row(n, 1.0, values={"a": n, "b": n % 2}) for n in range(1, 20)]
+    assert "the same" in importance_of(same).why_not
+
+
+def test_results_of_nothing_and_of_what_has_not_ended():
+    for rows in ([], [row(1, state=StepState.QUEUED)]):
+        told = results_of(rows, LOSS)
+        assert (told.best, told.front, told.marginals) == (None, (), {})
+    assert results_of([row(1, 0.5)], LOSS).best == 1
+    assert results_of([row(1, state=StepState.SUCCEEDED)], ()).best is None
+
+
+def test_keys_are_shortened_where_that_tells_them_apart():
+    told = short_keys(["model.lr", "model.depth", "ema.lr", "seed"])
+    assert told == {
+        "model.lr": "model.lr",
+        "model.depth": "depth",
+        "ema.lr": "ema.lr",
+        "seed": "seed",
+    }

@@ -1,0 +1,111 @@
+"""What the end of an attempt means for its trial."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from headrace.recipe.suite import Objective, SuiteSpec
+from headrace.states import FailureClass, StepState
+from headrace.steps.mailbox import Failure, StepResult
+from headrace.suites.board import Row
+from headrace.suites.outcome import Verdict, ended, judge, values_of
+from headrace.suites.records import PRUNED, Started
+from support.scripted_trials import trial
+
+FINAL, AGAIN = {"is_final": True}, {"is_final": False}
+FREE = {"is_final": False, "is_counted": False}
+
+
+def _result(state: str, failure_class: str | None = None, **fields: Any) -> StepResult:
+    failure = None
+    if failure_class:
+        error = fields.pop("error", "")
+        failure = Failure(failure_class=FailureClass(failure_class), error=error, message="m")
+    values = {"started_at": 100.0, "finished_at": 160.0, **fields}
+    return StepResult(state=StepState(state), failure=failure, **values)
+
+
+@pytest.mark.parametrize(
+    ("result", "row", "how", "expected"),
+    [
+        (_result("succeeded"), {}, {}, {"state": "succeeded", **FINAL}),
+        (_result("failed", "user_error"), {}, {}, {"state": "failed", **FINAL}),
+        (_result("failed", "data_error"), {}, {}, {"state": "failed", **FINAL}),
+        (_result("failed", "infrastructure"), {}, {}, {"state": "failed", **AGAIN}),
+        (_result("failed", "out_of_memory"), {"failures": 1}, {}, {"state": "failed", **AGAIN}),
+        (_result("lost", "lost"), {"failures": 2}, {}, {"state": "lost", **FINAL}),
+        (_result("lost", "lost"), {"failures": 2}, {"further": True}, {"state": "lost", **FREE}),
+        (_result("cancelled", "cancelled"), {}, {}, {"state": "cancelled", **FREE}),
+        (
+            _result("cancelled", "cancelled"), {"unwanted": True}, {},
+            {"state": "cancelled", **FINAL},
+        ),
+        (_result("lost", "lost"), {"unwanted": True}, {}, {"state": "cancelled", **FINAL}),
+        (
+            _result("cancelled", "cancelled"), {}, {"why": f"{PRUNED}: it promises little"},
+            {"state": "succeeded", "pruned": True, **FINAL},
+        ),
+        (
+            _result("succeeded", outputs={"pruned": True}), {}, {},
+            {"state": "succeeded", "pruned": True, **FINAL},
+        ),
+        (_result("succeeded"), {"unwanted": True}, {}, {"state": "succeeded", **FINAL}),
+        (_result("timed_out", "timed_out"), {}, {}, {"state": "timed_out", **AGAIN}),
+        (_result("timed_out", "timed_out"), {"took_s": 40.0}, {}, {"state": "timed_out", **FINAL}),
+        (
+            _result("timed_out", "timed_out", error="LeaseEndsError"), {"took_s": 40.0}, {},
+            {"state": "timed_out", **FREE},
+        ),
+        (
+            _result("preempted", "preempted", error="LeaseTakenError"), {"failures": 2}, {},
+            {"state": "preempted", **FREE},
+        ),
+    ],
+)  # fmt: skip
+def test_verdicts(
+    result: StepResult, row: dict[str, Any], how: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    before = Row(trial(1))
+    for name, value in row.items():
+        setattr(before, name, value)
+    verdict = judge(
+        before,
+        result,
+        SuiteSpec(retries=2, time_limit=100.0),
+        why_stopped=how.get("why", ""),
+        came_further=how.get("further", False),
+    )
+    usual: dict[str, Any] = {"is_counted": verdict.is_counted if expected["is_final"] else True}
+    assert verdict == Verdict(**{**usual, **expected, "state": StepState(expected["state"])})
+
+
+@pytest.mark.parametrize(
+    ("metrics", "values", "problem"),
+    [
+        ({"loss": 1.0, "acc": 0.5}, (1.0, 0.5), ""),
+        ({"loss": 1.0, "val": 0.5}, (), "no figure 'acc', the suite's objective; it gave: loss, v"),
+        ({}, (), "it gave: none"),
+        ({"loss": math.nan, "acc": 0.5}, (), "objective loss is nan"),
+        ({"loss": 1.0, "acc": math.inf}, (), "objective acc is inf"),
+    ],
+)
+def test_objectives(metrics: dict[str, float], values: tuple[float, ...], problem: str) -> None:
+    found, told = values_of(metrics, (Objective(metric="loss"), Objective(metric="acc")))
+    assert found == values
+    assert problem in told
+
+
+def test_what_a_trial_gives_that_is_no_number_is_left_out() -> None:
+    given = {"loss": "low", "ok": True, "acc": 1, "val": math.nan}
+    started = Started(number=3, attempt=2, node="node-7", lease_id="lease-1", node_share=0.25)
+    result = _result("succeeded", outputs={"metrics": given})
+    entry = ended(started, result, (Objective(metric="loss"),), Verdict(state=StepState.SUCCEEDED))
+    assert (entry.number, entry.attempt, entry.usage.node) == (3, 2, "node-7")
+    assert (entry.lease_id, entry.node_share) == ("lease-1", 0.25)
+    assert (set(entry.metrics), entry.objectives) == ({"acc", "val"}, ())
+    assert entry.message.startswith("It gave no figure 'loss'")
+    strange = _result("succeeded", outputs={"metrics": ["loss"]})
+    assert ended(started, strange, (), Verdict(state=StepState.SUCCEEDED)).metrics == {}

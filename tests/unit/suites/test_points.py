@@ -1,0 +1,317 @@
+"""Trials of a suite: counted, numbered, named, and refused before anything runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import RecipeError, TargetError, UserError
+from headrace.recipe.load import load_recipe, load_site, source_of
+from headrace.recipe.suite import SuiteSpec
+from headrace.suites import points
+from headrace.suites.axes import MAX_CHECKED, samples
+from headrace.suites.points import TrialMaker, count, expand, trial_recipe
+from headrace.suites.records import Trial
+
+FOLDED = ("dataset.folds=3", "dataset.splits={train: 0.8, val: 0, test: 0.2}", "suite.folds=true")
+KEYS = ("abcdefg", "abcdefghijklmnop")
+DIGITS = load_recipe("digits")
+SITE = load_site("laptop")
+
+
+def suite_of(**suite):
+    return DIGITS.model_copy(update={"suite": SuiteSpec.model_validate(suite)})
+
+
+def checked(*overrides: str, source: str = "/data"):
+    words = (f"dataset.source={source}", *overrides)
+    site = SITE.model_copy(update={"allowed_sources": ("/",), "allowed_outputs": ("/",)})
+    return points.checked(load_recipe("digits", words), source_of("digits", words), site)
+
+
+def search(key: str, words: str) -> str:
+    return f'search={{space: {{"{key}": "{words}"}}, trials: 3}}'
+
+
+def names(**suite) -> list[str]:
+    return [trial.name for trial in expand(suite_of(**suite))]
+
+
+VALUES = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    grid=st.dictionaries(st.sampled_from(["model.a", "model.b", "data.c"]), VALUES),
+    zipped=st.integers(0, 3),
+    seeds=st.none() | st.integers(1, 3) | VALUES,
+    skip=st.sampled_from([(), ("data.c > 4",), ("number_of == 1 and seed == 8",)]),
+)
+def test_the_count_is_that_of_the_trials(grid, zipped, seeds, skip):
+    zips = {"model.x": [*range(zipped)], "model.y": [*"abc"[:zipped]]} if zipped else {}
+    points_ = [{"number_of": 1}, {"number_of": 2}]
+    recipe = suite_of(grid={**grid, "data.c": [3, 5]}, zip=zips, points=points_, seeds=seeds)
+    recipe = recipe.model_copy(update={"suite": recipe.suite.model_copy(update={"skip": skip})})
+    trials = list(expand(recipe))
+    assert count(recipe) == len(trials)
+    assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
+    assert len({trial.name for trial in trials}) == len(trials)
+    assert trials == list(expand(recipe))
+    for group, same in itertools.groupby(trials, key=lambda trial: trial.group):
+        same = list(same)
+        assert same[0].number == group
+        assert len({str({**each.values, "seed": 0}) for each in same}) == 1
+    if not skip:
+        sizes = [*map(len, {**grid, "data.c": "ab"}.values()), zipped or 1, 2]
+        assert len(trials) == math.prod(sizes) * (
+            len(seeds) if isinstance(seeds, list) else seeds or 1
+        )
+
+
+def test_points_are_the_product_and_the_last_key_is_fastest():
+    trials = list(expand(suite_of(grid={"a": [1, 2]}, zip={"b": [3, 4], "c": [5, 6]}, seeds=2)))
+    assert [trial.values for trial in trials[:4]] == [
+        {"a": 1, "b": 3, "c": 5, "seed": 7},
+        {"a": 1, "b": 3, "c": 5, "seed": 8},
+        {"a": 1, "b": 4, "c": 6, "seed": 7},
+        {"a": 1, "b": 4, "c": 6, "seed": 8},
+    ]
+    assert [trial.group for trial in trials] == [1, 1, 3, 3, 5, 5, 7, 7]
+
+
+def test_every_point_is_repeated_for_every_fold():
+    trials = list(expand(load_recipe("digits", [*FOLDED, 'suite.grid={"seed": [1, 2]}'])))
+    assert [trial.values["data.fold"] for trial in trials] == [0, 1, 2, 0, 1, 2]
+    assert [trial.group for trial in trials] == [1, 1, 1, 4, 4, 4]
+    assert trials[1].name == "seed=1,fold=1"
+
+
+def test_a_recipe_that_evaluates_each_fold_names_none_itself():
+    recipe = load_recipe("digits", [*FOLDED, "evaluate.split=val"])
+    assert recipe.data.fold is None
+    words = [*FOLDED, "evaluate.split=val"]
+    assert trial_recipe(source_of("digits", words), {"data.fold": 2}).data.fold == 2
+    with pytest.raises(RecipeError, match=r"suite\.folds goes with dataset\.folds"):
+        load_recipe("digits", ["suite.folds=true"])
+
+
+def test_ten_million_points_are_counted_and_not_built():
+    seven, sixteen = (suite_of(grid={key: [*range(10)] for key in keys}) for keys in KEYS)
+    with pytest.raises(RecipeError, match=r"has 10,000,000 trials; at most 100,000"):
+        count(seven)
+    with pytest.raises(RecipeError, match="has 10,000,000,000,000,000 trials"):  # never built
+        next(expand(sixteen))
+
+
+@pytest.mark.parametrize(
+    ("suite", "expected"),
+    [
+        ({"grid": {"model.lr": [1e-3, 0.5], "data.x": [1]}}, ["lr=0.001", "lr=0.5"]),
+        ({"grid": {"a.lr": [1, 2], "b.lr": [3]}}, ["lr=1", "lr=2"]),
+        ({"zip": {"a.lr": [1, 2], "b.lr": [3, 4]}}, ["a.lr=1,b.lr=3", "a.lr=2,b.lr=4"]),
+        ({"grid": {"m": [{"_target_": "x.Y"}, None]}}, ["m=Y", "m=null"]),
+        ({"grid": {"m": ["../a b", [1, 2]]}}, ["m=.._a_b", "m=_1,_2"]),
+        ({"points": [{"a": 1}, {"a": 1, "b": 2}]}, ["trial-1", "b=2"]),
+        ({"grid": {"a": [3]}}, ["trial-1"]),
+        ({"grid": {"m": ["x" * 300 + "1", "x" * 300 + "2"]}}, None),
+        (
+            {"grid": {"a.b": [0.12345]}, "seeds": 2, "trial_name": "b{a.b:.2f}-s{seed}-{number}"},
+            ["b0.12-s7-1", "b0.12-s8-2"],
+        ),
+    ],
+)
+def test_names_tell_what_varies(suite, expected):
+    found = names(**suite)
+    assert len(set(found)) == len(found)
+    assert max(map(len, found)) < 130
+    assert expected in (None, found)
+
+
+@pytest.mark.parametrize(
+    ("suite", "message"),
+    [
+        ({"trial_name": "x"}, "gives the name 'x' to the trials 1 and 2"),
+        ({"trial_name": "{sed}"}, r"(?s)'sed' is no key.*Did you mean 'seed'"),
+        ({"trial_name": "{a:%%}"}, "cannot be filled in"),
+        ({"trial_name": "{a:99999999}"}, "too wide"),
+        ({"trial_name": "{"}, "cannot be filled in"),
+        ({"grid": {"a": [1, 1]}}, "Trials 1 and 2 are the same"),
+        ({"skip": ["a > 0"]}, "leaves out all 2 trials"),
+    ],
+)
+def test_bad_names_and_conditions_are_told(suite, message):
+    with pytest.raises(RecipeError, match=message):
+        list(expand(suite_of(**{"grid": {"a": [1, 2]}, **suite})))
+
+
+def test_without_trials_it_says_how_to_name_some():
+    for recipe in (DIGITS, suite_of(retries=1)):
+        with pytest.raises(RecipeError, match="names no trials"):
+            count(recipe)
+
+
+def test_points_that_are_added_go_on_after_the_others():
+    recipe = suite_of(grid={"model.lr": [1, 2]}, seeds=2)
+    known = list(expand(recipe))
+    maker = TrialMaker(recipe, reversed(known))
+    added = list(maker.trials({"model.lr": 3, "model.width": 8}))
+    assert [trial.number for trial in added] == [5, 6]
+    assert [trial.group for trial in added] == [5, 5]
+    assert added[0].name == "lr=3,width=8,seed=7"
+    with pytest.raises(RecipeError, match="Trials 3 and 7 are the same"):
+        list(maker.trials({"model.lr": 2}))
+
+
+def test_a_sampler_may_propose_a_point_twice():
+    recipe = suite_of(search={"space": {"a": [1, 2]}, "trials": 4}, seeds=2)
+    assert count(recipe) == 8
+    assert list(expand(recipe)) == []
+    maker = TrialMaker(recipe)
+    found = [*maker.trials({"a": 1}, proposal=0), *maker.trials({"a": 1}, proposal=1)]
+    assert [trial.name for trial in found] == [
+        "a=1,seed=7",
+        "a=1,seed=8",
+        "a=1,seed=7-3",
+        "a=1,seed=8-4",
+    ]
+    assert [trial.proposal for trial in found] == [0, 0, 1, 1]
+
+
+def test_interpolations_of_the_recipe_follow_the_values_of_a_trial(tmp_path, monkeypatch):
+    monkeypatch.setenv("DATA_ROOT", "/da${t}a")
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "seed: 1\n"
+        "dataset: {name: d, source: '${oc.env:DATA_ROOT}/x', labels: folders}\n"
+        "model: {_target_: a.Net, width: '${seed}', out: 'n${trainer.max_epochs}'}\n"
+        "trainer: {max_epochs: '${oc.decode:${oc.env:EPOCHS,4}}'}\n"
+        "evaluate: null\n"
+        "suite: {grid: {seed: [1, 2]}}\n"
+    )
+    source = source_of(str(path))
+    assert "suite" not in source
+    monkeypatch.setenv("DATA_ROOT", "/elsewhere")
+    recipe = trial_recipe(source, {"seed": 5, "model.bias": False})
+    assert recipe.suite is None
+    assert recipe.dataset.source == "/da${t}a/x"
+    config = {"_target_": "a.Net", "width": 5, "out": "n4", "bias": False}
+    assert recipe.model.as_config() == config
+    assert trial_recipe(source, {"trainer.max_epochs": 9}).model.as_config()["out"] == "n9"
+    with pytest.raises(RecipeError, match="an interpolation"):
+        trial_recipe(source, {"seed": "${oc.env:HOME}"})
+    with pytest.raises(RecipeError, match="no key of a recipe"):
+        trial_recipe(source, {"model..x": 1})
+
+
+def test_a_suite_that_can_run_is_checked():
+    grid = 'suite.grid={"model.learning_rate": [0.1, 0.2], "trainer.max_epochs": [1, 2]}'
+    assert checked(grid).suite.grid["trainer.max_epochs"] == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "error"),
+    [
+        ('grid={"trainer.max_epoch": [1]}', "Did you mean 'max_epochs'", RecipeError),
+        ('grid={"trainer.max_epochs": [1, 0]}', r"equal to 1 \(got 0\)", RecipeError),
+        ('grid={"model.learning_rte": [1.0]}', "learning_rate", TargetError),
+        ('grid={"model.learning_rate": [1.0, two]}', "takes one float", TargetError),
+        ('zip={"seed": [1, -1]}', "seed", RecipeError),
+        ('points=[{"seed": 1}, {"sed": 2}]', "Did you mean 'seed'", RecipeError),
+        ('grid={"data.global_batch_size": [64, 0]}', "greater than or equal", RecipeError),
+        ('grid={"dataset.labels": [none]}', r"(?s)cannot differ.*packed dataset", RecipeError),
+        ('grid={"code": [["/x"]]}', "cannot differ", RecipeError),
+        ('grid={"train.role": [cpu]}', r"(?s)cannot differ.*lease", RecipeError),
+        (search("model.learning_rat", "interval(0, 1)"), "learning_rate", TargetError),
+        (search("trainer.max_epochs", "range(0, 3)"), "greater than", RecipeError),
+        (search("trainer.max_epochs", "range(3, 0)"), "names no value", RecipeError),
+        ('search={space: {"seed": "interval(1, 2)"}}', "--trials", RecipeError),
+        ('zip={a: [1], b: [1, 2]}', "equally many", RecipeError),
+        ('grid={"model._target_": ["os.system"]}', "does not allow", UserError),
+    ],
+)  # fmt: skip
+def test_what_no_trial_can_be_is_refused_before_anything_runs(override, message, error):
+    with pytest.raises(error, match=message):
+        checked("trainer.monitor=val_loss", f"suite.{override}")
+
+
+def test_one_key_in_two_parts_is_refused():
+    with pytest.raises(RecipeError, match="'seed' is set by two parts"):
+        checked("suite.seeds=2", 'suite.grid={"seed": [1]}')
+    with pytest.raises(RecipeError, match="search goes without grid"):
+        checked('suite.grid={"seed": [1]}', "suite.search={space: {seed: [1, 2]}, trials: 2}")
+
+
+def test_a_file_gives_points_typed_as_in_yaml(tmp_path):
+    file = tmp_path / "points.csv"
+    file.write_text(
+        "model.learning_rate,trainer.max_epochs,trainer.gradient_clip_val,trainer.precision\n"
+        '1e-3,3,,bf16-mixed\n"0.5", 4,null,"32-true"\n\n'
+    )
+    recipe = checked(f"suite.file={file}")
+    assert recipe.suite.file is None
+    assert recipe.suite.points == (
+        {
+            "model.learning_rate": 0.001,
+            "trainer.max_epochs": 3,
+            "trainer.precision": "bf16-mixed",
+        },
+        {
+            "model.learning_rate": 0.5,
+            "trainer.max_epochs": 4,
+            "trainer.gradient_clip_val": None,
+            "trainer.precision": "32-true",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("", "begins with"),
+        ("seed,\n1,2\n", "begins with"),
+        ("seed,seed\n1,2\n", "two columns of 'seed'"),
+        ("seed\n", "a header and no row"),
+        ("seed\n1,2\n", "2 values in line 2, and 1 columns"),
+        ("seed\n{a\n", "line 2: a value is no YAML"),
+        ("seed\n1\nx\n", "seed"),
+        (b"seed\n\xff\xfe\n", "UTF-8"),
+        ("sed\n1\n", "Did you mean 'seed'"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_by_its_line(tmp_path, text, message):
+    file = tmp_path / "points.csv"
+    if text is not None:
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(RecipeError, match=message):
+        checked(f"suite.file={file}")
+
+
+def test_a_file_of_points_lies_where_the_site_lets_recipes_read(tmp_path):
+    file = tmp_path / "points.csv"
+    file.write_text("seed\n1\n")
+    words = (f"suite.file={file}", f"dataset.source={tmp_path}/raw")
+    site = SITE.model_copy(update={"allowed_sources": (f"{tmp_path}/raw",)})
+    with pytest.raises(RecipeError, match=r"suite\.file leads to"):
+        points.checked(load_recipe("digits", words), source_of("digits", words), site)
+
+
+def test_no_path_among_many_leads_where_the_site_does_not_let_recipes_go():
+    many = [f"/data/w{number}.ckpt" for number in range(MAX_CHECKED * 2)]
+    many[123] = "/else/x.ckpt"
+    axis = [{"train.init_from": each} for each in many]
+    assert {"train.init_from": many[123]} not in samples([axis])
+    words = ("dataset.source=/data", f'suite.grid={{"train.init_from": {json.dumps(many)}}}')
+    site = SITE.model_copy(update={"allowed_sources": ("/data",)})
+    with pytest.raises(RecipeError, match=r"train\.init_from leads to /else/x\.ckpt"):
+        points.checked(load_recipe("digits", words), source_of("digits", words), site)
+
+
+def test_trials_are_records_that_come_back():
+    trial = next(expand(suite_of(grid={"a": [1.5]})))
+    assert Trial.model_validate_json(trial.model_dump_json()) == trial

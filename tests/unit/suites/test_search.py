@@ -1,0 +1,234 @@
+"""What Optuna proposes, what it is told, and that a driver that was killed makes no difference."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from headrace.data.targets import Allowed
+from headrace.errors import RecipeError, TargetError
+from headrace.recipe.load import load_recipe, load_site, source_of
+from headrace.suites import points
+from headrace.suites.search import Search
+
+SPACE = {
+    "model.x": "interval(-1, 1)",
+    "model.lr": "tag(log, interval(1e-5, 1e-1))",
+    "model.n": "int(interval(1, 8))",
+    "model.step": "range(0, 1, step=0.1)",
+    "model.kind": "a, b, null",
+    "model.sizes": [[1, 2], {"a": True}, 1, 1.5, "1"],
+}
+NOTHING = Allowed(())
+
+
+def recipe_of(sampler="tpe", pruner="none", *overrides: str, trials: int = 60):
+    search = {"space": SPACE, "trials": trials, "sampler": sampler, "pruner": pruner}
+    words = (f"suite.search={json.dumps(search)}", "trainer.monitor=val_loss", *overrides)
+    return load_recipe("digits", words)
+
+
+def value_of(point) -> float:
+    return point["model.x"] ** 2 + abs(math.log10(point["model.lr"]) + 3) + point["model.n"]
+
+
+class Driven:
+    """A search with workers that end in any order, and its journal."""
+
+    def __init__(self, recipe, seed: int) -> None:
+        self.recipe, self.random = recipe, random.Random(seed)
+        self.search, self.journal = Search(recipe, NOTHING), []
+        self.running: dict[int, dict] = {}
+
+    def turn(self) -> None:
+        while len(self.running) < 3 and (proposed := self.search.propose()):
+            number, point = proposed
+            self.running[number] = point
+            self.journal.append(("know", point))
+        number = self.random.choice(list(self.running))
+        point = self.running.pop(number)
+        is_pruned = False
+        for step in range(1, 5):
+            value = value_of(point) / step
+            self.journal.append(("report", number, step, value))
+            is_pruned = self.search.report(number, step, value)
+            if is_pruned:
+                break
+        values = None if number % 7 == 3 else [value_of(point)]
+        self.journal.append(("tell", number, values, is_pruned))
+        self.search.tell(number, values, pruned=is_pruned)
+
+    def restored(self) -> Search:
+        search = Search(self.recipe, NOTHING)
+        for what, *given in self.journal:
+            if what == "know":
+                search.know(*given)
+            elif what == "report":
+                search.report(*given)
+            else:
+                search.tell(*given[:2], pruned=given[2])
+        return search
+
+
+@pytest.mark.parametrize(
+    ("sampler", "pruner", "turns"),
+    [
+        ("random", "hyperband", 30),
+        ("tpe", "none", 30),
+        ("tpe", "median", 30),
+        ("tpe", "asha", 30),
+        ("nsgaii", "none", 50),
+        ("qmc", "none", 20),
+        ("gp", "none", 12),
+    ],
+)
+def test_a_killed_driver_makes_no_difference(sampler, pruner, turns):
+    driven = Driven(recipe_of(sampler, pruner), seed=1)
+    again = Driven(recipe_of(sampler, pruner), seed=1)
+    for turn in range(turns):
+        driven.turn()
+        if turn % 9 == 0:
+            again.search = again.restored()
+        again.turn()
+    assert json.dumps(again.journal) == json.dumps(driven.journal)
+    restored = driven.restored()
+    assert restored.propose() == driven.search.propose()
+    states = [trial.state for trial in driven.search.study.trials]
+    assert (TrialState.PRUNED in states) == (pruner != "none")
+    assert [trial.state for trial in restored.study.trials] == states
+
+
+def test_points_lie_in_the_space_and_another_seed_gives_others():
+    first, other = (Search(recipe_of("random", "none", f"seed={n}"), NOTHING) for n in (1, 2))
+    found = []
+    while proposed := first.propose():
+        found.append(proposed[1])
+    assert len(found) == 60
+    assert other.propose()[1] != found[0]
+    assert all(point.keys() == SPACE.keys() for point in found)
+    assert {point["model.n"] for point in found} == set(range(1, 9))
+    assert {point["model.kind"] for point in found} == {"a", "b", None}
+    assert all(type(point["model.n"]) is int for point in found)
+    assert all(1e-5 <= point["model.lr"] <= 1e-1 for point in found)
+    assert {json.dumps(point["model.sizes"]) for point in found} == {
+        "[1, 2]", '{"a": true}', "1", "1.5", '"1"',
+    }  # fmt: skip
+    assert {round(point["model.step"], 6) for point in found} == {n / 10 for n in range(10)}
+
+
+@pytest.mark.parametrize(
+    "values", [None, [], [math.nan], [math.inf], ["0.5"], [True], [1.0, 2.0], [None]]
+)
+def test_an_objective_that_is_no_number_is_a_failed_proposal(values):
+    search = Search(recipe_of("random"), NOTHING)
+    number, _ = search.propose()
+    search.tell(number, values)
+    assert search.study.trials[number].state is TrialState.FAIL
+    assert search.propose()[0] == number + 1
+
+
+def test_a_proposal_that_failed_may_be_told_again():
+    search = Search(recipe_of("random"), NOTHING)
+    number, _ = search.propose()
+    search.tell(number, None)
+    search.tell(number, [0.25])
+    search.tell(number, [0.125])  # it counts once
+    assert [trial.value for trial in search.study.trials] == [None, 0.25]
+    assert search.propose()[0] == 1
+
+
+def test_a_pruned_trial_is_told_as_pruned():
+    search = Search(recipe_of("random", "median"), NOTHING)
+    for _ in range(6):
+        number, _ = search.propose()
+        search.report(number, 1, 1.0)
+        search.tell(number, [1.0])
+    number, _ = search.propose()
+    assert search.report(number, 1, 5.0)
+    assert not search.report(number, 1, 5.0)  # once for each validation
+    search.tell(number, None, pruned=True)
+    trial = search.study.trials[number]
+    assert (trial.state, trial.value) == (TrialState.PRUNED, 5.0)
+    assert not search.report(search.propose()[0], 1, 0.5)
+
+
+def test_the_best_is_the_highest_where_more_is_better():
+    recipe = recipe_of("random", "median", "trainer.monitor_mode=max")
+    search = Search(recipe, NOTHING)
+    for value in range(6):
+        number, _ = search.propose()
+        search.report(number, 1, float(value))
+        search.tell(number, [value])
+    assert search.study.best_value == 5
+    assert search.report(search.propose()[0], 1, 1.0)
+
+
+TWO = 'suite.objectives=[{metric: val_loss}, {metric: accuracy, mode: max}]'  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsgaii", "random"])
+def test_several_objectives_have_a_front(sampler):
+    search = Search(recipe_of(sampler, "none", TWO), NOTHING)
+    for loss, accuracy in ((1, 0.5), (2, 0.9), (3, 0.4)):
+        number, _ = search.propose()
+        assert not search.report(number, 1, loss)
+        search.tell(number, [loss, accuracy])
+    search.tell(search.propose()[0], [1.0])
+    assert [trial.number for trial in search.study.best_trials] == [0, 1]
+    assert search.study.trials[3].state is TrialState.FAIL
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (lambda: recipe_of("tpe", "asha", TWO), "pruner goes with one objective"),
+        (lambda: recipe_of("tpe", "asha", "suite.seeds=2"), "without folds and seeds"),
+        (lambda: recipe_of("tpe", "none", "trainer.monitor=null"), "set trainer.monitor"),
+        (lambda: recipe_of("hill"), "sampler"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_with_the_recipe(recipe, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe()
+
+
+def test_cmaes_is_refused_without_its_package_and_for_several_objectives(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    words = ['suite.search={space: {seed: "range(0, 9)"}, trials: 2, sampler: cmaes}']
+    words += ["dataset.source=/data", "trainer.monitor=val_loss"]
+    site = load_site("laptop").model_copy(update={"allowed_sources": ("/",)})
+    with pytest.raises(RecipeError, match="pip install cmaes"):
+        points.checked(load_recipe("digits", words), source_of("digits", words), site)
+    with pytest.raises(RecipeError, match="one objective"):
+        Search(recipe_of("cmaes", "none", TWO), NOTHING)
+
+
+def test_samplers_and_pruners_by_their_own_names():
+    sampler = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3}
+    pruner = {"_target_": "optuna.pruners.ThresholdPruner", "upper": 2.0}
+    search = Search(recipe_of(sampler, pruner), NOTHING)
+    number, point = search.propose()
+    assert isinstance(search.study.sampler, optuna.samplers.TPESampler)
+    assert Search(recipe_of(sampler, pruner), NOTHING).propose() == (number, point)
+    assert search.report(number, 1, 3.0)
+
+
+@pytest.mark.parametrize(
+    "target", ["os.system", "optuna.create_study", "optuna.pruners.NopPruner", "torch.nn.Linear"]
+)
+def test_a_sampler_is_nothing_else(target):
+    with pytest.raises(TargetError):
+        Search(recipe_of({"_target_": target}), NOTHING)
+
+
+def test_the_site_is_asked_about_samplers_of_ones_own():
+    words = ["dataset.source=/data", "trainer.monitor=val_loss"]
+    words.append("suite.search={space: {seed: [1, 2]}, trials: 2, sampler: {_target_: os.system}}")
+    site = load_site("laptop").model_copy(update={"allowed_sources": ("/",)})
+    with pytest.raises(TargetError, match=r"does not allow the target 'os\.system'"):
+        points.checked(load_recipe("digits", words), source_of("digits", words), site)
