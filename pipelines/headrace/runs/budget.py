@@ -1,4 +1,4 @@
-"""The budget of a run: no lease is started that it does not hold, and open ones end in order."""
+"""Budgets: no lease is started that they do not hold, and open ones end in order."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.clusters import client
-from headrace.errors import BudgetError, HeadraceError, LedgerError
-from headrace.files.atomic import is_there, leave_word
+from headrace.errors import BudgetError, LedgerError
+from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
-from headrace.recipe.load import load_site
+from headrace.runs.budgets import Budget, budgets_of, limits_of
 from headrace.runs.costs import most_cost, run_cost
 from headrace.runs.counting import note_machines
 from headrace.runs.runs import Run
+from headrace.runs.suites import ask, is_suite
+from headrace.runs.usage import note_usage
+from headrace.suites.records import SuiteSummary
 
 logger = logging.getLogger(__name__)
 
@@ -27,61 +30,101 @@ _GRACE_S = 60.0
 """What does not stop by itself is closed after this time."""
 
 _EVERY_S = 30.0
-
-
-def budget_of(run: Run) -> float | None:
-    """The budget of a run in US dollars: as its site says now, so that it can be raised."""
-    try:
-        site = load_site(run.request.site)
-    except HeadraceError:  # it was renamed, or lies elsewhere: what the run was made with
-        return run.site.limits.budget
-    return (site if site.name == run.site.name else run.site).limits.budget
+_WARN_SHARE = 0.8
+_told: set[tuple[str, str]] = set()
+"""Runs and budgets of which this process has warned."""
 
 
 def check(run: Run, role_name: str) -> None:
-    """Refuse a lease that the run's budget does not hold; one that costs nothing never is.
+    """Refuse a lease that a budget does not hold; one that costs nothing never is.
+
+    What the lease may cost beyond what is left of a budget is told.
 
     Raises:
-        BudgetError: It is used up, or nobody knows the prices with which to keep it.
+        BudgetError: One is used up, or nobody knows the prices with which to keep it.
     """
-    budget = budget_of(run)
     role = run.site.roles[role_name]
-    most = None if budget is None else most_cost(role)
-    if budget is None or most is None:
+    budgets = budgets_of(run)
+    most = most_cost(role) if budgets else None
+    if most is None:
         return
     cost = run_cost(run.run_id)
-    if most.usd is None or (cost is not None and cost.unpriced):
-        why = most.why if most.usd is None else "machines of the run have no known price"
-        raise BudgetError(
-            f"`limits.budget` of ${budget:.2f} cannot be kept for role {role_name}: {why}",
-            "Give the price, or leave `limits.budget` out of the site.",
-        )
-    spent = 0.0 if cost is None else cost.usd
-    first_s = min(AHEAD_S, role.lifetime_s)
-    if spent + most.usd * first_s / role.lifetime_s >= budget:
-        raise BudgetError(
-            f"Run {run.run_id} has cost ${spent:.2f}, and `limits.budget` of site {run.site.name} "
-            f"is ${budget:.2f}: no further lease of role {role_name} is started ({most.why})",
-            f"Raise it in the site file, then: headrace resume {run.run_id}",
-        )
+    for budget in budgets:
+        if most.usd is None or (cost is not None and cost.unpriced):
+            why = most.why if most.usd is None else "machines of the run have no known price"
+            raise BudgetError(
+                f"`{budget.key}` of ${budget.usd:.2f} cannot be kept for role {role_name}: {why}",
+                f"Give the price, or leave `{budget.key}` out of the {budget.place.split()[0]}.",
+            )
+        spent = budget.spent(0.0)
+        first_s = min(AHEAD_S, role.lifetime_s)
+        if spent + most.usd * first_s / role.lifetime_s >= budget.usd:
+            raise BudgetError(
+                f"{budget.whose} has cost ${spent:.2f}, and `{budget.key}` of {budget.place} "
+                f"is ${budget.usd:.2f}: no further lease of role {role_name} is started "
+                f"({most.why})",
+                budget.next_step(run.run_id),
+            )
+        _tell_ahead(run, role_name, most.usd, budget.usd - spent, budget)
+
+
+def _tell_ahead(run: Run, role_name: str, usd: float, left: float, budget: Budget) -> None:
+    """Tell beforehand when a lease may come to the end of a budget, and what is spent beyond it."""
+    _warn(run, budget, budget.usd - left)
+    if usd <= left:
+        return
+    late_s = _GRACE_S + _EVERY_S
+    beyond, then = usd * late_s / run.site.roles[role_name].lifetime_s, "ends in order"
+    if limits_of(run).when_over == "finish":
+        beyond, then = usd - left, "comes to its end, and no more begins"
+    logger.warning(
+        "A lease of role %s costs $%.2f at most, and $%.2f is left of `%s`: when that is used up, "
+        "what runs %s, for at most $%.2f more",
+        role_name, usd, left, budget.key, then, min(beyond, usd - left),
+    )  # fmt: skip
 
 
 def keep(run: Run) -> None:
-    """Count the machines of a run, and end its leases when its budget is about to be used up.
+    """Count the machines of a run, and end its leases when a budget is about to be used up.
 
     Training stops with a checkpoint, as at the end of a lease's lifetime; a gang that does not end
-    by itself is closed a minute later, a pool at once.
+    by itself is closed a minute later, a pool at once. Where the site says `when_over: finish`
+    what runs goes on, and a suite is paused; its lease ends with its last trial.
     """
     open_leases = [each for each in open_ledger().leases(run_id=run.run_id) if each.state.is_active]
     for lease in open_leases:
         note_machines(lease)
-    budget = budget_of(run)
-    ahead = None if budget is None else run_cost(run.run_id, time.time() + AHEAD_S)
-    if budget is None or ahead is None or ahead.usd < budget:
+    budgets = budgets_of(run)
+    if any(budget.is_shared for budget in budgets):
+        note_usage(run.run_id)
+    for budget in budgets:
+        _warn(run, budget, budget.spent(0.0))
+    over = next((each for each in budgets if each.spent(AHEAD_S) >= each.usd), None)
+    if over is None or (limits_of(run).when_over == "finish" and _goes_on(run)):
         return
-    why = f"the run has used up its budget of ${budget:.2f} (`limits.budget` of the site)"
     for lease in open_leases:
-        _end_in_order(run, lease, why)
+        _end_in_order(run, lease, over.why)
+
+
+def _goes_on(run: Run) -> bool:
+    """Whether something runs that is to come to its end; a suite begins no more trials."""
+    record = open_ledger().run(run.run_id)
+    if not is_suite(record):
+        return True
+    summary = read_record(run.folder.summary, SuiteSummary) or SuiteSummary(total=0)
+    if not summary.paused and not record.state.is_final:
+        ask(record, "pause")
+    return bool(summary.running) or not summary.paused
+
+
+def _warn(run: Run, budget: Budget, spent: float) -> None:
+    """Tell once that most of a budget has been spent."""
+    told = (run.run_id, budget.key)
+    if spent >= _WARN_SHARE * budget.usd and told not in _told:
+        _told.add(told)
+        logger.warning(
+            "%s has cost $%.2f of the $%.2f of `%s`", budget.whose, spent, budget.usd, budget.key
+        )
 
 
 def watched(run: Run, tick: Callable[[], None]) -> Callable[[], None]:

@@ -14,6 +14,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import MachineRecord
 from headrace.recipe.site import Role
 from headrace.record import Record
+from headrace.runs.site_machines import site_offers
 
 LEAST_BILLED_S = 60.0
 """An instance is paid for a minute at least, then by the second.
@@ -57,9 +58,14 @@ class Cost(Record):
     """Of what it consists, the dearest first."""
 
 
-def billed_s(started_at: float, until: float) -> float:
-    """Seconds that an instance is paid for."""
-    return max(math.ceil(until - started_at), LEAST_BILLED_S)
+def billed_s(started_at: float, until: float, least_s: float = LEAST_BILLED_S) -> float:
+    """Seconds that a machine is paid for: of an instance, a minute at least."""
+    return max(math.ceil(until - started_at), least_s)
+
+
+def has_price(row: MachineRecord) -> bool:
+    """Whether a machine costs money; of others, without a price in the site, only time is known."""
+    return row.usd_per_hour is not None or bool(row.market)
 
 
 def cost_of(
@@ -111,7 +117,7 @@ def _line(role: str, kind: str, market: str, rows: Sequence[MachineRecord]) -> C
 
 def run_cost(run_id: str, now: float | None = None) -> Cost | None:
     """What a run has cost, as the ledger knows it; None where nothing of it is counted."""
-    rows = open_ledger().machines(run_id=run_id)
+    rows = [row for row in open_ledger().machines(run_id=run_id) if has_price(row)]
     if not rows:
         return None
     roles = {lease.lease_id: lease.role for lease in open_ledger().leases(run_id=run_id)}
@@ -133,20 +139,22 @@ class MostCost(Record):
 
     usd: float | None
     """US dollars; null where a price is not known."""
+    usd_per_hour: float | None = None
+    """The same of an hour of all its nodes."""
     why: str
     """What it is made of, or which price is not known, for the user."""
 
 
 def most_cost(role: Role) -> MostCost | None:
-    """What all nodes cost until the end of the lifetime, of the dearest kind; None if nothing.
+    """What all nodes cost until the end of the lifetime, of the dearest kind; None if unpriced.
 
     Raises:
         BatchError: Somebody who knows the prices cannot be asked.
     """
     meter = meter_of(role)
-    if meter is None:
+    offers = site_offers(role) if meter is None else meter.offers()
+    if not offers:
         return None
-    offers = meter.offers()
     known = {name: price for name, price in offers.items() if price is not None}
     if len(known) < len(offers):
         unknown = ", ".join(name for name in offers if name not in known)
@@ -158,4 +166,6 @@ def most_cost(role: Role) -> MostCost | None:
         f"{role.nodes} x {timedelta(seconds=role.lifetime_s)} x ${price.usd_per_hour:.6g} an hour "
         f"of {name}, {source}"
     )
-    return MostCost(usd=role.nodes * role.lifetime_s / _HOUR_S * price.usd_per_hour, why=why)
+    usd_per_hour = role.nodes * price.usd_per_hour
+    usd = role.lifetime_s / _HOUR_S * usd_per_hour
+    return MostCost(usd=usd, usd_per_hour=usd_per_hour, why=why)

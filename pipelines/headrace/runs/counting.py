@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.batch.machines import Machine, Meter
-from headrace.batch.systems import meter_of
 from headrace.clusters.lease_jobs import job_name
-from headrace.clusters.node_marks import NodeMarks, marks_of
+from headrace.clusters.node_marks import NodeMarks
 from headrace.clusters.records import LeaseSpec
 from headrace.errors import BatchError, StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, MachineRecord
-from headrace.runs.costs import billed_s
+from headrace.runs.costs import LEAST_BILLED_S, billed_s
+from headrace.runs.site_machines import marks_of_lease, meter_of_lease
 
 logger = logging.getLogger(__name__)
 
@@ -46,19 +46,21 @@ class Signs:
     """How long a machine lasts at most."""
     marks: Mapping[str, NodeMarks]
     """What the machines wrote themselves."""
+    least_s: float = LEAST_BILLED_S
+    """Seconds that a machine is paid for at least."""
 
 
 def note_machines(lease: LeaseRecord) -> None:
-    """Enter the machines of a lease as they stand; nothing is asked where they cost nothing.
+    """Enter the machines of a lease as they stand.
 
     A place that does not answer is asked another time: what it has told so far stays.
     """
     folder = LeaseFolder(Path(lease.folder))
     try:
         spec = read_record(folder.spec, LeaseSpec)
-        meter = None if spec is None else meter_of(spec.role)
-        if spec is None or meter is None:
+        if spec is None:
             return
+        meter = meter_of_lease(folder, spec)
         seen = meter.machines(job_name(folder))
     except (BatchError, StepError) as error:
         logger.warning("Machines of lease %s are not counted now: %s", lease.lease_id, error.what)
@@ -119,7 +121,7 @@ def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> Machi
         created_at=min(asked_at, machine.started_at),
         started_at=machine.started_at,
         seen_at=ended_at or signs.now,
-        billed_s=billed_s(machine.started_at, ended_at or signs.now),
+        billed_s=billed_s(machine.started_at, ended_at or signs.now, signs.least_s),
         ended_at=ended_at,
         is_estimate=is_estimate,
     )
@@ -137,7 +139,7 @@ def _forgotten(signs: Signs, row: MachineRecord) -> MachineRecord:
         row,
         seen_at=ended_at,
         ended_at=ended_at,
-        billed_s=billed_s(row.started_at, ended_at),
+        billed_s=billed_s(row.started_at, ended_at, signs.least_s),
         is_estimate=row.is_estimate or marks.ended_at is None,
     )
     return _with_marks(ended, marks)
@@ -182,7 +184,8 @@ def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord) -> Signs:
         now=time.time(),
         last_sign=max(file.stat().st_mtime for file in files if file.exists()),
         lifetime_s=spec.role.lifetime_s + _SHUTDOWN_S,
-        marks=marks_of(folder),
+        marks=marks_of_lease(folder, spec),
+        least_s=LEAST_BILLED_S if spec.role.ec2 is not None else 0.0,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -21,13 +22,14 @@ from headrace.errors import (
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import full_words, is_full
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.fit import gang_size
+from headrace.recipe.gang import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs import budget, leases
 from headrace.runs.costs import MostCost, most_cost
 from headrace.runs.flow import PlannedStep, fitted, steps_of
+from headrace.runs.foresight import noting
 from headrace.runs.interruptions import loss_in_words
 from headrace.runs.minding import minded
 from headrace.runs.overview import look
@@ -50,6 +52,9 @@ _POLL_S = 0.25
 _RETRY_PAUSE_S = 3.0
 _ASK_AGAIN_S = 1.0
 _SILENT_PAUSE_S = 10.0
+_RELEASE_S = 20.0
+_JUDGES = "headrace.training.plan"
+"""What `flow.judged` imports, and with it numpy: better while the step is under way than after."""
 
 
 def execute(run: Run, tick: Tick) -> StepResult | None:
@@ -65,7 +70,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         StorageFullError: A folder that the run needs has no room.
     """
     try:
-        failed = _steps(run, budget.watched(run, minded(run, tick)))
+        failed = _steps(run, budget.watched(run, minded(run, noting(run, tick))))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
@@ -86,34 +91,42 @@ def _no_room(run: Run, error: OSError) -> StorageFullError:
 
 def _steps(run: Run, tick: Tick) -> StepResult | None:
     steps = steps_of(run.recipe, run.request.kind)
+    ending: dict[str, tuple[str, float]] = {}
+    tick = _releasing(run, ending, tick)
     for index, step in enumerate(steps):
         later = {each.role for each in steps[index + 1 :]}
-        result = _until_decided(run, step, _opening_ahead(run, later - {step.role}, tick))
+        result = _until_decided(run, step, tick, sorted(later - {step.role}))
         if result.state is not StepState.SUCCEEDED:
             return result
         if step.role not in later:
-            leases.release(run, step.role, f"step {step.name} was the last on this lease")
+            why = f"step {step.name} was the last on this lease"
+            is_next_there = bool(later) and leases.current(run, steps[index + 1].role) is not None
+            if not leases.release(run, step.role, why, wait=not is_next_there):
+                ending[step.role] = why, time.monotonic() + _RELEASE_S
     return None
 
 
-def _opening_ahead(run: Run, roles: Collection[str], tick: Tick) -> Tick:
-    """A tick that first, when the step is under way, opens the leases of later ones."""
-    left = sorted(roles)
+def _releasing(run: Run, ending: dict[str, tuple[str, float]], tick: Tick) -> Tick:
+    """A tick that also records the ends of leases, by role, that were asked to end until a time.
+
+    The next step does not wait for these. What is left when the run ends is ended with it.
+    """
 
     def both() -> None:
         tick()
-        while left:
-            leases.open_ahead(run, left.pop())
+        for role, (why, until_s) in list(ending.items()):
+            if leases.release(run, role, why, wait=time.monotonic() > until_s):
+                del ending[role]
 
     return both
 
 
-def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
+def _until_decided(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) -> StepResult:
     num_before = sum(one.state.is_final for one in open_ledger().attempts(run.run_id, step.name))
     num_unopened, told = 0, ""
     while True:
         try:
-            result = _attempt(run, step, tick)
+            result = _attempt(run, step, tick, ahead)
         except SilentError as error:  # nothing is given up for that
             if error.what != told:
                 logger.warning("Step %s is asked for again later: %s", step.name, error)
@@ -145,10 +158,12 @@ def _pause(seconds: float, tick: Tick) -> None:
         time.sleep(_POLL_S)
 
 
-def _attempt(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
-    started = _when_there_is_room(run, step, tick)
+def _attempt(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) -> StepResult:
+    started = _when_there_is_room(run, step, tick, ahead)
     if isinstance(started, StepResult):
         return started
+    if step.kind == "pack" and run.request.kind == "train":
+        importlib.import_module(_JUDGES)
     noted = False
     while True:
         seen = look(started.lease, started.folder, run.site.limits.lost_after)
@@ -164,10 +179,12 @@ def _attempt(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
         time.sleep(_POLL_S)
 
 
-def _when_there_is_room(run: Run, step: PlannedStep, tick: Tick) -> Ticket | StepResult:
+def _when_there_is_room(
+    run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]
+) -> Ticket | StepResult:
     while True:
         try:
-            return start_step(run, step.name)
+            return start_step(run, step.name, ahead)
         except CapacityError:
             _pause(_ASK_AGAIN_S, tick)
 
@@ -191,14 +208,14 @@ class LeasePreview(Record):
     """What is submitted; empty where there is no queue."""
 
 
-def previews(recipe: Recipe, site: Site) -> tuple[LeasePreview, ...]:
-    """The leases that a run of the recipe would ask for, in order of first steps; see `fitted`.
+def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePreview, ...]:
+    """The leases that a run of this kind would ask for, in order of first steps; see `fitted`.
 
     Side effects: for `lifetime: auto`, asks the batch system for its longest job.
     """
-    recipe, site = fitted(recipe, site, "train", is_from_terminal=True)
+    recipe, site = fitted(recipe, site, kind, is_from_terminal=True)
     steps: dict[str, list[PlannedStep]] = {}
-    for step in steps_of(recipe, "train"):
+    for step in steps_of(recipe, kind):
         steps.setdefault(step.role, []).append(step)
     return tuple(_preview(recipe, site, role, served) for role, served in steps.items())
 

@@ -14,6 +14,7 @@ from headrace.files.layout import RunFolder
 from headrace.files.sealed import is_sealed, sealed_damage
 from headrace.recipe.arguments import is_as_here
 from headrace.recipe.fit import absolute, check_evaluation, check_packing, check_training, opened
+from headrace.recipe.gang import narrowed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.states import StepState
@@ -55,6 +56,8 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
         return (pack,)
     if kind == "evaluate":
         return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=(dataset,)),)
+    if kind == "suite":
+        return (pack, PlannedStep(name="suite", kind="suite", role=role, needs=(dataset,)))
     checkpoint = ("checkpoint", "train", "checkpoint")
     best = [("best_checkpoint", "train", "best_checkpoint")] if recipe.trainer.monitor else []
     steps = [
@@ -96,6 +99,7 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         check_training(recipe, site)
         _check_weights(recipe, site)
         _check_dataset(recipe, site, recipe.dataset.path)
+        site = narrowed(recipe, site)
     _check_places(recipe, site)
     return recipe, site
 

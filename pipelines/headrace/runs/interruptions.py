@@ -21,6 +21,10 @@ ASSUMED_START_S = 300.0
 """From asking for instances to a training that goes on, where no earlier run tells."""
 
 _MONTH_H = 365.25 * 24 / 12
+
+ASSUMED_PER_HOUR = -math.log(1.0 - ASSUMED_A_MONTH) / _MONTH_H
+"""The same as interruptions an hour."""
+
 _SOURCE = (
     "assumed: 1 in 5 instances a month, where the last band of AWS's Spot Instance Advisor begins; "
     "`ec2.interruptions_per_hour` says better"
@@ -59,8 +63,8 @@ class Loss:
 def expected_loss(recipe: Recipe, role: Role, pace: Pace) -> Loss:
     """Expected loss of a training on spot instances whose notice does not come in time."""
     given = None if role.ec2 is None else role.ec2.interruptions_per_hour
-    each = -math.log(1.0 - ASSUMED_A_MONTH) / _MONTH_H if given is None else given
-    steps = 0.0 if recipe.train.script is not None else _interval(recipe) / 2
+    each = ASSUMED_PER_HOUR if given is None else given
+    steps = 0.0 if recipe.model is None else _interval(recipe) / 2
     start_s = ASSUMED_START_S if pace.start_s is None else pace.start_s
     seconds = start_s + steps * (pace.step_s or 0.0)
     return Loss(steps=steps, start_s=start_s, seconds=seconds, per_hour=role.nodes * each)
@@ -82,9 +86,10 @@ def loss_in_words(recipe: Recipe, role: Role, pace: Pace) -> str:
 
 def _again(recipe: Recipe, loss: Loss, pace: Pace) -> str:
     """What is done again after one."""
-    if recipe.train.script is not None:
+    if recipe.model is None:
+        own = "script" if recipe.train.function is None else "function"
         return (
-            "half of what lies between two checkpoints of the script, which headrace does not know"
+            f"half of what lies between two checkpoints of the {own}, which headrace does not know"
         )
     time = f"{shown(loss.steps * pace.step_s)}: " if pace.step_s is not None else ""
     whose = f"half of trainer.checkpoint_every_steps, {recipe.trainer.checkpoint_every_steps}"

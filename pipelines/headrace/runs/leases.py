@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from headrace.clusters import client
@@ -33,8 +33,10 @@ RELEASED = "Its lease was closed"
 """How the reason begins that is given to a step which still runs when its lease is released."""
 
 
-def acquire(run: Run, role_name: str) -> str:
+def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
     """Id of the lease of this run and role: the living one, or a new one, which is starting.
+
+    Once it has its place, those of the roles `ahead` are started as well, where that costs nothing.
 
     Raises:
         CapacityError: The site's `limits.max_leases` are open.
@@ -42,10 +44,17 @@ def acquire(run: Run, role_name: str) -> str:
         JobRefusedError: The batch system refuses the lease's job or, before any work is done, would
             refuse that of a later step.
     """
+    lease_id = _entered(run, role_name)
+    for other in ahead:
+        _open_ahead(run, other)
+    _start(run, role_name, lease_id)
+    return lease_id
+
+
+def _entered(run: Run, role_name: str) -> str:
     record = open_ledger().latest_lease(_key(run, role_name))
     if record is not None and record.state.is_active:
         if _is_usable(run, record):
-            _start(run, role_name, record.lease_id)
             return record.lease_id
         settle(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
@@ -56,12 +65,11 @@ def acquire(run: Run, role_name: str) -> str:
     _enter(run, record)
     if is_first:
         _ask_queues(run, record)
-    _start(run, role_name, lease_id)
     return lease_id
 
 
-def open_ahead(run: Run, role_name: str) -> None:
-    """Start the lease of a later step beside the running one, where that costs nothing.
+def _open_ahead(run: Run, role_name: str) -> None:
+    """Start the lease of a later step, where that costs nothing: its nodes are there sooner.
 
     Not when more than half of the site's places are taken; an error comes again when the step asks.
     """
@@ -137,18 +145,25 @@ def note_ready(run: Run, lease_id: str) -> None:
         )
 
 
-def release(run: Run, role_name: str, reason: str) -> None:
+def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool:
     """Close the run's lease of this role and record it; harmless when there is none.
 
     A step that still runs on it is cancelled: nobody waits for it any more.
+
+    Returns:
+        Whether nothing is left to do; without `wait`, not while the lease's host closes it.
     """
     record = open_ledger().latest_lease(_key(run, role_name))
     if record is None or not record.state.is_active:
-        return
+        return True
     folder = run.lease_folder(record.lease_id)
+    if not wait and not is_there(folder.closed):
+        client.request_close(folder, reason)
+        return False
     if sure_state(folder, run.site.limits.lost_after).is_active:
         _cancel_steps(folder, f"{RELEASED}: {reason}")
     try_to_settle(run, record, reason)
+    return True
 
 
 def lost_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:
@@ -215,8 +230,8 @@ PRELOAD = ("headrace.steps.model_process",)
 
 
 def _will_fork_ranks(run: Run, role_name: str) -> bool:
-    is_training = run.request.kind == "train" and role_name == run.recipe.train.role
-    starts_them = run.recipe.train.script is None and run.site.roles[role_name].launcher is None
+    is_training = run.request.kind in ("train", "suite") and role_name == run.recipe.train.role
+    starts_them = run.recipe.model is not None and run.site.roles[role_name].launcher is None
     return is_training and starts_them
 
 

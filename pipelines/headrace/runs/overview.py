@@ -18,6 +18,7 @@ from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
 from headrace.record import Record
 from headrace.runs.costs import Cost, run_cost
 from headrace.runs.flow import PlannedStep, steps_of
+from headrace.runs.foresight import Ahead, ahead_of
 from headrace.runs.leases import bad_nodes, lost_nodes
 from headrace.runs.provenance import owner_is_gone, owner_process
 from headrace.runs.runs import Run, open_run
@@ -115,6 +116,8 @@ class RunView(Record):
     folder: str
     asked: tuple[str, ...] = ()
     """Words after `headrace` that ask for the same again; empty for a run of Airflow."""
+    changed: tuple[str, ...] = ()
+    """When it went on with changes, and with which."""
     dashboard_url: str = ""
     """Of the newest lease that is open."""
     owner_is_gone: bool = False
@@ -134,6 +137,8 @@ class RunView(Record):
     """Jobs of its pools that came to an early end, and why, the newest last."""
     cost: Cost | None = None
     """What its machines have cost so far; null where nobody counts them."""
+    ahead: Ahead | None = None
+    """What it was expected to take, and what is to come; null where nobody wrote that down."""
     use: Use = Use()
     """How busy the nodes and ranks of a training under way are."""
     damage: str = ""
@@ -160,9 +165,12 @@ def overview(run_id: str) -> RunView:
     steps = tuple(begun.get(each.name, StepView(name=each.name, state=None)) for each in planned)
     trains = any(each.name == "train" and each.state is StepState.RUNNING for each in steps)
     use = newest_use(run.folder) if trains else Use()
-    known = known.model_copy(update={"asked": _asked(run), "steps": steps, "use": use})
+    asked = () if owner_process(run.request.owner) is None else run.request.words
+    told = {"asked": asked, "changed": tuple(each.words for each in run.request.resumed)}
+    known = known.model_copy(update={**told, "steps": steps, "use": use})
     is_watched = not record.state.is_final and not known.owner_is_gone
     try:
+        known = known.model_copy(update={"ahead": ahead_of(run.folder, steps, goes_on=is_watched)})
         waits = _waits(run, planned, known, leases) if is_watched else {}
         return known.model_copy(update={"lost_nodes": lost_nodes(run, leases), **waits})
     except StepError as error:
@@ -219,10 +227,6 @@ def _no_room(
     if step is None or step.role in {row.role for row in open_leases}:
         return ""
     return why_no_room(run)
-
-
-def _asked(run: Run) -> tuple[str, ...]:
-    return () if owner_process(run.request.owner) is None else run.request.words
 
 
 def _step_view(attempt: AttemptRecord, lease: LeaseFolder) -> StepView:

@@ -78,11 +78,12 @@ def _asking(step: StepFolder, request: ProfileRequest) -> Iterator[None]:
 
 def _training(run: Run) -> StepFolder:
     """The step that trains just now."""
-    if run.recipe.train.script is not None:
+    train = run.recipe.train
+    if run.recipe.model is None:
+        own = f"script {train.script}" if train.function is None else train.function.target
         raise UserError(
-            f"{run.run_id} trains by the script {run.recipe.train.script}, whose steps headrace "
-            "does not see",
-            "Let the script use torch.profiler itself.",
+            f"{run.run_id} trains by the {own}, whose steps headrace does not see",
+            "Let your own code use torch.profiler itself.",
         )
     found = step_folders(run, "train")
     step = StepFolder(found[-1][1]) if found else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import json
+import logging
 import platform
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,25 +17,52 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.errors import RecipeError, without_secrets
+from headrace.files.atomic import read_bytes, write_bytes, write_json
+from headrace.files.layout import RunFolder
 from headrace.processes import ProcessIdentity
 from headrace.recipe.difference import differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
+from headrace.runs.working_tree import git_state, installed, uncommitted
+
+logger = logging.getLogger(__name__)
 
 _PACKAGES = (
     "headrace", "torch", "lightning", "torchmetrics", "numpy", "h5py", "dask", "distributed",
     "apache-airflow",
 )  # fmt: skip
 _PROCESS = "cli"
+_NAMED = 5
+
+
+def write_provenance(run: RunFolder, recipe: str, overrides: Sequence[str], user: str = "") -> None:
+    """Write down where a run comes from, and what its code has that is not committed.
+
+    `user` is who asked, where that is not the account that this runs as.
+    """
+    folder = code_folder(locate("recipes", recipe))
+    told = provenance(recipe, overrides)
+    told["user"] = user or told["user"]
+    if (found := uncommitted(folder)) is not None:
+        write_bytes(run.diff, found.diff)
+        told["left_out"] = list(found.left_out)
+        if found.left_out:
+            names = ", ".join(found.left_out[:_NAMED])
+            logger.warning(
+                "Not committed, and too large to be kept with the run: %s%s",
+                names,
+                f" and {len(found.left_out) - _NAMED} more" if found.left_out[_NAMED:] else "",
+            )
+    write_json(run.provenance, told)
 
 
 def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
     """Record of where a run of a recipe, given by name or file, comes from.
 
-    The git state is that of the recipe's folder, or of the working folder for built-in recipes.
-    What the overrides change of the file is told.
+    The git state is that of the code's folder; see `code_folder`. What the overrides change of the
+    file is told.
     """
     file = locate("recipes", recipe)
-    folder = Path.cwd() if file.is_relative_to(BUILT_IN) else file.absolute().parent
+    folder = code_folder(file)
     return {
         "created_at": time.time(),
         "host": socket.gethostname(),
@@ -43,10 +71,33 @@ def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "recipe_file": str(file),
+        "code_folder": str(folder),
         "versions": _versions(),
+        "packages": installed(),
         "git": git_state(folder),
         "changes": _changes(recipe, overrides),
     }
+
+
+def user_of(run: RunFolder, owner: str) -> str:
+    """Who asked for a run; the owner's text where its folder does not tell."""
+    with suppress(ValueError, OSError):  # a damaged file keeps no run from ending
+        user = json.loads(read_bytes(run.provenance) or "{}").get("user")
+        return user if isinstance(user, str) else owner
+    return owner
+
+
+def code_folder(recipe: Path) -> Path:
+    """Folder whose repository a recipe's code is of: its own, or the working folder if built in.
+
+    Of a recipe in a run's folder it is that of the run.
+    """
+    if recipe.is_relative_to(BUILT_IN):
+        return Path.cwd()
+    folder = recipe.absolute().parent
+    record = read_bytes(folder / "provenance.json")
+    known = json.loads(record).get("code_folder") if record else None
+    return Path(known) if isinstance(known, str) and Path(known).is_dir() else folder
 
 
 def _changes(recipe: str, overrides: Sequence[str]) -> list[JsonValue]:
@@ -55,28 +106,6 @@ def _changes(recipe: str, overrides: Sequence[str]) -> list[JsonValue]:
     except RecipeError:  # a file that is none without the overrides of the run
         return []
     return [each.model_dump() for each in differences(written, load_recipe(recipe, overrides))]
-
-
-def git_state(folder: Path) -> JsonValue:
-    """`{"commit", "dirty"}` of the repository around a folder; None outside one or without git."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    return {"commit": commit.strip(), "dirty": bool(_git(folder, "status", "--porcelain"))}
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _versions() -> dict[str, JsonValue]:

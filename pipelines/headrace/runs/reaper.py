@@ -76,12 +76,17 @@ def _write_off(record: RunRecord, error: HeadraceError) -> None:
 
 def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
     """End a run with everything that belongs to it, and record its final state and the reason."""
+    end_steps(run, reason)
+    finish_run(run, state)
+
+
+def end_steps(run: Run, reason: str) -> None:
+    """End the steps and leases of a run, and record how they ended."""
     _cancel_steps(run, lambda _step: True, reason)
     for record in open_ledger().leases(run_id=run.run_id):
         if record.state.is_active:
             try_to_settle(run, record, reason)
     _settle_attempts(run)
-    finish_run(run, state)
 
 
 def _cancel_steps(

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,13 +17,18 @@ from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.files.private import make_private
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
-from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.difference import Resumption
+from headrace.recipe.load import load_recipe, load_site, settled, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.flow import check_evaluated, fitted, of_run
-from headrace.runs.provenance import owner_process, provenance
+from headrace.runs.provenance import owner_process, write_provenance
+from headrace.runs.results import write_report
+from headrace.runs.suites import is_suite
+from headrace.runs.usage import note_usage
 from headrace.states import StepState
+from headrace.suites.points import checked
 
 
 class RunRequest(Record):
@@ -38,17 +44,22 @@ class RunRequest(Record):
     """Identity of the request; asking twice with one key gives one run."""
     owner: str
     """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
-    kind: Literal["train", "pack", "evaluate"] = "train"
-    """The whole main job, only its packing, or an evaluation of another run."""
+    user: str = ""
+    """Who asked, where that is not the account that headrace runs as."""
+    kind: Literal["train", "pack", "evaluate", "suite"] = "train"
+    """The main job, only its packing, an evaluation of another run, or the trials of a suite."""
     of: str = ""
     """Id of the run that is evaluated; empty for the other kinds."""
     watch: bool = False
     """Whether that run's checkpoints are evaluated as they come, while it trains."""
+    resumed: tuple[Resumption, ...] = ()
+    """What was changed when the run went on."""
 
     @property
     def words(self) -> tuple[str, ...]:
         """Words after `headrace` that ask for the same again."""
-        start = ("evaluate", self.of) if self.of else ("run", self.recipe)
+        verb = "sweep" if self.kind == "suite" else "run"
+        start = ("evaluate", self.of) if self.of else (verb, self.recipe)
         part = {"pack": ("--pack-only",), "evaluate": ("--watch",) if self.watch else ()}
         return (*start, *self.overrides, "--site", self.site, *part.get(self.kind, ()))
 
@@ -84,15 +95,19 @@ def create_run(request: RunRequest) -> Run:
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
         return _reopened(existing, request.owner)
-    recipe, site = load_recipe(request.recipe, request.overrides), load_site(request.site)
+    loaded, site = load_recipe(request.recipe, request.overrides), load_site(request.site)
     if request.of:
-        recipe = of_run(recipe, _folder_of(request.of), watch=request.watch)
+        loaded = of_run(loaded, _folder_of(request.of), watch=request.watch)
     is_from_terminal = request.owner.startswith("cli:")
-    recipe, site = fitted(recipe, site, request.kind, is_from_terminal=is_from_terminal)
+    recipe, site = fitted(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
         check_evaluated(recipe, packed_by(request.of))
+    source: dict[str, Any] = {}
+    if request.kind == "suite":
+        source = settled(source_of(request.recipe, request.overrides), loaded, recipe)
+        recipe = checked(recipe, source, site)
     run = _new_run(request, recipe, site)
-    if _entered(run):
+    if _entered(run, source):
         return run
     existing = open_ledger().run_by_key(request.key)
     if existing is None:
@@ -150,8 +165,11 @@ def outputs_of(run_id: str) -> dict[str, dict[str, Any]]:
 
 
 def finish_run(run: Run, state: StepState) -> None:
-    """Record the final state of a run and what its steps gave."""
-    open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
+    """Record how a run ended, what its steps gave and took; a suite gets its report."""
+    record = open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
+    if is_suite(record):
+        write_report(record)
+    note_usage(run.run_id)
 
 
 def _check_left(run: Run) -> None:
@@ -218,11 +236,11 @@ def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
-def _entered(run: Run) -> bool:
+def _entered(run: Run, source: Mapping[str, Any]) -> bool:
     """Write a run's folder and its row; no folder is left when there is a row for its key."""
     entered = False
     try:
-        _write_folder(run)
+        _write_folder(run, source)
         entered = open_ledger().add_run(recorded(run, time.time()))
     finally:
         if not entered:
@@ -230,14 +248,16 @@ def _entered(run: Run) -> bool:
     return entered
 
 
-def _write_folder(run: Run) -> None:
-    came_from = provenance(run.request.recipe, run.request.overrides)
+def _write_folder(run: Run, source: Mapping[str, Any]) -> None:
     try:
         make_private(run.folder.path)
         write_record(run.folder.recipe, run.recipe)
         write_record(run.folder.site, run.site)
         write_record(run.folder.request, run.request)
-        write_json(run.folder.provenance, came_from)
+        if source:
+            write_json(run.folder.source, source)
+        request = run.request
+        write_provenance(run.folder, request.recipe, request.overrides, request.user)
     except OSError as error:
         raise SiteError(
             f"The folder {run.site_folder.path} of site '{run.site.name}' cannot be written: "
@@ -265,5 +285,6 @@ def recorded(run: Run, created_at: float) -> RunRecord:
 
 def recipe_fingerprint(recipe: Recipe) -> str:
     """Hash of the resolved recipe, 32 hexadecimal digits."""
-    content = recipe.model_dump_json(by_alias=True).encode()
+    unused = {"suite"} if recipe.suite is None else set()
+    content = recipe.model_dump_json(by_alias=True, exclude=unused).encode()
     return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -19,6 +19,7 @@ from headrace.ledger.records import LeaseRecord, RunRecord
 from headrace.runs.counting import note_machines
 from headrace.runs.provenance import owner_is_gone, owner_process
 from headrace.runs.runs import Run, open_run
+from headrace.runs.usage import note_usage
 from headrace.states import EndedJob, LeaseState
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     open_ledger().set_lease_state(
         record.lease_id, final, ended_at=time.time(), why_ended=why, lost_nodes=lost_nodes
     )
+    note_usage(record.run_id)
 
 
 def try_to_settle(run: Run, record: LeaseRecord, reason: str) -> bool:
@@ -130,6 +132,7 @@ def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
     open_ledger().set_lease_state(
         record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
     )
+    note_usage(record.run_id)
 
 
 _MOST_SHOWN = 8

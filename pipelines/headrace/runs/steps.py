@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from headrace.runs.flow import PlannedStep, judged, step_of
 from headrace.runs.leases import why_not_the_nodes
 from headrace.runs.retrying import KEPT, TOTAL, Decision, decide
 from headrace.runs.runs import Run, outputs_of
+from headrace.runs.suites import has_more_to_do
 from headrace.runs.walltime_history import can_grow
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
@@ -53,11 +55,12 @@ class Ticket:
         return StepFolder(Path(self.step_folder))
 
 
-def start_step(run: Run, name: str) -> Ticket | StepResult:
+def start_step(run: Run, name: str, ahead: Collection[str] = ()) -> Ticket | StepResult:
     """Bring a step of the run under way, whatever happened to it before.
 
     A succeeded attempt is collected, a running one is re-attached, a lost one is written off; only
-    when there is none of these a new attempt is submitted, to the run's lease of the step's role.
+    when there is none of these a new attempt is submitted, to the run's lease of the step's role;
+    see `leases.acquire` for the roles `ahead`.
 
     Returns:
         The result of a succeeded attempt, or the ticket of the one that runs.
@@ -71,7 +74,7 @@ def start_step(run: Run, name: str) -> Ticket | StepResult:
         attached = _resume(run, latest)
         if attached is not None:
             return attached
-    return _submit(run, planned, 1 if latest is None else latest.attempt + 1)
+    return _submit(run, planned, 1 if latest is None else latest.attempt + 1, ahead)
 
 
 def collect(run: Run, ticket: Ticket) -> StepResult:
@@ -129,7 +132,7 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
     progress = mailbox.status(folder).progress
     if kind == "train":
         return {KEPT: checkpoints.progress_in(run.folder.checkpoints), TOTAL: progress.total}
-    return {KEPT: progress.done if kind == "pack" else 0.0}
+    return {KEPT: progress.done if kind in ("pack", "suite") else 0.0}
 
 
 def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:
@@ -198,7 +201,7 @@ def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
 
 
 def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
-    if latest.state is StepState.SUCCEEDED:
+    if latest.state is StepState.SUCCEEDED and not has_more_to_do(run.folder, latest.kind):
         return _result_of(latest)
     if latest.state.is_final:
         return None
@@ -229,8 +232,8 @@ def _find(run: Run, attempt: AttemptRecord) -> Ticket | None:
     return None if folder is None else _ticket(attempt, lease, folder)
 
 
-def _submit(run: Run, planned: PlannedStep, attempt: int) -> Ticket:
-    lease_id = leases.acquire(run, planned.role)
+def _submit(run: Run, planned: PlannedStep, attempt: int, ahead: Collection[str]) -> Ticket:
+    lease_id = leases.acquire(run, planned.role, ahead)
     record = AttemptRecord(
         run_id=run.run_id,
         step=planned.name,

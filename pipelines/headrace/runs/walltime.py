@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from headrace.clusters.records import Walltime
-from headrace.recipe.fit import gang_size
+from headrace.recipe.gang import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 
@@ -168,18 +168,19 @@ def slots(kind: str, recipe: Recipe, role: Role) -> int:
 def _is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
     if past.dataset != now.dataset:
         return False
-    if kind not in ("train", "evaluate"):
-        return True
-    return _trained(past) == _trained(now)
+    if kind == "suite" and past.suite != now.suite:
+        return False
+    return kind not in ("train", "evaluate", "suite") or _trained(past) == _trained(now)
 
 
 def _trained(recipe: Recipe) -> tuple[object, ...]:
-    model = None if recipe.model is None else recipe.model.target
+    made = recipe.model or recipe.train.function
+    model = None if made is None else made.target
     return (model, recipe.train.script, recipe.train.args)
 
 
 def _scaled_s(past: Past, work: Work) -> float | None:
-    if past.kind != "train" or work.recipe.train.script is not None:
+    if past.kind != "train" or work.recipe.model is None:
         return past.seconds
     total = work.total_steps or _num_steps(past, work.recipe)
     if total is None:

@@ -149,7 +149,7 @@ def _of_run(run: Run, role_name: str, attempts: Sequence[AttemptRecord]) -> Iter
     for kind in dict.fromkeys(attempt.kind for attempt in attempts):
         mine = [attempt for attempt in attempts if attempt.kind == kind]
         num_slots = slots(kind, run.recipe, role)
-        if kind == "train" and run.recipe.train.script is None:
+        if kind == "train" and run.recipe.model is not None:
             seconds, steps, total = _trained(mine)
             if steps:
                 yield Past(kind=kind, recipe=run.recipe, slots=num_slots, seconds=seconds,

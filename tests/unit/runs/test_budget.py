@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,16 +18,20 @@ from headrace.batch.ec2_meter import Ec2Meter
 from headrace.batch.machines import Machine
 from headrace.clusters import client
 from headrace.errors import BatchError, BudgetError
+from headrace.files.atomic import write_record
+from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_site
+from headrace.recipe.suite import SuiteSpec
 from headrace.runs import budget, reaper
 from headrace.runs.costs import most_cost, run_cost
 from headrace.runs.leases import acquire
 from headrace.runs.reaper import reap
 from headrace.runs.runs import Run
 from headrace.runs.settling import settle
-from support.ledger_rows import machine_row
+from headrace.suites.records import Control, RunningTrial, SuiteSummary
+from support.ledger_rows import machine_row, usage_row
 from support.runs import lease_on_disk, make_run
 
 _USD_PER_HOUR = 3600.0  # a dollar a second
@@ -35,7 +41,7 @@ _USD_PER_HOUR = 3600.0  # a dollar a second
 def site(headrace_home: Path) -> Callable[..., None]:
     """Writes site `aws`: a pool and a gang of two nodes, a dollar a second each."""
 
-    def write(budget_usd: float | None, **ec2: Any) -> None:
+    def write(budget_usd: float | None, limits: dict[str, Any] | None = None, **ec2: Any) -> None:
         laptop = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
         prices = {"g5.xlarge": {"on-demand": _USD_PER_HOUR}}
         place: dict[str, Any] = {
@@ -46,7 +52,7 @@ def site(headrace_home: Path) -> Callable[..., None]:
         place |= {"prices": prices, "prices_as_of": "2026-06-17", **ec2}
         role = {"backend": "ec2", "nodes": 2, "lifetime": "1h", "ec2": place}
         roles = {"cpu": role | {"kind": "pool"}, "gpu": role | {"kind": "gang"}}
-        limits = {"budget": budget_usd}
+        limits = {"budget": budget_usd, **(limits or {})}
         content = laptop | {"name": "aws", "roles": roles, "limits": limits}
         content["folder"] = str(headrace_home / "aws")
         (headrace_home / "sites").mkdir(exist_ok=True)
@@ -185,3 +191,90 @@ def test_the_most_that_a_lease_costs(site: Callable[..., None]):
     assert most is not None
     assert most.usd == 7200.0
     assert most_cost(load_site("laptop").roles["gpu"]) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "whose"),
+    [("budget_month", "Site aws this month"), ("budget_user", "User ann this month on site aws")],
+)
+def test_what_others_have_spent_this_month_counts(
+    site: Callable[..., None], machines: list[Machine], key: str, whose: str
+):
+    """pains 37: of a user's budget only what that user spent."""
+    site(None, {key: 1000.0})
+    earlier, run = make_run(site="aws", user="ann"), make_run(site="aws", user="ann")
+    lease_id = acquire(earlier, "gpu")
+    spent = {"lease_id": lease_id, "run_id": earlier.run_id, "site_name": "aws", "owner": "ann"}
+    month = time.strftime("%Y-%m-", time.gmtime())
+    rows = [
+        usage_row(1, usd=500.0, day=f"{month}01", **spent),
+        usage_row(2, usd=9e9, day="2020-01-01", **spent),
+        usage_row(3, usd=9e9, day=f"{month}01", **spent | {"site_name": "else"}),
+    ]
+    open_ledger().put_usage(rows)
+    assert acquire(run, "gpu")
+    open_ledger().put_usage([usage_row(4, usd=450.0, day=f"{month}01", **spent)])
+    with pytest.raises(BudgetError) as caught:
+        acquire(run, "cpu")
+    assert f"{whose} has cost $950.00, and `limits.{key}` of site aws" in caught.value.what
+    if key == "budget_user":
+        assert acquire(make_run(site="aws", user="bob"), "gpu")
+
+
+def test_most_of_a_budget_and_what_goes_beyond_it_are_told_before(
+    site: Callable[..., None], machines: list[Machine], caplog: pytest.LogCaptureFixture
+):
+    site(1000.0)
+    run, _ = _open_lease("cpu")
+    machines.append(_instance(500.0))
+    budget.keep(run)
+    assert "has cost" not in caplog.text
+    acquire(run, "gpu")
+    assert re.search(
+        r"A lease of role gpu costs \$7200\.00 at most, and \$\d+\.00 is left of `limits\.budget`: "
+        r"when that is used up, what runs ends in order, for at most \$180\.00 more",
+        caplog.text,
+    )
+    machines.append(_instance(350.0, "i-2"))
+    budget.keep(run)
+    budget.keep(run)
+    assert caplog.text.count("of the $1000.00 of `limits.budget`") == 1
+
+
+def test_what_runs_comes_to_its_end_where_the_site_says_so(
+    site: Callable[..., None], machines: list[Machine], caplog: pytest.LogCaptureFixture
+):
+    site(1000.0, {"when_over": "finish"})
+    run, folder = _open_lease("gpu")
+    acquire(run, "cpu")
+    assert "comes to its end, and no more begins, for at most $6200.00 more" in caplog.text
+    machines.append(_instance(2000.0))
+    budget.keep(run)
+    assert not folder.notice.exists()
+    with pytest.raises(BudgetError):
+        budget.check(run, "cpu")
+
+
+def test_a_suite_over_its_budget_is_paused_and_its_lease_ends_with_its_last_trial(
+    site: Callable[..., None], machines: list[Machine]
+):
+    site(None, {"when_over": "finish"})
+    run, folder = _open_lease("gpu")
+    suite = SuiteSpec(budget=1000.0, seeds=2)
+    run = replace(run, recipe=run.recipe.model_copy(update={"suite": suite}))
+    run.folder.source.write_text("{}")
+    machines.append(_instance(2000.0))
+    running = RunningTrial(number=1, name="a", attempt=1, node="node-0", started_at=1.0)
+    write_record(run.folder.summary, SuiteSummary(total=2, running=(running,)))
+    budget.keep(run)
+    (control,) = read_lines(run.folder.controls, Control)
+    assert control.what == "pause"
+    write_record(run.folder.summary, SuiteSummary(total=2, paused=True, running=(running,)))
+    budget.keep(run)
+    assert not folder.notice.exists()
+    write_record(run.folder.summary, SuiteSummary(total=2, paused=True))
+    budget.keep(run)
+    assert "budget of $1000.00 (`suite.budget` of the recipe)" in folder.notice.read_text()
+    with pytest.raises(BudgetError, match=r"`suite\.budget` of recipe") as caught:
+        budget.check(run, "gpu")
+    assert "headrace results" in str(caught.value)

@@ -80,7 +80,7 @@ class Starting:
         self.left = num_failures
         self.num_calls = 0
 
-    def __call__(self, run, name) -> StepResult:
+    def __call__(self, run, name, ahead=()) -> StepResult:
         self.num_calls += 1
         if self.left:
             self.left -= 1
@@ -106,30 +106,45 @@ def test_a_lease_that_fails_to_open_is_tried_again(starting):
     assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
 
 
-def test_each_lease_is_released_after_the_last_step_that_needs_it(starting, monkeypatch):
-    run, released = make_run(), []
-    starting(0)
-    monkeypatch.setattr(module.leases, "release", lambda *told: released.append(told[1:]))
-    execute(run, nothing)
-    assert released == [
-        (role, f"step {step} was the last on this lease")
-        for role, step in (("cpu", "pack"), ("gpu", "evaluate"))
-    ]
+@pytest.fixture
+def succeeding(monkeypatch):
+    """Every step has succeeded after one tick; what opens ahead with each."""
+    asked = []
 
-
-def test_leases_of_later_steps_open_while_the_first_one_runs(monkeypatch):
-    run, opened = make_run(), []
-    monkeypatch.setattr(module.leases, "open_ahead", lambda _, role: opened.append(role))
-    steps = steps_of(run.recipe, run.request.kind)
-    left = [lambda tick: (tick(), tick()), *[lambda tick: tick()] * (len(steps) - 1)]
-
-    def attempted(_run, _step, tick):
-        left.pop(0)(tick)
+    def attempted(_run, step, tick, ahead):
+        asked.append((step.name, *ahead))
+        tick()
         return StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
 
     monkeypatch.setattr(module, "_attempt", attempted)
+    return asked
+
+
+@pytest.mark.parametrize("next_is_there", [False, True])
+def test_each_lease_is_released_after_the_last_step_that_needs_it(
+    succeeding, monkeypatch, next_is_there
+):
+    """A step whose lease is there does not wait for the end of another lease."""
+    run, released = make_run(), []
+
+    def release(_, role: str, why: str, *, wait: bool) -> bool:
+        released.append((role, why.split()[1], wait, len(succeeding)))
+        return wait or len(succeeding) == 4
+
+    monkeypatch.setattr(module.leases, "release", release)
+    monkeypatch.setattr(module.leases, "current", lambda *_: "its id" if next_is_there else None)
     assert execute(run, nothing) is None
-    assert opened == ["gpu"]
+    of_gpu = ("gpu", "evaluate", True, 4)
+    if next_is_there:
+        looks = [("cpu", "pack", False, number) for number in (1, 2, 3, 4)]
+        assert released == [*looks, of_gpu]
+    else:
+        assert released == [("cpu", "pack", True, 1), of_gpu]
+
+
+def test_leases_of_later_steps_open_with_the_first_one(succeeding):
+    assert execute(make_run(), nothing) is None
+    assert succeeding == [("pack", "gpu"), ("stage",), ("train",), ("evaluate",)]
 
 
 def test_a_lease_that_never_opens_ends_the_run(starting):
@@ -161,5 +176,5 @@ def test_a_lease_that_was_taken_for_lost_and_came_back_is_waited_for(monkeypatch
             write_record(lease.step(1).result, done)
 
     monkeypatch.setattr(module, "start_step", silent)
-    assert module._attempt(run, steps_of(run.recipe, run.request.kind)[0], tick) == done
+    assert module._attempt(run, steps_of(run.recipe, run.request.kind)[0], tick, ()) == done
     assert len(ticks) > 2

@@ -76,9 +76,8 @@ def test_the_line_says_what_is_known_and_what_is_assumed():
 
 def test_what_a_script_loses_is_its_own():
     recipe = _recipe()
-    recipe = recipe.model_copy(
-        update={"train": recipe.train.model_copy(update={"script": "train.py"})}
-    )
+    train = recipe.train.model_copy(update={"script": "train.py"})
+    recipe = recipe.model_copy(update={"model": None, "train": train})
     pace = Pace(step_s=3.0, start_s=120.0)
     assert expected_loss(recipe, _role(), pace).seconds == 120.0
     assert "two checkpoints of the script" in loss_in_words(recipe, _role(), pace)

@@ -25,6 +25,7 @@ from headrace.states import EndedJob, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import DriverExit, StepResult, StepSpec
 from support.runs import lease_on_disk, make_run
+from support.waiting import wait_until
 
 _HOST = """
 import pathlib, sys, time
@@ -86,30 +87,44 @@ def test_a_step_that_runs_when_its_lease_is_released_counts_as_cancelled(run, le
 def test_nodes_import_what_ranks_need_where_ranks_will_be_forked(role, kind, script, is_warm):
     run = make_run(kind=kind)
     train = run.recipe.train.model_copy(update={"script": script})
-    run = replace(run, recipe=run.recipe.model_copy(update={"train": train}))
+    changes = {"train": train, "model": None if script else run.recipe.model}
+    run = replace(run, recipe=run.recipe.model_copy(update=changes))
     spec = leases._spec(run, role, f"{run.run_id}-{role}-1", None)
     assert spec.preload == (leases.PRELOAD if is_warm else ())
 
 
-def test_a_later_lease_opens_beside_the_first_where_there_is_room(run, monkeypatch):
-    """A place of the site is left for others; what fails is asked for again by the step."""
-    asked = []
+def test_a_later_lease_opens_with_the_first_where_there_is_room(run, monkeypatch):
+    """When that one has its place. One is left for others; what fails, the step asks for again."""
+    started = []
 
-    def acquire(_: Run, role: str) -> str:
-        asked.append(role)
-        raise CapacityError("others were quicker")
+    def start(run: Run, role: str, lease_id: str) -> None:
+        taken = [each.lease_id for each in open_ledger().active_leases(run.site.name)]
+        started.append((role, f"{run.run_id}-cpu-1" in taken))
+        if role == "gpu":
+            raise CapacityError("others were quicker")
 
-    monkeypatch.setattr(leases, "acquire", acquire)
-    lease_on_disk(run)
-    leases.open_ahead(run, "gpu")
-    assert asked == ["gpu"]
+    monkeypatch.setattr(leases, "_start", start)
+    assert leases.acquire(run, "cpu", ["gpu"]) == f"{run.run_id}-cpu-1"
+    assert started == [("gpu", True), ("cpu", True)]
     slurm = run.site.roles["gpu"].model_copy(update={"backend": "slurm"})
     site = run.site.model_copy(update={"roles": {**run.site.roles, "gpu": slurm}})
-    leases.open_ahead(replace(run, site=site), "gpu")  # its job may wait, or cost
+    leases.acquire(replace(run, site=site), "cpu", ["gpu"])  # its job may wait, or cost
     for _ in range(run.site.limits.max_leases // 2):
         lease_on_disk(make_run())
-    leases.open_ahead(run, "gpu")
-    assert asked == ["gpu"]
+    leases.acquire(run, "cpu", ["gpu"])
+    assert started[2:] == [("cpu", True)] * 2
+
+
+def test_the_end_of_a_lease_that_nobody_waits_for_is_recorded_when_its_host_has_told(run, lease_id):
+    folder = run.lease_folder(lease_id)
+    assert leases.release(run, "cpu", "not needed any more", wait=False) is False
+    assert folder.close.read_text() == "not needed any more"
+    assert open_ledger().lease(lease_id).state.is_active
+    wait_until(folder.closed.exists, 60, "the host to tell")
+    assert leases.release(run, "cpu", "not needed any more", wait=False) is True
+    ended = open_ledger().lease(lease_id)
+    assert (ended.state, ended.why_ended) == (LeaseState.CLOSED, "asked")
+    assert leases.release(run, "cpu", "again", wait=False) is True
 
 
 def test_nodes_that_a_pool_lost_and_why_stay_in_the_ledger(run, lease_id):

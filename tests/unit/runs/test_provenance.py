@@ -11,7 +11,8 @@ import pytest
 
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.provenance import git_state, owner_is_gone, owner_process, process_owner
+from headrace.runs.provenance import owner_is_gone, owner_process, process_owner
+from headrace.runs.working_tree import MAX_DIFF_BYTES, git_state, uncommitted
 from support.runs import ended_owner, make_run
 
 RECIPE = Path(__file__).parents[3] / "pipelines/headrace/recipe/builtin/recipes/digits.yaml"
@@ -56,6 +57,56 @@ def test_a_run_records_the_state_of_its_recipes_repository(repository: Path) -> 
     recorded = json.loads(run.folder.provenance.read_text())
     assert recorded["git"] == git_state(repository)
     assert recorded["git"]["commit"] == git(repository, "rev-parse", "HEAD")
+
+
+def test_a_run_keeps_what_is_not_committed_so_that_it_can_be_applied_again(
+    repository: Path, tmp_path: Path
+) -> None:
+    recipe = repository / "recipes" / "mine.yaml"
+    recipe.write_text(recipe.read_text() + "# changed\n")
+    (repository / "new file.py").write_text("x = 1\n")
+    (repository / "raw.bin").write_bytes(bytes(range(256)))
+    (repository / "staged.py").write_text("y = 2\n")
+    git(repository, "add", "staged.py")
+    before = git(repository, "status", "--porcelain")
+    run = make_run(recipe=str(recipe))
+    assert git(repository, "status", "--porcelain") == before
+    assert json.loads(run.folder.provenance.read_text())["left_out"] == []
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(repository), str(clone))
+    git(clone, "apply", str(run.folder.diff))
+    for name in ("recipes/mine.yaml", "new file.py", "raw.bin", "staged.py"):
+        assert (clone / name).read_bytes() == (repository / name).read_bytes()
+
+
+def test_a_clean_tree_leaves_no_diff(repository: Path) -> None:
+    assert not make_run(recipe=str(repository / "recipes/mine.yaml")).folder.diff.exists()
+
+
+def test_of_too_much_that_is_not_committed_whole_files_are_kept_and_the_others_named(
+    repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.py", "b.py", "c.py"):
+        (repository / name).write_text(f"# {name}\n" * 100)
+    (repository / "large.txt").write_text("x" * 300_000)
+    found = uncommitted(repository, max_bytes=1500)
+    assert found is not None
+    assert found.left_out == ("large.txt", "b.py", "c.py")
+    assert len(found.diff) < 1500 < MAX_DIFF_BYTES
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(repository), str(clone))
+    (tmp_path / "diff").write_bytes(found.diff)
+    git(clone, "apply", str(tmp_path / "diff"))
+    assert (clone / "a.py").is_file()
+    assert not (clone / "b.py").exists()
+    make_run(recipe=str(repository / "recipes/mine.yaml"))
+    assert "too large to be kept with the run: large.txt" in caplog.text
+
+
+def test_a_run_of_a_recipe_in_a_runs_folder_has_the_code_of_that_run(repository: Path) -> None:
+    first = make_run(recipe=str(repository / "recipes" / "mine.yaml"))
+    recorded = json.loads(make_run(recipe=str(first.folder.recipe)).folder.provenance.read_text())
+    assert recorded["git"] == git_state(repository)
 
 
 def test_a_run_of_a_built_in_recipe_records_that_of_the_working_folder(

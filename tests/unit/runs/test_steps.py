@@ -16,6 +16,7 @@ from headrace.clusters.records import HostRecord
 from headrace.errors import CapacityError, StepError, StepNotEndedError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import StepFolder, checkpoint_name
+from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.runs.leases import acquire
@@ -25,6 +26,7 @@ from headrace.runs.steps import Ticket, cancel_step, collect, start_step
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
+from headrace.suites.records import Control
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -54,6 +56,20 @@ def test_a_succeeded_step_is_collected_without_a_lease():
     assert isinstance(found, StepResult)
     assert found.outputs == {"dataset": "d"}
     assert len(open_ledger().attempts(run.run_id)) == 1
+
+
+def test_a_suite_step_that_has_succeeded_begins_again_when_more_trials_are_asked_for():
+    run = make_run(kind="suite", overrides=("suite.seeds=[1, 2]",))
+    attempt_row_of(run, "pack", lease_on_disk(run), outputs={"dataset": "d"})
+    attempt_row_of(run, "suite", lease_on_disk(run, "gpu", host=ProcessIdentity.of()))
+    for step in ("pack", "suite"):
+        open_ledger().set_attempt(run.run_id, step, 1, state=StepState.SUCCEEDED)
+    assert isinstance(start_step(run, "suite"), StepResult)
+    for what, begins in (("pause", False), ("add", True)):
+        append_line(run.folder.controls, Control(what=what, by="me").model_dump_json())
+        assert isinstance(start_step(run, "pack"), StepResult)
+        assert isinstance(start_step(run, "suite"), Ticket) is begins
+    assert [row.attempt for row in open_ledger().attempts(run.run_id, "suite")] == [1, 2]
 
 
 def test_a_result_that_nobody_wrote_down_is_collected():

@@ -1,0 +1,234 @@
+"""What a run will take, told before it begins, kept in its folder, and corrected as it goes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.record import Record
+from headrace.runs.flow import PlannedStep, steps_of
+from headrace.runs.history import SUITE, Taken, earlier, features_for, known_of
+from headrace.runs.runs import Run
+from headrace.runs.walltime import slots
+from headrace.states import StepState
+from headrace.steps.mailbox import StepStatus
+from headrace.suites.records import SuiteSummary
+
+if TYPE_CHECKING:
+    from headrace.costs.features import Features
+    from headrace.costs.forecast import Eta, Forecast
+    from headrace.runs.overview import StepView
+
+logger = logging.getLogger(__name__)
+
+BETWEEN = "between"
+"""Name of the part of a run that is no step: leases that start, results that are collected."""
+
+
+class Part(Record):
+    """What one part of a run is expected to take; see `headrace.costs.forecast.Forecast`."""
+
+    name: str
+    """Name of the step, or `BETWEEN`."""
+    seconds: float
+    spread: float
+    shared: float
+    num_known: int
+    """Earlier runs that tell it."""
+
+
+class Prediction(Record):
+    """`prediction.json` of a run: what it was expected to take when it began."""
+
+    seconds: float | None
+    """From asking for it to its end; null where nothing tells of one of its steps."""
+    half_s: float | None
+    """Half of the interval in which that lies with a probability of 0.8."""
+    parts: tuple[Part, ...]
+    unknown: tuple[str, ...]
+    """Steps of which no earlier run tells."""
+    gpu_hours: float | None
+    """Hours of GPUs, of which each rank has one; 0 on CPUs, null where nothing tells."""
+    num_bytes: float | None
+    """Size of the packed dataset, as it was in earlier runs; null where none tells."""
+    made_at: float
+
+
+def predict(recipe: Recipe, site: Site, kind: str) -> Prediction:
+    """What a run of this kind will take, by earlier ones of the recipe on the site."""
+    from headrace.costs.forecast import eta
+
+    steps = steps_of(recipe, kind)
+    taken = [
+        one for role in sorted({step.role for step in steps}) for one in earlier(recipe, site, role)
+    ]
+    packed = [one for one in taken if one.kind == "pack"]
+    parts = [part for step in steps if (part := _part(step, recipe, site, taken))]
+    unknown = tuple(step.name for step in steps if step.name not in {each.name for each in parts})
+    names = {step.name for step in steps if step.role == recipe.train.role}
+    on_cpus = recipe.trainer.accelerator == "cpu"
+    gpus = 0 if on_cpus else slots("train", recipe, site.roles[recipe.train.role])
+    held_s = sum(part.seconds for part in parts if part.name in names)
+    between = _between(steps, taken)
+    if between is not None:
+        parts.append(between)
+    whole = None if unknown else eta([forecast_of(part) for part in parts], 1)
+    return Prediction(
+        seconds=None if whole is None else whole.seconds,
+        half_s=None if whole is None else whole.half_s,
+        parts=tuple(parts),
+        unknown=unknown,
+        gpu_hours=None if names & set(unknown) else held_s * gpus / 3600.0,
+        num_bytes=next((one.num_bytes for one in reversed(packed) if one.num_bytes), None),
+        made_at=time.time(),
+    )
+
+
+class Ahead(Record):
+    """What a run was expected to take, and what is still to come of it; null: nothing tells."""
+
+    predicted_s: float | None
+    """Seconds that it was expected to take when it began."""
+    predicted_half_s: float | None
+    """Half of the interval in which that lies with a probability of 0.8."""
+    eta_s: float | None = None
+    """Seconds until its end."""
+    eta_half_s: float | None = None
+    """The same half of that."""
+
+
+def forecast_of(part: Part) -> Forecast:
+    """The forecast of a part of a run."""
+    from headrace.costs.forecast import Forecast
+
+    return Forecast(seconds=part.seconds, spread=part.spread, shared=part.shared)
+
+
+def noting(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
+    """A tick that also keeps, once, what the run is expected to take: while a lease starts."""
+    left = [run]
+
+    def both() -> None:
+        tick()
+        if left:
+            note_prediction(left.pop())
+
+    return both
+
+
+def note_prediction(run: Run) -> None:
+    """Keep in a run's folder what it is expected to take, unless that is there."""
+    try:
+        if read_record(run.folder.prediction, Prediction) is None:
+            write_record(run.folder.prediction, predict(run.recipe, run.site, run.request.kind))
+    except HeadraceError as error:  # a run does not fail for want of a forecast
+        logger.warning("Nothing is foretold of run %s: %s", run.run_id, error.what)
+
+
+def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
+    """What a run was expected to take, and how long it will go on; None where nobody said."""
+    prediction = read_record(folder.prediction, Prediction)
+    if prediction is None:
+        return None
+    told = Ahead(predicted_s=prediction.seconds, predicted_half_s=prediction.half_s)
+    if not goes_on:
+        return told
+    suite = read_record(folder.summary, SuiteSummary)
+    if suite is not None and suite.eta_s is not None:
+        left: tuple[float | None, ...] = (suite.eta_s, suite.eta_error_s)
+    else:
+        found = left_of(prediction, steps)
+        left = (None, None) if found is None else (found.seconds, found.half_s)
+    return told.model_copy(update={"eta_s": left[0], "eta_half_s": left[1]})
+
+
+def left_of(prediction: Prediction, steps: Sequence[StepView]) -> Eta | None:
+    """How long a run will go on; None where nothing tells of a step that is left."""
+    from headrace.costs.forecast import Running, eta
+
+    parts = {part.name: part for part in prediction.parts}
+    left = [step for step in steps if step.state is not StepState.SUCCEEDED]
+    if not left or any(step.name not in parts for step in left):
+        return None
+    running = [step for step in left if step.elapsed_s is not None]
+    waiting = [forecast_of(parts[step.name]) for step in left if step not in running]
+    if BETWEEN in parts and waiting:
+        share = parts[BETWEEN].seconds * len(waiting) / len(steps)
+        waiting.append(forecast_of(parts[BETWEEN].model_copy(update={"seconds": share})))
+    under_way = [
+        Running(
+            forecast=forecast_of(parts[step.name]),
+            elapsed_s=step.elapsed_s or 0.0,
+            done=_done(step.status),
+        )
+        for step in running
+    ]
+    return eta(waiting, 1, under_way)
+
+
+def _done(status: StepStatus | None) -> float:
+    progress = None if status is None else status.progress
+    return 0.0 if progress is None or not progress.total else progress.done / progress.total
+
+
+def _part(step: PlannedStep, recipe: Recipe, site: Site, taken: Sequence[Taken]) -> Part | None:
+    from headrace.costs.forecast import duration_s
+
+    if step.kind == SUITE:
+        return _suite(step.name, recipe, site)
+    known = known_of(step.kind, recipe, taken)
+    ranks = slots(step.kind, recipe, site.roles[step.role])
+    names = known[0][0].keys() if known else ()
+    wanted = features_for(step.kind, recipe, ranks)
+    found = duration_s(known, {name: wanted[name] for name in names if name in wanted})
+    return None if found is None else _named(step.name, found, len(known))
+
+
+def _suite(name: str, recipe: Recipe, site: Site) -> Part | None:
+    from headrace.costs.forecast import Forecast
+    from headrace.runs.work_ahead import suite_ahead
+
+    found, num_known = suite_ahead(recipe, site)
+    if found is None:
+        return None
+    spread = math.log1p(found.half_s / found.seconds) / NormalDist().inv_cdf(0.9)
+    return _named(name, Forecast(seconds=found.seconds, spread=spread), num_known)
+
+
+def _between(steps: Sequence[PlannedStep], taken: Sequence[Taken]) -> Part | None:
+    """What runs took besides their steps, of those that did just these steps, each once."""
+    from headrace.costs.forecast import duration_s
+
+    by_run: dict[str, list[Taken]] = {}
+    for one in taken:
+        by_run.setdefault(one.run_id, []).append(one)
+    known: list[tuple[Features, float]] = []
+    for run_id, mine in by_run.items():
+        is_plain = all(one.attempts == 1 for one in mine)
+        if is_plain and {one.kind for one in mine} == {step.kind for step in steps}:
+            run = open_ledger().run(run_id)
+            if run.state is StepState.SUCCEEDED and run.finished_at is not None:
+                rest_s = run.finished_at - run.created_at - sum(one.seconds for one in mine)
+                known.append(({}, max(rest_s, 0.1)))
+    found = duration_s(known, {})
+    return None if found is None else _named(BETWEEN, found, len(known))
+
+
+def _named(name: str, found: Forecast, num_known: int) -> Part:
+    return Part(
+        name=name,
+        seconds=found.seconds,
+        spread=found.spread,
+        shared=found.shared,
+        num_known=num_known,
+    )

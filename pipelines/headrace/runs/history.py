@@ -1,0 +1,187 @@
+"""What earlier runs took, by kind of step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from headrace.costs.features import features_of
+from headrace.errors import StepError
+from headrace.files.lines import read_last_line
+from headrace.ledger.database import default_url
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import AttemptRecord
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.runs.runs import Run, open_run
+from headrace.runs.walltime import slots
+from headrace.states import StepState
+from headrace.steps.history import HistoryRow, training_file
+
+if TYPE_CHECKING:
+    from headrace.costs.features import Features
+
+_NUM_ATTEMPTS = 400
+_NUM_RUNS = 60
+_SQLITE = "sqlite:///"
+_LENGTHS = ("trainer.max_epochs", "trainer.max_steps")
+
+SUITE = "suite"
+"""Kind of the step that runs trials: also one that has failed tells of those that succeeded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What one step of an earlier run took, all its attempts together."""
+
+    kind: str
+    recipe: Recipe
+    ranks: int
+    """Ranks that trained, or tasks that packed at once."""
+    seconds: float
+    was_done: bool
+    """Whether it found its work done: a dataset that is packed, shards that are staged."""
+    attempts: int
+    samples: float = 0.0
+    """Samples that training went over, every epoch counted; 0 where that is not known."""
+    loop_s: float = 0.0
+    """Seconds of it from the first batch to the last; the rest does not grow with the work."""
+    num_samples: float | None = None
+    """Samples that it packed, all splits, or evaluated; None where the step does not tell."""
+    num_bytes: float | None
+    """Size of the dataset; None where the step does not tell."""
+    run_id: str
+
+
+def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[Taken, ...]:
+    """What steps of earlier runs of this recipe took on a role of a site, the newest last.
+
+    Runs that cannot be read tell nothing, nor do steps that have not succeeded.
+    """
+    if not has_ledger():
+        return ()
+    rows = open_ledger().past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
+    by_run: dict[str, list[AttemptRecord]] = {}
+    for row in rows:
+        by_run.setdefault(row.run_id, []).append(row)
+    found: list[Taken] = []
+    for run_id in reversed(list(by_run)[:_NUM_RUNS]):
+        with suppress(StepError):
+            found += _of_run(open_run(run_id), role_name, by_run[run_id])
+    return tuple(found)
+
+
+def has_ledger() -> bool:
+    """Whether there can be earlier runs: asking for them makes no file."""
+    url = default_url()
+    return not url.startswith(_SQLITE) or Path(url.removeprefix(_SQLITE)).exists()
+
+
+def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator[Taken]:
+    role = run.site.roles.get(role_name)
+    for step in dict.fromkeys(row.step for row in rows):
+        mine = [row for row in rows if row.step == step]
+        last = max(mine, key=lambda row: row.attempt)
+        is_over = last.state is StepState.SUCCEEDED or last.kind == SUITE
+        if role is None or not is_over:
+            continue
+        outputs = last.outputs
+        steps, loop_s = _loop(run) if last.kind == "train" and last.attempt == 1 else (0, 0.0)
+        yield Taken(
+            kind=last.kind,
+            recipe=run.recipe,
+            ranks=slots(last.kind, run.recipe, role),
+            seconds=sum((row.finished_at or 0.0) - (row.started_at or 0.0) for row in mine
+                        if row.started_at and row.finished_at),
+            attempts=last.attempt,
+            was_done=bool(outputs.get("reused")) or outputs.get("copied_bytes") == 0,
+            samples=steps * run.recipe.data.global_batch_size,
+            loop_s=loop_s,
+            num_samples=outputs.get("num_samples"),
+            num_bytes=outputs.get("num_bytes"),
+            run_id=run.run_id,
+        )  # fmt: skip
+
+
+def _loop(run: Run) -> tuple[int, float]:
+    """Optimizer steps of a training in one go, and the seconds between its first and last."""
+    with suppress(OSError, ValidationError):
+        file = training_file(run.folder)
+        with file.open("rb") as lines:
+            first = HistoryRow.model_validate_json(next(lines, b""))
+        last = read_last_line(file, HistoryRow)
+        if last is not None and last.launch == first.launch and first.step == 0 < last.step:
+            return last.step, last.at - first.at
+    return 0, 0.0
+
+
+def known_of(kind: str, recipe: Recipe, taken: Sequence[Taken]) -> list[tuple[Features, float]]:
+    """Known durations of a kind of step that tell of this recipe, the newest last.
+
+    The dataset must be the same, for training and evaluation the model or script as well. Once a
+    dataset was packed, or staged, the next run finds it there, and only such runs tell. What a
+    training took is scaled to the samples of this one: only the time between its first batch and
+    its last grows with them.
+    """
+    alike = [each for each in taken if each.kind == kind and is_alike(kind, each.recipe, recipe)]
+    if kind in ("pack", "stage"):
+        telling = [each for each in alike if each.was_done] or alike
+        return [({}, each.seconds) for each in telling]
+    wanted = _samples(recipe, taken) if kind == "train" else None
+    if wanted and alike and all(each.samples for each in alike):
+        return [
+            (features_for(kind, each.recipe, each.ranks, scaled=True), _scaled_s(each, wanted))
+            for each in alike
+        ]
+    return [(features_for(kind, each.recipe, each.ranks), each.seconds) for each in alike]
+
+
+def features_for(kind: str, recipe: Recipe, ranks: int, *, scaled: bool = False) -> Features:
+    """What the duration of a step depends on; nothing of how long training goes on if `scaled`."""
+    found = features_of(recipe, ranks)
+    if kind == "evaluate":
+        return {name: value for name, value in found.items() if not name.startswith("trainer.")}
+    return {name: value for name, value in found.items() if not (scaled and name in _LENGTHS)}
+
+
+def _scaled_s(past: Taken, samples: float) -> float:
+    """What a training would have taken with so many samples."""
+    return past.seconds + past.loop_s * (samples / past.samples - 1.0)
+
+
+def _samples(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
+    """Samples that a training will go over; None where no earlier run tells an epoch's."""
+    batch, trainer = recipe.data.global_batch_size, recipe.trainer
+    limits = [float(trainer.max_steps * batch)] if trainer.max_steps >= 0 else []
+    an_epoch = recipe.data.samples_per_epoch or _epoch(recipe, taken)
+    if an_epoch is not None:
+        limits.append(float(an_epoch * trainer.max_epochs))
+    return min(limits, default=None)
+
+
+def _epoch(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
+    share = recipe.dataset.splits.get("train")
+    sizes = [
+        each.num_samples
+        for each in taken
+        if each.kind == "pack" and each.num_samples and each.recipe.dataset == recipe.dataset
+    ]
+    return sizes[-1] * share if sizes and share is not None else None
+
+
+def is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
+    """Whether a step of one recipe tells of the other's: see `known_of`."""
+    if past.dataset != now.dataset:
+        return False
+    return kind in ("pack", "stage") or _trained(past) == _trained(now)
+
+
+def _trained(recipe: Recipe) -> tuple[object, ...]:
+    made = recipe.model or recipe.train.function
+    model = None if made is None else made.target
+    return model, recipe.train.script, recipe.train.args

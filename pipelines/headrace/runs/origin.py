@@ -1,0 +1,230 @@
+"""What a run or trial was made of, by its record alone; how two differ, and one from today."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue, TypeAdapter
+
+from headrace.errors import ManifestError, StepError, UnknownNameError
+from headrace.files.atomic import read_bytes, read_record
+from headrace.files.layout import RunFolder, StepFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.objects.store import is_remote
+from headrace.recipe.difference import Change, differences
+from headrace.recipe.recipe import Recipe
+from headrace.record import Figures
+from headrace.runs.provenance import code_folder
+from headrace.runs.runs import outputs_of, run_of_folder
+from headrace.runs.trials import note_trials
+from headrace.runs.working_tree import git_state, installed, uncommitted
+from headrace.steps.mailbox import StepResult
+
+UNKNOWN = "not known"
+
+_Content = TypeAdapter(dict[str, JsonValue])
+_ENVIRONMENT = ("commit", "uncommitted", "python")
+
+
+class Origin(Figures):
+    """What a run or trial was made of, and what it gave."""
+
+    name: str
+    """`RUN`, or `SUITE:NUMBER` of a trial."""
+    folder: str
+    recipe: Recipe
+    code: str = ""
+    """Folder of the code, whose repository the commit is of."""
+    commit: str = UNKNOWN
+    uncommitted: str = UNKNOWN
+    """Hash and size of what was not committed; `nothing`."""
+    left_out: tuple[str, ...] = ()
+    """Files that were not committed and are not in the record: they were too large."""
+    python: str = UNKNOWN
+    packages: dict[str, str] = {}
+    """Versions by name; of older runs only the most important."""
+    dataset: str = ""
+    """The packed dataset; empty where nothing is packed yet."""
+    fingerprint: str = ""
+    """Of its content."""
+    metrics: dict[str, float] = {}
+    """What training and evaluation gave last."""
+    launch: dict[str, int] = {}
+    """Of a trial: `train.nodes` and `train.ranks_per_node` as it was trained, which may be fewer
+    than the site gives a run."""
+
+
+class Differing(Change):
+    """One thing in which two runs or trials differ."""
+
+    part: Literal["recipe", "code", "packages", "data", "metrics"]
+
+
+def origin(name: str) -> Origin:
+    """What a run, or a trial by `SUITE:NUMBER`, was made of.
+
+    Raises:
+        UnknownNameError: There is no such run, or the trial has not begun.
+        StepError: Its folder is gone or damaged.
+    """
+    run_id, colon, number = name.partition(":")
+    suite = RunFolder(Path(open_ledger().run(run_id).folder))
+    folder = _trial_folder(suite, number) if colon else suite
+    recipe = read_record(folder.recipe, Recipe)
+    if recipe is None:
+        raise StepError(f"{name} has no recipe any more: {folder.recipe} is gone")
+    evaluated = run_of_folder(run_id, suite).request.of
+    packed = outputs_of(evaluated or run_id).get("pack", {})
+    told = _Content.validate_json(read_bytes(suite.provenance) or b"{}")
+    return Origin(
+        name=name,
+        folder=str(folder.path),
+        recipe=recipe,
+        dataset=str(packed.get("dataset") or recipe.dataset.path or ""),
+        fingerprint=str(packed.get("fingerprint", "")),
+        metrics=_trial_metrics(suite, int(number)) if colon else run_metrics(outputs_of(run_id)),
+        launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},
+        **_code_of(told, suite),
+    )
+
+
+def today(before: Origin) -> Origin:
+    """What the same recipe would be made of now: code, packages, and the dataset as it lies."""
+    code = Path(before.code)
+    state = git_state(code) if before.code and code.is_dir() else None
+    found = uncommitted(code) if isinstance(state, dict) else None
+    return before.model_copy(
+        update={
+            "name": "today",
+            "commit": str(state["commit"]) if isinstance(state, dict) else UNKNOWN,
+            "uncommitted": _hashed(found.diff if found else b"") if state else UNKNOWN,
+            "python": platform.python_version(),
+            "packages": {name: str(version) for name, version in installed().items()},
+            "fingerprint": _fingerprint(before.dataset),
+        }
+    )
+
+
+def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
+    """All in which two differ; a version or commit that one does not know is none."""
+    return (
+        *(
+            Differing(part="recipe", **each.model_dump())
+            for each in differences(before.recipe, after.recipe)
+        ),
+        *_differing(
+            "code",
+            {name: getattr(before, name) for name in _ENVIRONMENT},
+            {name: getattr(after, name) for name in _ENVIRONMENT},
+        ),
+        *_packages(before.packages, after.packages),
+        *_differing(
+            "data", {"fingerprint": before.fingerprint}, {"fingerprint": after.fingerprint}
+        ),
+        *_differing("metrics", _told(before.metrics), _told(after.metrics)),
+    )
+
+
+def run_metrics(outputs: Mapping[str, Mapping[str, object]]) -> dict[str, float]:
+    """Figures that training gave last and evaluation gave, which wins where both have a name."""
+    given = [outputs.get(step, {}).get("metrics") for step in ("train", "evaluate")]
+    return {
+        name: float(value)
+        for metrics in given
+        for name, value in (metrics.items() if isinstance(metrics, dict) else ())
+        if isinstance(value, (int, float))
+    }
+
+
+def _trial_folder(suite: RunFolder, number: str) -> RunFolder:
+    folder = suite.trial(int(number)) if number.isdecimal() else None
+    if folder is None or read_bytes(folder.recipe) is None:
+        raise UnknownNameError(
+            f"Run {suite.run_id} has no trial '{number}' that has begun",
+            f"List its trials: headrace suite show {suite.run_id}",
+        )
+    return folder
+
+
+def _trial_metrics(suite: RunFolder, number: int) -> dict[str, float]:
+    note_trials(suite)
+    rows = open_ledger().trials_numbered(suite.run_id, [number])
+    return dict(rows[number].metrics) if number in rows else {}
+
+
+def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:
+    """By the newest attempt that has trained; nothing without any."""
+    attempts = suite.trial(number).path / "attempts"
+    for attempt in sorted(attempts.glob("*"), reverse=True):
+        result = read_record(StepFolder(attempt).result, StepResult)
+        world_size = result.outputs.get("world_size") if result else None
+        if isinstance(world_size, int):
+            return {"nodes": nodes, "ranks_per_node": max(world_size // nodes, 1)}
+    return {}
+
+
+def _code_of(told: dict[str, JsonValue], run: RunFolder) -> dict[str, object]:
+    git, packages = told.get("git"), told.get("packages") or told.get("versions")
+    diff, left_out = read_bytes(run.diff), told.get("left_out")
+    has_told = diff is not None or (isinstance(git, dict) and not git.get("dirty"))
+    file = Path(str(told.get("recipe_file", "")))
+    return {
+        "code": str(told.get("code_folder") or code_folder(file)),
+        "commit": str(git["commit"]) if isinstance(git, dict) else UNKNOWN,
+        "uncommitted": _hashed(diff or b"") if has_told else UNKNOWN,
+        "left_out": tuple(map(str, left_out)) if isinstance(left_out, list) else (),
+        "python": str(told.get("python", UNKNOWN)),
+        "packages": {name: str(each) for name, each in packages.items()}
+        if isinstance(packages, dict)
+        else {},
+    }
+
+
+def _fingerprint(dataset: str) -> str:
+    """That of a dataset as it lies; what cannot be seen from here is told in words."""
+    if not dataset or is_remote(dataset):
+        return UNKNOWN
+    from headrace.files.manifest_file import read_manifest  # it brings numpy and xxhash
+
+    try:
+        return read_manifest(Path(dataset).expanduser()).fingerprint
+    except ManifestError:
+        return f"none: {dataset} is gone or damaged"
+
+
+def _hashed(diff: bytes) -> str:
+    if not diff:
+        return "nothing"
+    return f"{hashlib.blake2b(diff, digest_size=6).hexdigest()} ({len(diff):,} bytes)"
+
+
+def _packages(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Differing]:
+    """Those in both; of two whole lists also those that only one has."""
+    names = before.keys() | after.keys()
+    if min(len(before), len(after)) < len(names) // 2:  # one of them names only the important ones
+        names = before.keys() & after.keys()
+    chosen = sorted(names)
+    yield from _differing(
+        "packages",
+        {name: before.get(name, "") for name in chosen},
+        {name: after.get(name, "") for name in chosen},
+    )
+
+
+def _differing(
+    part: Literal["code", "packages", "data", "metrics"],
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+) -> Iterator[Differing]:
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name, ""), after.get(name, "")
+        if old != new and UNKNOWN not in (old, new):
+            yield Differing(part=part, key=name, before=old, after=new)
+
+
+def _told(metrics: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{value:.6g}" for name, value in metrics.items()}

@@ -1,0 +1,165 @@
+"""What a suite gave: its trials as a table, and its report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UnknownNameError, nearest
+from headrace.files.atomic import write_text
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import RunRecord
+from headrace.ledger.trial_records import TrialRecord
+from headrace.recipe.suite import Objective
+from headrace.runs.suites import PRUNED, objectives_of
+from headrace.runs.trials import note_trials
+from headrace.steps.history import read_history
+from headrace.suites.analysis import finished, written
+
+_MOST = 1_000_000
+_BEST = 5
+_REPORT = "report.html"
+
+
+def trials_of(record: RunRecord) -> tuple[TrialRecord, ...]:
+    """All trials of a suite, as its journal tells now."""
+    note_trials(RunFolder(Path(record.folder)))
+    return open_ledger().trials(record.run_id, limit=_MOST)
+
+
+def judged_by(
+    rows: Sequence[TrialRecord], objectives: Sequence[Objective]
+) -> tuple[TrialRecord, ...]:
+    """Trials by other objectives than those that the suite sought, of what they gave.
+
+    Raises:
+        UnknownNameError: No trial gave a metric.
+    """
+    known = sorted({name for row in rows for name in row.metrics})
+    for each in objectives:
+        if each.metric not in known:
+            what = f"No trial gave the metric '{each.metric}'"
+            raise UnknownNameError(what, nearest(each.metric, known))
+    for row in rows:
+        found = [row.metrics[each.metric] for each in objectives if each.metric in row.metrics]
+        row.objectives = tuple(found) if len(found) == len(objectives) else ()
+        is_known = bool(row.objectives) and math.isfinite(row.objectives[0])
+        row.objective = row.objectives[0] if is_known else None
+    return tuple(rows)
+
+
+def table_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[dict[str, Any]]:
+    """A row of plain values for each trial; all have the same columns.
+
+    Those of what varies have the dotted key as their name, metrics `metrics.NAME`, objectives
+    `objective.NAME`.
+    """
+    keys = dict.fromkeys(key for row in rows for key in row.values)
+    metrics = sorted({name for row in rows for name in row.metrics})
+    return [
+        {
+            "number": row.number,
+            "name": row.name,
+            "group": row.group,
+            "state": PRUNED if row.pruned else row.state.value,
+            **{key: _plain(row.values.get(key)) for key in keys},
+            **_named("objective", [each.metric for each in objectives], row.objectives),
+            **{f"metrics.{name}": row.metrics.get(name) for name in metrics},
+            "attempts": row.attempts,
+            "node": row.node,
+            "started_at": row.started_at,
+            "finished_at": row.finished_at,
+            "failure_class": row.failure_class.value if row.failure_class else None,
+            "message": row.message,
+            "usd": row.usd,
+        }
+        for row in rows
+    ]
+
+
+def as_csv(table: Sequence[dict[str, Any]]) -> str:
+    """A table as CSV with a heading."""
+    text = io.StringIO()
+    names = list(table[0]) if table else ["number"]
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
+
+
+def write_parquet(table: Sequence[dict[str, Any]], file: Path) -> None:
+    """Write a table as Parquet; a column of several types becomes text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {name: [row[name] for row in table] for name in (table[0] if table else ["number"])}
+    pq.write_table(pa.table({name: _alike(values) for name, values in columns.items()}), file)
+
+
+def write_report(
+    record: RunRecord, file: Path | None = None, objectives: Sequence[Objective] = ()
+) -> Path:
+    """Write the report of a suite; gives where, by default into the folder of its reports.
+
+    Objectives in place of those that the suite sought may be given.
+    """
+    from headrace.evaluation.report import render
+    from headrace.suites.report import Told, suite_report
+
+    folder = RunFolder(Path(record.folder))
+    rows = trials_of(record)
+    rows = judged_by(rows, objectives) if objectives else rows
+    objectives = objectives or objectives_of(folder)
+    told = Told(
+        run_id=record.run_id,
+        lead=f"Suite of {record.recipe_name} on {record.site_name}: {len(rows):,} trials",
+        rows=rows,
+        objectives=objectives,
+        curves=_curves(folder, rows, objectives),
+    )
+    place = file or folder.report / _REPORT
+    write_text(place, render(suite_report(told)))
+    return place
+
+
+def _curves(
+    folder: RunFolder, rows: Sequence[TrialRecord], objectives: Sequence[Objective]
+) -> dict[str, list[tuple[float, float]]]:
+    """The first objective of the best trials by step, as far as training has validated it."""
+    if not objectives:
+        return {}
+    metric, sign = objectives[0].metric, 1 if objectives[0].mode == "min" else -1
+    best = sorted(finished(rows), key=lambda row: sign * (row.objective or 0.0))[:_BEST]
+    found = {
+        f"{row.number} {row.name}"[:40]: [
+            (float(each.step), each.metrics[metric])
+            for each in read_history(folder.trial(row.number)).metrics
+            if metric in each.metrics
+        ]
+        for row in best
+    }
+    return {name: points for name, points in found.items() if points}
+
+
+def _named(kind: str, names: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
+    given = [*values, *[None] * len(names)]
+    return {f"{kind}.{name}": value for name, value in zip(names, given, strict=False)}
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, (str, int, float)) else written(value)
+
+
+def _alike(values: Sequence[Any]) -> Sequence[Any]:
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 or kinds == {int, float}:
+        return [
+            float(value) if kinds == {int, float} and value is not None else value
+            for value in values
+        ]
+    return [None if value is None else str(value) for value in values]

@@ -1,0 +1,101 @@
+"""Going on with a run elsewhere, or on more or fewer nodes: where and how wide, never what."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.errors import RecipeError, SiteError
+from headrace.files.atomic import is_there, write_json, write_record
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.difference import CHANGEABLE, Change, Resumption, differences
+from headrace.recipe.load import load_recipe, load_site, settled
+from headrace.recipe.site import Site
+from headrace.runs.flow import fitted
+from headrace.runs.reaper import end_steps
+from headrace.runs.runs import Run, open_run, recipe_fingerprint, take_over_run
+
+
+def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: str) -> Run:
+    """Open a run under a new owner, to go on with it on other machines.
+
+    What still runs of it ends first: it has the old numbers. Steps that have succeeded stay.
+
+    Args:
+        run_id: The run.
+        owner: Who answers for it from now on.
+        overrides: `key=value` for `CHANGEABLE` keys of its recipe.
+        site: Name or file of a site with the same folder; empty: the one that it has, as it was.
+
+    Raises:
+        UnknownNameError: There is no such run.
+        RecipeError: An override changes what comes of the run, or cannot be used.
+        SiteError: The site has another folder, or cannot be used.
+        UserError: Recipe and site do not fit, see `fitted`.
+        StepError: As `take_over_run`.
+    """
+    changed, resumption = _changed(open_run(run_id), overrides, site)
+    old = take_over_run(run_id, owner)
+    end_steps(old, f"the run goes on with changes: {resumption.words}")
+    request = old.request.model_copy(
+        update={
+            "site": site or old.request.site,
+            "overrides": (*old.request.overrides, *overrides),
+            "resumed": (*old.request.resumed, resumption),
+        }
+    )
+    run = replace(changed, request=request)
+    if is_there(run.folder.source):  # recipes of a suite's trials are made of it
+        source = json.loads(run.folder.source.read_bytes())
+        write_json(run.folder.source, settled(source, old.recipe, run.recipe))
+    write_record(run.folder.recipe, run.recipe)
+    write_record(run.folder.site, run.site)
+    write_record(run.folder.request, run.request)
+    open_ledger().change_run(
+        run_id,
+        site_name=run.site.name,
+        recipe_fingerprint=recipe_fingerprint(run.recipe),
+        overrides=request.overrides,
+    )
+    return run
+
+
+def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resumption]:
+    """The run with its changes, of which nothing is written yet."""
+    recipe = load_recipe(str(run.folder.recipe), overrides)
+    changes = differences(run.recipe, recipe)
+    _check_keys(run, [each.key for each in changes])
+    other = run.site
+    if site:
+        other = _with_same_folder(run, load_site(site))
+        names = (json.dumps(each.name) for each in (run.site, other))
+        changes = (*changes, Change(key="site", before=next(names), after=next(names)))
+    kind = run.request.kind
+    recipe, other = fitted(recipe, other, kind, is_from_terminal=True)
+    return replace(run, recipe=recipe, site=other), Resumption(at=time.time(), changes=changes)
+
+
+def _check_keys(run: Run, keys: Sequence[str]) -> None:
+    refused = [key for key in keys if key not in CHANGEABLE]
+    if refused:
+        raise RecipeError(
+            f"Run {run.run_id} has begun, and {', '.join(refused)} would change what comes of it",
+            f"May be changed: {', '.join(CHANGEABLE)}, and --site. For the rest begin a run with "
+            f"its weights: headrace run {run.request.recipe} KEY=VALUE "
+            f"train.init_from={run.run_id}:last",
+        )
+
+
+def _with_same_folder(run: Run, site: Site) -> Site:
+    folder = Path(site.folder).expanduser()
+    if folder.resolve() == run.site_folder.path.resolve():
+        return site
+    raise SiteError(
+        f"Site '{site.name}' has the folder {folder}, but run {run.run_id} lies in "
+        f"{run.site_folder.path}",
+        "Only a site with the same folder can go on with it. Elsewhere begin a run with its "
+        f"weights: train.init_from={run.folder.checkpoints}/final.ckpt or another checkpoint.",
+    )

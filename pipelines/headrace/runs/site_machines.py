@@ -1,0 +1,99 @@
+"""Machines that their place does not bill: what the lease's host saw of them, at the site's price.
+
+A node counts from when its job began, or of this machine its lease, until it was given back; the
+wait in a queue before that costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.batch.machines import Machine, Meter, Price
+from headrace.batch.systems import meter_of
+from headrace.clusters.lease_status import last_heartbeat
+from headrace.clusters.node_marks import NodeMarks, NodeSpan, marks_of, spans_of
+from headrace.clusters.records import Ending, LeaseSpec
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder
+from headrace.recipe.site import Role
+from headrace.states import LeaseState
+
+
+def site_price(role: Role) -> Price | None:
+    """What a node of a role costs by the site; None where that says nothing."""
+    price = role.price
+    if price is None:
+        return None
+    usd = price.usd_per_hour(role.batch.gpus_per_node, role.cpus_per_node)
+    return Price(usd_per_hour=usd, source=price.source, as_of=price.as_of or "")
+
+
+def site_offers(role: Role) -> dict[str, Price | None]:
+    """The one kind of machine of a role, if the site gives a price; else nothing."""
+    price = site_price(role)
+    return {} if price is None else {kind_of(role): price}
+
+
+def kind_of(role: Role) -> str:
+    """What a role's machines are called in tables, such as `slurm 4 x a100`."""
+    batch = role.batch
+    gpus = f"{batch.gpus_per_node} x {batch.gpu_type or 'GPU'}" if batch.gpus_per_node else ""
+    return " ".join(filter(None, (role.backend, gpus or batch.partition)))
+
+
+class SiteMeter:
+    """Nodes of one lease, as its files tell; see `Meter`."""
+
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
+        self._folder = folder
+        self._spec = spec
+
+    def machines(self, job_name: str) -> tuple[Machine, ...]:
+        """All nodes that the lease has, or had."""
+        ending = read_record(self._folder.closed, Ending)
+        ended_at = None
+        if ending is not None:  # written late when nobody looked; its last heartbeat was not
+            ended_at = min(last_heartbeat(self._folder) or ending.at, ending.at)
+        is_lost = ending is not None and ending.state is LeaseState.LOST
+        kind = kind_of(self._spec.role)
+        return tuple(
+            _machine(span, job_name, kind, (ended_at, is_lost)) for span in spans_of(self._folder)
+        )
+
+    def prices(self, machines: Sequence[Machine]) -> dict[str, Price]:
+        """The site's price for each."""
+        price = site_price(self._spec.role)
+        return {} if price is None else {each.machine_id: price for each in machines}
+
+    def offers(self) -> dict[str, Price | None]:
+        """What a node costs."""
+        return site_offers(self._spec.role)
+
+
+def meter_of_lease(folder: LeaseFolder, spec: LeaseSpec) -> Meter:
+    """What counts the machines of a lease: their place where it bills them, else its files."""
+    return meter_of(spec.role) or SiteMeter(folder, spec)
+
+
+def marks_of_lease(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, NodeMarks]:
+    """How far the machines of a lease came, by machine: as they wrote, or the lease's host."""
+    if meter_of(spec.role) is not None:
+        return marks_of(folder)
+    return {each.machine_id: NodeMarks(joined_at=each.joined_at) for each in spans_of(folder)}
+
+
+def _machine(
+    span: NodeSpan, job_name: str, kind: str, end_of_lease: tuple[float | None, bool]
+) -> Machine:
+    ended_at, is_lost = end_of_lease
+    return Machine(
+        machine_id=span.machine_id,
+        job=job_name,
+        kind=kind,
+        market="",
+        place=span.host,
+        asked_at=span.asked_at,
+        started_at=span.started_at,
+        ended_at=span.ended_at or (None if ended_at is None else max(ended_at, span.started_at)),
+        is_estimate=span.ended_at is None and is_lost,
+    )

@@ -1,0 +1,130 @@
+"""The trials of suites in the ledger, read from the journals that their step drivers append to."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import ValidationError
+
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.trial_records import JournalPart, TrialRecord
+from headrace.runs.usage import costs_of_trials, usage_of_trials
+from headrace.states import StepState
+from headrace.suites.records import ENTRY, Added, Ended, Entry, Heeded, Started
+
+logger = logging.getLogger(__name__)
+
+_PART_BYTES = 2**24
+
+
+def note_trials(run: RunFolder) -> None:
+    """Bring the ledger to where a suite's journal is by now; cheap when nothing is new.
+
+    Rows, what attempts took, and how far the journal was read change together, so that it may be
+    called by several at once, and be killed. Into a ledger that was lost the whole journal is read
+    again.
+    """
+    ledger, run_id = open_ledger(), run.run_id
+    while True:
+        begin = ledger.journal_read(run_id)
+        entries, end = _read(run, begin)
+        if end == begin:
+            return
+        added = {entry.trial.number for entry in entries if isinstance(entry, Added)}
+        known = ledger.trials_numbered(run_id, set(_numbers(entries)) - added)
+        rows = folded(run_id, known, entries)
+        usage = usage_of_trials(run_id, [each for each in entries if isinstance(each, Ended)])
+        for number, usd in costs_of_trials(run_id, usage).items():
+            if number in rows:
+                rows[number].usd = usd
+        ledger.put_trials(rows.values(), usage, JournalPart(run_id, begin, end))
+
+
+def folded(
+    run_id: str, known: Mapping[int, TrialRecord], entries: Iterable[Entry]
+) -> dict[int, TrialRecord]:
+    """Rows of trials after further entries of the journal; of a trial nobody has added none.
+
+    Args:
+        run_id: The suite's run.
+        known: Rows of trials as they were before, which are changed.
+        entries: Of the journal, the oldest first.
+    """
+    rows = dict(known)
+    for entry in entries:
+        if isinstance(entry, Added):
+            rows.setdefault(entry.trial.number, _row(run_id, entry))
+            continue
+        for number in entry.retried if isinstance(entry, Heeded) else (entry.number,):
+            if number in rows:
+                _change(rows[number], entry)
+    return rows
+
+
+def _row(run_id: str, added: Added) -> TrialRecord:
+    trial = added.trial
+    return TrialRecord(
+        run_id=run_id,
+        number=trial.number,
+        name=trial.name,
+        values=dict(trial.values),
+        group=trial.group,
+        proposal=trial.proposal,
+        created_at=added.at,
+    )
+
+
+def _change(row: TrialRecord, entry: Started | Ended | Heeded) -> None:
+    if isinstance(entry, Heeded):
+        _wait_again(row)
+    elif isinstance(entry, Started):
+        row.state, row.attempts, row.node = StepState.RUNNING, entry.attempt, entry.node
+        row.started_at = row.started_at or entry.at
+    else:
+        _end(row, entry)
+
+
+def _wait_again(row: TrialRecord) -> None:
+    row.state, row.pruned, row.finished_at = StepState.QUEUED, False, None
+    row.objective, row.objectives, row.metrics = None, (), {}
+
+
+def _end(row: TrialRecord, entry: Ended) -> None:
+    row.attempts = max(row.attempts, entry.attempt)
+    row.failure_class, row.message = entry.failure_class, entry.message
+    if not entry.is_final:
+        row.state = StepState.QUEUED
+        return
+    row.state, row.pruned, row.finished_at = entry.state, entry.pruned, entry.finished_at
+    row.metrics, row.objectives = dict(entry.metrics), entry.objectives
+    first = next(iter(entry.objectives), math.nan)
+    row.objective = first if math.isfinite(first) else None
+
+
+def _numbers(entries: Sequence[Entry]) -> Iterable[int]:
+    for entry in entries:
+        if isinstance(entry, Heeded):
+            yield from entry.retried
+        elif not isinstance(entry, Added):
+            yield entry.number
+
+
+def _read(run: RunFolder, begin: int) -> tuple[list[Entry], int]:
+    """Entries from a place on, and where they end: after a whole line."""
+    try:
+        with run.journal.open("rb") as file:
+            file.seek(begin)
+            text = file.read(_PART_BYTES)
+    except FileNotFoundError:
+        return [], begin
+    whole = text[: text.rfind(b"\n") + 1]
+    entries: list[Entry] = []
+    for line in whole.splitlines():
+        try:
+            entries.append(ENTRY.validate_json(line))
+        except ValidationError as error:
+            logger.warning("%s has a line that is no entry: %s", run.journal, error)
+    return entries, begin + len(whole)

@@ -1,0 +1,295 @@
+"""Enters what attempts took of their leases' machines in the ledger: in time, and in money."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.costs.shares import HOUR_S, Part, Span, parts, rest, split, whole
+from headrace.errors import StepError
+from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.ledger.usage_records import IDLE, UsageRecord
+from headrace.runs.costs import billed_s
+from headrace.runs.counting import note_machines
+from headrace.runs.provenance import user_of
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace.steps.usage import AttemptUsage
+from headrace.suites.records import Ended
+
+logger = logging.getLogger(__name__)
+
+_OF_TRIALS = "suite"
+"""Kind of the step whose machines its trials take."""
+
+_STAGING = "stage"
+"""Kind of the step that does nothing else."""
+
+_TOLD = AttemptUsage.model_fields.keys() - {"node", "nodes", "gpus", "cpus"}
+
+
+def note_usage(run_id: str) -> None:
+    """Enter what the steps of a run took so far, and how long the machines were idle.
+
+    What trials took is entered with their rows, before the machines' idle time is known.
+    """
+    ledger = open_ledger()
+    run, now = ledger.run(run_id), time.time()
+    attempts = ledger.attempts(run_id)
+    suite = run_id if any(each.kind == _OF_TRIALS for each in attempts) else ""
+    for lease in ledger.leases(run_id=run_id):
+        held = _Held(run, lease, now, suite=suite)
+        own = [each for each in attempts if each.lease_id == lease.lease_id]
+        ledger.put_usage(held.of_steps([_seen(lease, each) for each in own]))
+        if held.machines:
+            taken = [
+                Part(node_s=each.node_s, usd=None if each.unpriced else each.usd)
+                for each in ledger.usage_sums("kind", lease_id=lease.lease_id)
+                if each.name != IDLE
+            ]
+            ledger.put_usage([held.idle(taken)])
+
+
+def usage_of_trials(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
+    """What attempts at trials of a suite took, at the prices that are known now.
+
+    An attempt pays for its share of its node as long as it lasted.
+    """
+    ledger, now = open_ledger(), time.time()
+    run = ledger.run(run_id)
+    leases = {each.lease_id: each for each in ledger.leases(run_id=run_id)}
+    found: dict[str, _Held] = {}
+    rows = []
+    for each in ended:
+        lease = leases.get(each.lease_id)
+        if lease is None or each.attempt < 1:  # it was ended before it began
+            continue
+        if lease.lease_id not in found:
+            found[lease.lease_id] = _Held(run, lease, now, suite=run_id)
+        rows.append(found[lease.lease_id].of_trial(each))
+    return rows
+
+
+def costs_of_trials(run_id: str, newest: Sequence[UsageRecord]) -> dict[int, float | None]:
+    """What trials have cost, all their attempts together: those on record, and the newest.
+
+    None where the price of an attempt is not known.
+    """
+    found: dict[int, dict[int, float | None]] = {}
+    for number in {row.trial for row in newest if row.attempt > 1}:
+        earlier = open_ledger().usage(run_id, trial=number)
+        found[number] = {row.attempt: row.usd for row in earlier}
+    for row in newest:
+        found.setdefault(row.trial, {})[row.attempt] = row.usd
+    return {number: _sum(tuple(attempts.values())) for number, attempts in found.items()}
+
+
+def _sum(usd: Sequence[float | None]) -> float | None:
+    known = [each for each in usd if each is not None]
+    return sum(known) if len(known) == len(usd) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """An attempt at a step, as the ledger knows it, or its folder."""
+
+    attempt: AttemptRecord
+    state: StepState
+    cause: str
+    started_at: float | None
+    finished_at: float | None
+    usage: AttemptUsage
+
+
+class _Held:
+    """The machines of a lease, at a moment in seconds since the epoch."""
+
+    def __init__(self, run: RunRecord, lease: LeaseRecord, now: float, *, suite: str) -> None:
+        self._run, self._lease, self._now, self._suite = run, lease, now, suite
+        self.machines = open_ledger().machines(lease_id=lease.lease_id)
+        if not self.machines:  # nobody has looked yet
+            note_machines(lease)
+            self.machines = open_ledger().machines(lease_id=lease.lease_id)
+        self._user = user_of(RunFolder(Path(run.folder)), run.owner)
+        self._spans = [
+            Span(begin=row.started_at, end=row.ended_at or now, usd_per_hour=row.usd_per_hour)
+            for row in self.machines
+        ]
+
+    def of_steps(self, seen: Sequence[_Seen]) -> list[UsageRecord]:
+        """Rows of all attempts at steps that ran on them."""
+        spans = [self._span(each) for each in seen]
+        taken = iter(parts(self._spans, [each for each in spans if each is not None]))
+        return [
+            self._of_step(each, Part() if span is None else next(taken))
+            for each, span in zip(seen, spans, strict=True)
+        ]
+
+    def of_trial(self, ended: Ended) -> UsageRecord:
+        """The row of an attempt at a trial."""
+        usage, price = ended.usage, self._price(ended.usage.node, ended.started_at)
+        seconds = max(ended.finished_at - ended.started_at, 0.0)
+        node_s = seconds * ended.node_share * usage.nodes
+        usd = None if price is None else (price.usd_per_hour or 0.0) * node_s / HOUR_S
+        state = ended.state
+        return self._row(
+            step=_OF_TRIALS,
+            trial=ended.number,
+            attempt=ended.attempt,
+            kind="trial",
+            created_at=ended.started_at,
+            state=state,
+            cause=ended.failure_class.value if ended.failure_class else state.value,
+            started_at=ended.started_at,
+            finished_at=ended.finished_at,
+            **_figures(Part(node_s=node_s, usd=usd), seconds, usage, state),
+            **self._terms(price),
+        )
+
+    def idle(self, taken: Iterable[Part]) -> UsageRecord:
+        """The row of their time that no attempt took; booting, and waiting for work, among it."""
+        every = [
+            row.billed_s if row.ended_at is not None else billed_s(row.started_at, self._now, 0.0)
+            for row in self.machines
+        ]
+        left = whole(self._spans, every)
+        for part in taken:
+            left = rest(left, part)
+        is_open = self._lease.state.is_active
+        return self._row(
+            step=self._lease.lease_id,
+            kind=IDLE,
+            created_at=self._lease.created_at,
+            state=StepState.RUNNING if is_open else StepState.SUCCEEDED,
+            cause=IDLE,
+            started_at=min(row.started_at for row in self.machines),
+            finished_at=self._lease.ended_at,
+            nodes=len(self.machines),
+            node_s=left.node_s,
+            usd=left.usd,
+            usd_idle=left.usd,
+            idle_s=left.node_s,
+        )
+
+    def _span(self, seen: _Seen) -> Span | None:
+        """When it took the machines; None when it did not, or its trials do."""
+        if seen.started_at is None or seen.attempt.kind == _OF_TRIALS:
+            return None
+        return Span(begin=seen.started_at, end=seen.finished_at or self._now)
+
+    def _of_step(self, seen: _Seen, part: Part) -> UsageRecord:
+        attempt, usage, began = seen.attempt, seen.usage, seen.started_at
+        seconds = 0.0 if began is None else (seen.finished_at or self._now) - began
+        if attempt.kind == _STAGING:
+            usage = usage.model_copy(update={"staging_s": seconds})
+        price = self._price("", began if began is not None else self._now)
+        return self._row(
+            step=attempt.step,
+            attempt=attempt.attempt,
+            kind=attempt.kind,
+            created_at=attempt.created_at,
+            state=seen.state,
+            cause=seen.cause,
+            started_at=began,
+            finished_at=seen.finished_at,
+            **self._waits(attempt.created_at, began),
+            **_figures(part, max(seconds, 0.0), usage, seen.state),
+            **self._terms(price),
+        )
+
+    def _waits(self, asked_at: float, began: float | None) -> dict[str, float]:
+        """Wait for the first machine, which is free, and then for its boot, which is not."""
+        there = min((row.started_at for row in self.machines), default=None)
+        if began is None or there is None:
+            return {}
+        there = min(max(there, asked_at), began)
+        return {"queue_s": there - asked_at, "boot_s": max(began - there, 0.0)}
+
+    def _price(self, node: str, at: float) -> Span | None:
+        """What the machine of that name costs, else on average those of the lease at that time."""
+        named = [row for row in self.machines if row.machine_id.partition("#")[0] == node]
+        there = [row for row in named or self.machines if row.started_at <= at] or named
+        there = [row for row in there if row.ended_at is None or row.ended_at > at] or there
+        prices = [row.usd_per_hour for row in there or self.machines]
+        known = [usd for usd in prices if usd is not None]
+        if not known or len(known) < len(prices):
+            return None
+        return Span(begin=at, end=at, usd_per_hour=sum(known) / len(known))
+
+    def _terms(self, price: Span | None) -> dict[str, Any]:
+        if price is None:
+            return {"node_kind": self._kind}
+        sources = dict.fromkeys(row.price_source for row in self.machines if row.price_source)
+        dates = [row.price_as_of for row in self.machines if row.price_as_of]
+        return {
+            "node_kind": self._kind,
+            "usd_per_hour": price.usd_per_hour,
+            "price_source": ", ".join(sources),
+            "price_as_of": max(dates, default=""),
+        }
+
+    @property
+    def _kind(self) -> str:
+        return ", ".join(dict.fromkeys(row.kind for row in self.machines))
+
+    def _row(self, **values: Any) -> UsageRecord:
+        at = values["finished_at"] or self._now
+        return UsageRecord(
+            run_id=self._run.run_id,
+            lease_id=self._lease.lease_id,
+            owner=self._user,
+            site_name=self._run.site_name,
+            recipe_name=self._run.recipe_name,
+            role=self._lease.role,
+            suite=self._suite,
+            day=time.strftime("%Y-%m-%d", time.gmtime(at)),
+            **values,
+        )
+
+
+def _figures(
+    part: Part, seconds: float, usage: AttemptUsage, state: StepState
+) -> Mapping[str, Any]:
+    succeeded = state is StepState.SUCCEEDED or not state.is_final
+    found = split(part, seconds, usage, succeeded=succeeded)
+    return {
+        "node": usage.node,
+        "nodes": usage.nodes,
+        "gpus": usage.gpus,
+        "cpus": usage.cpus,
+        "node_s": part.node_s,
+        "gpu_s": usage.gpus * seconds,
+        "usd": part.usd,
+        **vars(found),
+        **usage.model_dump(include=_TOLD),
+    }
+
+
+def _seen(lease: LeaseRecord, attempt: AttemptRecord) -> _Seen:
+    result, began = None, attempt.started_at
+    if attempt.number is not None:
+        folder = LeaseFolder(Path(lease.folder)).step(attempt.number)
+        try:
+            result, status = mailbox.outcome(folder), mailbox.status(folder)
+        except StepError as error:
+            logger.warning("What attempt %s told of its time is left out: %s", attempt.key, error)
+        else:
+            if began is None and status.state is not StepState.QUEUED:
+                began = status.updated_at - status.elapsed_s
+    state = attempt.state if result is None or attempt.state.is_final else result.state
+    failure = result.failure.failure_class if result is not None and result.failure else None
+    cause = attempt.failure_class or failure
+    return _Seen(
+        attempt=attempt,
+        state=state,
+        cause=cause.value if cause else state.value,
+        started_at=began if result is None else result.started_at,
+        finished_at=attempt.finished_at if result is None else result.finished_at,
+        usage=(result.usage if result is not None else None) or AttemptUsage(),
+    )

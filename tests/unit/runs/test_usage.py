@@ -1,0 +1,159 @@
+"""What attempts took of their leases, in the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import AttemptRecord
+from headrace.ledger.usage_records import IDLE
+from headrace.runs.trials import note_trials
+from headrace.runs.usage import note_usage
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.steps.mailbox import StepResult, StepStatus
+from headrace.steps.usage import AttemptUsage
+from headrace.suites.records import Added, Ended, Entry, Trial
+from support.ledger_rows import attempt_row, lease_row, machine_row, run_row
+
+_PRICE = {"usd_per_hour": 3600.0, "price_source": "site file", "price_as_of": "2026-06-17"}
+"""A dollar a second."""
+_DONE: dict[str, Any] = {"state": StepState.SUCCEEDED}
+_LOST: dict[str, Any] = {"state": StepState.LOST, "failure_class": FailureClass.LOST}
+
+
+@pytest.fixture
+def lease(headrace_home: Path, tmp_path: Path) -> LeaseFolder:
+    """A gang of two nodes, asked for at 0, there from 100 to 1100, ready at 150."""
+    (tmp_path / "run-1").mkdir()
+    (tmp_path / "run-1" / "provenance.json").write_text(json.dumps({"user": "ann"}))
+    open_ledger().add_run(run_row(folder=str(tmp_path / "run-1"), state=StepState.SUCCEEDED))
+    folder = LeaseFolder(tmp_path / "lease-1")
+    row = lease_row(folder=str(folder.path), created_at=0.0, state=LeaseState.CLOSED)
+    open_ledger().add_lease(row, max_active=4)
+    times = {"created_at": 0.0, "started_at": 100.0, "ended_at": 1100.0, "billed_s": 1000.0}
+    open_ledger().put_machines(machine_row(f"node-{n}", **times, **_PRICE) for n in (0, 1))
+    return folder
+
+
+def _attempt(step: str, nth: int, times: tuple[float, float], **changes: Any) -> AttemptRecord:
+    begin, end = times
+    row = attempt_row(step, nth, created_at=begin - 5, started_at=begin, finished_at=end, **changes)
+    return open_ledger().add_attempt(row)
+
+
+def test_all_money_of_a_run_is_that_of_its_attempts_and_of_idle_machines(lease: LeaseFolder):
+    """pains 37: a lost attempt is paid for, the wait in a queue is not."""
+    _attempt("stage", 1, (150.0, 200.0), **_DONE)
+    _attempt("train", 1, (200.0, 500.0), **_LOST)
+    _attempt("train", 2, (520.0, 1000.0), number=7, **_DONE)
+    usage = AttemptUsage(gpus=8, staging_s=48, start_s=0, train_s=384, samples=9, gpu_use=0.5)
+    result = StepResult(
+        state=StepState.SUCCEEDED, started_at=520.0, finished_at=1000.0, usage=usage
+    )
+    lease.step(7).path.mkdir(parents=True)
+    write_record(lease.step(7).result, result)
+    note_usage("run-1")
+    note_usage("run-1")  # a second look changes nothing
+    staged, idle, lost, done = sorted(
+        open_ledger().usage("run-1"), key=lambda each: (each.kind != "stage", each.usd or 0.0)
+    )
+    assert (staged.usd, staged.usd_staging) == (100.0, 100.0)
+    assert (staged.queue_s, staged.boot_s) == (0.0, 5.0)
+    assert (lost.usd, lost.usd_failed, lost.failed_s, lost.cause) == (600.0, 600.0, 600.0, "lost")
+    assert (done.usd, done.usd_staging, done.usd_idle, done.usd_failed) == (960, 96, 96, 0)
+    assert (done.gpu_s, done.samples, done.gpu_use) == (8 * 480.0, 9, 0.5)
+    assert (done.price_source, done.price_as_of) == ("site file", "2026-06-17")
+    assert (idle.kind, idle.usd, idle.usd_idle, idle.idle_s) == (IDLE, 340.0, 340.0, 340.0)
+    assert {each.owner for each in open_ledger().usage("run-1")} == {"ann"}
+    (whole,) = open_ledger().usage_sums()
+    assert (whole.usd, whole.node_s, whole.attempts, whole.unpriced) == (2000.0, 2000.0, 3, 0)
+
+
+def test_the_wait_for_a_machine_is_told_apart_from_its_boot(lease: LeaseFolder):
+    open_ledger().add_attempt(attempt_row(created_at=10.0, started_at=160.0, **_DONE))
+    note_usage("run-1")
+    row = next(each for each in open_ledger().usage("run-1") if each.kind == "train")
+    assert (row.queue_s, row.boot_s) == (90.0, 60.0)
+
+
+def test_an_attempt_that_runs_has_taken_what_it_took_so_far(lease: LeaseFolder):
+    open_ledger().add_attempt(attempt_row(number=3, state=StepState.RUNNING))
+    lease.step(3).path.mkdir(parents=True)
+    status = StepStatus(state=StepState.RUNNING, elapsed_s=300.0, updated_at=500.0)
+    write_record(lease.step(3).status, status)
+    note_usage("run-1")
+    row = next(each for each in open_ledger().usage("run-1") if each.kind == "train")
+    assert (row.started_at, row.state, row.cause) == (200.0, StepState.RUNNING, "running")
+    assert (row.usd, row.usd_failed) == (1800.0, 0.0)  # until its machines ended
+
+
+def test_without_a_price_time_is_counted_and_money_is_null(headrace_home: Path):
+    open_ledger().add_run(run_row())
+    open_ledger().add_lease(lease_row(), max_active=4)
+    _attempt("train", 1, (200.0, 500.0), **_LOST)
+    note_usage("run-1")  # nobody counted the machines of an older lease
+    (row,) = open_ledger().usage("run-1")
+    assert (row.usd, row.usd_failed, row.node_s) == (None, None, 0.0)
+    times = {"started_at": 100.0, "ended_at": 600.0, "billed_s": 500.0}
+    open_ledger().put_machines([machine_row(**times)])
+    note_usage("run-1")
+    (whole,) = open_ledger().usage_sums()
+    assert (whole.usd, whole.unpriced, whole.node_s, whole.failed_s) == (0.0, 2, 500.0, 300.0)
+
+
+def _write_journal(folder: Path, entries: Iterable[Entry]) -> None:
+    lines = (each.model_dump_json() for each in entries)
+    RunFolder(folder).journal.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _ended(number: int, times: tuple[float, float], **changes: Any) -> Ended:
+    values: dict[str, Any] = {
+        "number": number,
+        "attempt": 1,
+        "state": StepState.SUCCEEDED,
+        "is_final": True,
+        "lease_id": "lease-1",
+        "started_at": times[0],
+        "finished_at": times[1],
+        "usage": AttemptUsage(node="node-0", gpus=0.5, train_s=times[1] - times[0]),
+    }
+    return Ended(**{**values, **changes})
+
+
+def test_a_trial_costs_its_share_of_its_node_over_all_attempts(lease: LeaseFolder):
+    """pains 37: and what no trial took is idle time of the suite."""
+    times = {"started_at": 100.0, "ended_at": 1100.0, "billed_s": 1000.0}
+    at_half = machine_row("node-2#3", **times, usd_per_hour=1800.0, price_source="site file")
+    open_ledger().put_machines([at_half])
+    _attempt("suite", 1, (150.0, 1050.0), kind="suite", **_DONE)
+    failed = {"state": StepState.FAILED, "failure_class": FailureClass.OUT_OF_MEMORY}
+    entries = [
+        *(Added(trial=Trial(number=n, name=str(n), values={}, group=n)) for n in range(1, 5)),
+        _ended(1, (200.0, 300.0), node_share=0.125, is_final=False, **failed),
+        _ended(1, (300.0, 700.0), node_share=0.125, attempt=2),
+        _ended(2, (200.0, 600.0), usage=AttemptUsage(node="node-2", gpus=4)),
+        _ended(3, (0.0, 0.0), attempt=0, state=StepState.CANCELLED),
+        _ended(4, (200.0, 300.0), lease_id="none"),
+    ]
+    _write_journal(lease.path.parent / "run-1", entries[:5])
+    note_trials(RunFolder(lease.path.parent / "run-1"))
+    assert open_ledger().trial("run-1", 1).usd == 12.5
+    _write_journal(lease.path.parent / "run-1", entries)
+    note_trials(RunFolder(lease.path.parent / "run-1"))
+    assert [row.usd for row in open_ledger().trials("run-1")] == [62.5, 200.0, None, None]
+    note_usage("run-1")
+    trials = {each.name: each for each in open_ledger().usage_sums("trial", run_id="run-1")}
+    assert (trials["1"].attempts, trials["1"].usd, trials["1"].usd_failed) == (2, 62.5, 12.5)
+    assert (trials["2"].usd, trials["2"].gpu_s) == (200.0, 1600.0)
+    kinds = {each.name: each for each in open_ledger().usage_sums("kind", suite="run-1")}
+    assert (kinds["suite"].usd, kinds["suite"].node_s, kinds["trial"].usd) == (0.0, 0.0, 262.5)
+    assert kinds[IDLE].usd == pytest.approx(2 * 1000.0 + 500.0 - 262.5)
+    causes = {each.name: each.attempts for each in open_ledger().usage_sums("cause")}
+    assert causes == {"succeeded": 3, "out_of_memory": 1, IDLE: 0}
