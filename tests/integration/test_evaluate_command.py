@@ -1,8 +1,10 @@
-"""`headrace evaluate --watch`: beside a training, killed and resumed."""
+"""`headrace evaluate --watch` beside a training: both are killed and go on, one with more ranks."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,18 @@ def begun(place: Place, *arguments: str) -> subprocess.Popen[bytes]:
         )
 
 
+def trained(place: Place) -> Counter[tuple[int, int]]:
+    """How often a sample was trained in a step that counts: `(step, sample)`."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for file in sorted(place.home.glob("rank-*.jsonl")):
+        for line in file.read_text().splitlines():
+            note = json.loads(line)
+            found[file.name, note["step"]] = note["samples"]
+    return Counter((step, sample) for (_, step), samples in found.items() for sample in samples)
+
+
 def test_checkpoints_are_evaluated_while_training_goes_on(place: Place) -> None:
+    """pains 30: the training itself goes on with another number of ranks, each sample once."""
     training = begun(place, "run", "held", "--site", "here")
     wait_until((place.home / f"held-{HELD}").exists, _LONG_S, "training to wait")
     record, _ = place.newest()
@@ -58,10 +71,21 @@ def test_checkpoints_are_evaluated_while_training_goes_on(place: Place) -> None:
     assert training.poll() is None
     watching.kill()
     watching.wait()
-    (place.home / f"go-{HELD}").touch()
-    assert training.wait(_LONG_S) == 0, (place.home / "run.log").read_text()
-
+    training.kill()
+    training.wait()
     watcher, _ = place.newest()
+    place.wait_for_quiet()
+    (place.home / f"go-{HELD}").touch()
+    wider = place.headrace("resume", record.run_id, "train.ranks_per_node=2", "--json")
+    assert wider.returncode == 0, wider.stdout + wider.stderr
+    view = json.loads(wider.stdout)
+    (outputs,) = (step["outputs"] for step in view["steps"] if step["name"] == "train")
+    assert (outputs["world_size"], outputs["steps"]) == (2, LAST)
+    assert "train.ranks_per_node 1 -> 2" in view["changed"][0]
+    counts = trained(place)
+    assert set(counts.values()) == {1}
+    assert len({sample for _, sample in counts}) == len(counts) == LAST * 8
+
     resumed = place.headrace("resume", watcher.run_id)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     rows = evaluated()

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.node_marks import spans_of
 from headrace.clusters.overview import view
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
@@ -38,7 +39,10 @@ def site(tmp_path: Path, headrace_home: Path) -> Iterator[Path]:
 
 
 def test_grows_loses_half_its_nodes_and_shrinks_to_nothing(site: Path, slurm: DevSlurm):
-    """pains 19, 20, 22: as many jobs as there is work for, lost ones replaced, none for nothing."""
+    """pains 19, 20, 22: as many jobs as there is work for, lost ones replaced, none for nothing.
+
+    pains 37: what each of them was asked for, began, joined and ended at is written down.
+    """
     folder = opened(site, _role(nodes=4, keep_nodes=0.5, threads_per_node=4))
     assert slurm.queue() == []
     with Fleet.open(folder) as fleet:
@@ -60,6 +64,11 @@ def test_grows_loses_half_its_nodes_and_shrinks_to_nothing(site: Path, slurm: De
     with Fleet.open(folder) as fleet:  # and again
         assert fleet.nodes(1, START_TIMEOUT_S)[0].name == "node-0"
         assert len(slurm.queue()) == 1
+    *gone, last = spans_of(folder)
+    assert len(gone) >= 6
+    assert last.ended_at is None
+    for each in gone:
+        assert each.asked_at <= each.started_at <= each.joined_at <= each.ended_at
 
 
 def test_a_node_is_replaced_before_its_time_limit_and_no_work_is_lost(site: Path, slurm: DevSlurm):

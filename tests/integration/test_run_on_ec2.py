@@ -25,7 +25,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
-from headrace.runs import budget, costs, counting, execute
+from headrace.runs import budget, costs, execute, site_machines
 from headrace.runs.retrying import MAX_FAILURES
 from headrace.states import LeaseState, StepState
 from headrace.training import checkpoints
@@ -201,7 +201,7 @@ def test_a_run_that_has_cost_its_budget_stops_with_a_checkpoint_and_says_why(
     content = yaml.safe_load(site.read_text())
     _write(site, content | {"limits": content["limits"] | {"budget": 1000.0}})
     meter = _Meter()
-    for module in (costs, counting):
+    for module in (costs, site_machines):
         monkeypatch.setattr(module, "meter_of", meter.of)
     monkeypatch.setattr(budget, "_EVERY_S", 0.5)
     paced = PacedRun(home, "here")

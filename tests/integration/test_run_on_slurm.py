@@ -23,6 +23,7 @@ from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs import leases
+from headrace.runs.costs import run_cost
 from headrace.runs.execute import execute, previews
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
@@ -71,6 +72,9 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
     slurm_dev = slurm_dev.replace("poll: 2s", "poll: 0.2s").replace(
         "lifetime: 1h", "lifetime: auto"
     )
+    slurm_dev = slurm_dev.replace(
+        "    ranks_per_node: 2\n", "    ranks_per_node: 2\n    price: {usd_per_gpu_hour: 1800}\n"
+    )
     (headrace_home / "sites" / "quick.yaml").write_text(
         slurm_dev.replace("name: slurm-dev", f"name: quick\n{allowed}")
     )
@@ -82,7 +86,10 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
 def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_epoch(
     home: Path, slurm: DevSlurm, no_leftover_processes: None
 ):
-    """pains 15, 31, 32: one gang, its end told by Slurm, tried again by the control side."""
+    """pains 15, 31, 32: one gang, its end told by Slurm, tried again by the control side.
+
+    pains 37: both gangs cost what the site says, and the wait in the queue nothing.
+    """
     undisturbed = _run("workstation", "evaluate=null")
     assert execute(undisturbed, lambda: None) is None
     (home / "held").mkdir(exist_ok=True)
@@ -116,6 +123,19 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert {(lease.role, len(lease.job_ids)) for lease in rows} == {("cpu", 0), ("gpu", 1)}
     (pool,) = [run.lease_folder(lease.lease_id) for lease in rows if lease.role == "cpu"]
     assert len(list(pool.jobs.glob("*.log"))) == 4
+    machines = open_ledger().machines(run_id=run.run_id)
+    priced = [each for each in machines if each.usd_per_hour is not None]
+    assert {each.usd_per_hour for each in priced} == {3600.0}  # a dollar a second
+    assert len(priced) == 2 * 2  # a gang of two nodes, and after it another one
+    assert len(machines) == 4 + len(priced)
+    cost = run_cost(run.run_id)
+    assert cost is not None
+    assert cost.usd == pytest.approx(sum(each.billed_s for each in priced))
+    took = {each.name: each for each in open_ledger().usage_sums("role", run_id=run.run_id)}
+    assert took["gpu"].usd == pytest.approx(cost.usd)  # of attempts and idle nodes together
+    assert took["gpu"].usd_failed > 0
+    assert took["gpu"].usd > took["gpu"].usd_failed + took["gpu"].usd_idle
+    assert took["cpu"].unpriced == took["cpu"].attempts + 1
     _check_that_the_next_lease_is_shorter(run, slurm)
 
 

@@ -30,6 +30,7 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import run_step
 from support.checkpoints import write_in_parts
+from support.rank_processes import drivers_of
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
 
@@ -152,6 +153,8 @@ def test_stage_copies_once_a_node(lease, home, site, dataset):
     assert ShardedDataset(folder, "test").manifest.num_samples == NUM_TEST + NUM_TRAIN
     assert outputs["num_bytes"] == ShardedDataset(folder, "test").manifest.num_bytes
     assert outputs["bytes_per_s"] > 0
+    usage = result.usage
+    assert (usage.node, usage.nodes, usage.staging_s) == ("node-0", 2, outputs["seconds"])
     again, _ = run(lease, home, site, "stage", recipe(dataset), dataset=str(dataset))
     assert all(node["reused"] for node in again.outputs["nodes"])
     assert again.outputs["bytes_per_s"] == 0
@@ -225,6 +228,8 @@ def test_evaluate_counts_each_sample_once(evaluated, dataset):
     accuracy = (expected.argmax(1) == rows["label"].to_numpy()).mean()
     assert result.outputs["metrics"]["accuracy"] == pytest.approx(accuracy, abs=1e-6)
     assert result.outputs["num_samples"] == NUM_TEST
+    assert result.usage.nodes == 2
+    assert 0 < result.usage.evaluate_s < result.finished_at - result.started_at
     html = Path(result.outputs["report"]).read_text()
     assert run_folder.run_id in html
     written = json.loads((run_folder.report / "metrics.json").read_text())
@@ -412,7 +417,7 @@ def test_an_evaluation_ends_with_its_driver(lease, home, site, dataset, checkpoi
     pid = int(wait_until(lambda: _content(home / "predictor.pid"), 120, "a prediction to begin"))
     predictor = psutil.Process(pid)
     worker = predictor.parent().parent()
-    (driver,) = [each for each in psutil.process_iter() if _drives(each, step)]
+    (driver,) = drivers_of(step)
     driver.kill()
     wait_until(lambda: not psutil.pid_exists(pid), 90, "the predictor to end")
     assert worker.is_running()
@@ -420,13 +425,6 @@ def test_an_evaluation_ends_with_its_driver(lease, home, site, dataset, checkpoi
 
 def _content(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def _drives(process: psutil.Process, step: StepFolder) -> bool:
-    try:
-        return str(step.path) in process.cmdline()
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_missing_inputs_are_named(home, site, dataset):

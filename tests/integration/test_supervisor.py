@@ -7,9 +7,11 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from headrace.cli import airflow_server
@@ -108,8 +110,9 @@ def _assert_strangers_stay_outside(server, folder):
         assert _mode(folder / name) == 0o600, name
     secrets = (airflow_server.login().password, (folder / "jwt_secret").read_text())
     for process in airflow_server.processes():
-        shown = " ".join([*process.cmdline(), *process.environ().values()])
-        assert not any(secret in shown for secret in secrets), process
+        with suppress(psutil.NoSuchProcess):  # a task that has ended meanwhile
+            shown = " ".join([*process.cmdline(), *process.environ().values()])
+            assert not any(secret in shown for secret in secrets), process
 
 
 def _mode(path):

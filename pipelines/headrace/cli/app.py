@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import typer
 
@@ -12,24 +13,35 @@ from headrace.cli import (
     airflow,
     cache,
     cloud,
+    cost,
     datasets,
     evaluate,
     export,
     leases,
     ledger,
+    origins,
+    ownership,
+    plan,
     profile,
+    results,
+    resume,
+    run_list,
     runs,
     shell,
     site,
+    suites,
+    sweep,
+    what_if,
 )
 from headrace.cli.console import open_console, outlive_readers
-from headrace.errors import HeadraceError
-from headrace.processes import tell_children
+from headrace.errors import HeadraceError, StorageFullError
+from headrace.files.machine import full_words, is_full
+from headrace.processes import end_quickly, tell_children
 
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
-_OF_RUNS = (runs.run, runs.resume, runs.status, runs.logs, runs.runs, runs.cancel, runs.plan)
+_OF_RUNS = (runs.run, resume.resume, runs.status, runs.logs, runs.cancel, plan.plan)
 _OF_AIRFLOW = (airflow.demo, airflow.up, airflow.down, airflow.env)
 
 _EXIT_ERROR = 1
@@ -59,13 +71,22 @@ def build() -> typer.Typer:
 
     for function in (*_OF_RUNS, *_OF_AIRFLOW):
         app.command()(function)
+    app.add_typer(run_list.app, name="runs")
+    app.add_typer(suites.app, name="suite")
+    app.command()(results.results)
     app.add_typer(leases.app, name="lease")
     app.add_typer(site.app, name="site")
     app.add_typer(cloud.app, name="cloud")
+    app.command()(cost.cost)
+    app.command()(ownership.ownership)
+    app.command()(what_if.what_if)
     app.command()(profile.profile)
     app.command()(shell.shell)
+    app.command()(sweep.sweep)
     app.command()(evaluate.evaluate)
     app.command()(export.export)
+    app.command()(origins.diff)
+    app.command()(origins.rerun)
     app.command()(datasets.inspect)
     app.command()(datasets.verify)
     app.add_typer(datasets.examples, name="example")
@@ -81,12 +102,22 @@ def main() -> None:
     """Entry point: errors that headrace raises on purpose are told without a trace."""
     tell_children()
     outlive_readers()
+    end_quickly()
     try:
         build()()
     except HeadraceError as error:
-        console = open_console(stderr=True)
-        console.print("error:", style="bold red", end=" ")
-        console.print(str(error), highlight=False, soft_wrap=True)
+        _tell(error)
         sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        _tell(StorageFullError(full_words(error, Path.cwd()), "Free some space, and ask again."))
+        sys.exit(_EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)
+
+
+def _tell(error: HeadraceError) -> None:
+    console = open_console(stderr=True)
+    console.print("error:", style="bold red", end=" ")
+    console.print(str(error), highlight=False, soft_wrap=True)

@@ -27,7 +27,7 @@ from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
-from headrace.runs.costs import cost_of, start_split
+from headrace.runs.costs import cost_of, has_price, start_split
 from headrace.runs.reaper import adopt as adopt_leases
 from headrace.runs.reaper import reap as reap_ledger
 from headrace.states import EndedJob, LeaseState
@@ -76,19 +76,19 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
     folder = _lease_folder(site, lease_id)
     view, spec, info = overview.view(folder), client.spec(folder), client.info(folder)
     machines = open_ledger().machines(lease_id=lease_id)
-    cost = cost_of(machines, time.time()) if machines else None
+    cost = cost_of(filter(has_price, machines), time.time())
     if as_json:
         content = {
             "view": view.model_dump(mode="json"),
             "spec": spec.model_dump(mode="json"),
             "info": info.model_dump(mode="json") if info else None,
             "machines": [asdict(each) | start_split(each) for each in machines],
-            "cost": cost.model_dump(mode="json") if cost else None,
+            "cost": cost.model_dump(mode="json") if cost.lines else None,
         }
         typer.echo(json.dumps(content, indent=1))
         return
     open_console().print(_details(view, spec, info, overview.steps_of(folder)))
-    if cost is not None:
+    if cost.lines:
         open_console().print(f"cost: {cost_words(cost)}")
 
 

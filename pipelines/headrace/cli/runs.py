@@ -1,47 +1,36 @@
-"""Commands about runs: run, plan, resume, status, logs, runs, cancel."""
+"""Commands about runs: run, status, logs, cancel."""
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from headrace.cli.console import (
     JsonOption,
     SiteOption,
-    amount,
-    duration,
-    keep_whole,
     open_console,
     output_is_gone,
 )
-from headrace.cli.costs import most_words
 from headrace.cli.view import closing, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
 from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.execute import execute, previews
+from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
 from headrace.runs.overview import (
     RunView,
     overview,
     step_folders,
-    why_failed,
-    why_no_lease,
 )
-from headrace.runs.provenance import owner_is_gone, process_owner
-from headrace.runs.runs import Run, RunRequest, create_run, open_run, take_over_run
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import Run, RunRequest, create_run, open_run
 from headrace.runs.steps import cancel_step
 from headrace.states import StepState
 
@@ -56,7 +45,6 @@ Overrides = Annotated[
 RunArgument = Annotated[
     str | None, typer.Argument(help="Id of the run; the newest one when left out.")
 ]
-_TOLD = ("step", "attempt", "state", "failure_class", "message")
 
 
 def run(
@@ -78,64 +66,20 @@ def run(
 
         headrace run my-recipe.yaml --site my-site.yaml
     """
-    request = RunRequest(
+    kind = "pack" if pack_only else "train"
+    request = request_of(recipe, overrides, site).model_copy(update={"kind": kind})
+    carry_out(create_run(request), as_json=as_json)
+
+
+def request_of(recipe: str, overrides: Sequence[str] | None, site: str) -> RunRequest:
+    """What somebody asks for from this terminal."""
+    return RunRequest(
         recipe=recipe,
         site=site,
         overrides=tuple(overrides or ()),
         key=f"cli:{uuid.uuid4().hex}",
         owner=process_owner(),
-        kind="pack" if pack_only else "train",
     )
-    carry_out(create_run(request), as_json=as_json)
-
-
-def plan(
-    recipe: Recipe,
-    overrides: Overrides = None,
-    site: SiteOption = "laptop",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the exact scripts of the jobs, too.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Show what a run would ask of a site: leases, their steps and time limits.
-
-    Nothing is submitted or written; `RUN` stands for the id of the run. Where a role has `lifetime:
-    auto`, the chosen time and the reason are told, and the queue is asked for its longest job.
-
-    Examples:
-        headrace plan digits --site slurm-dev
-        headrace plan digits --site slurm-dev --dry-run
-    """
-    found = previews(load_recipe(recipe, overrides or ()), load_site(site))
-    if as_json:
-        typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
-        return
-    for each in found:
-        typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")
-        for line in filter(None, (each.time, each.loss, most_words(each.cost))):
-            typer.echo(f"  {line}")
-        if dry_run and each.script:
-            typer.echo(f"\n{each.script}")
-
-
-def resume(run_id: RunArgument = None, as_json: JsonOption = False) -> None:
-    """Go on with a run that was interrupted: steps that have succeeded are not run again.
-
-    Training goes on from its last checkpoint.
-
-    Examples:
-        headrace resume
-
-        headrace resume digits-20260102-030405-0a1b2c3d
-    """
-    known = _known(run_id)
-    if (view := overview(known)).state is StepState.SUCCEEDED:
-        console = open_console(stderr=as_json)
-        console.print(f"{known} has succeeded; there is nothing to go on with.")
-        _tell_end(view, console, as_json=as_json)
-        return
-    carry_out(take_over_run(known, process_owner()), as_json=as_json)
 
 
 def carry_out(job: Run, *, as_json: bool) -> None:
@@ -144,10 +88,11 @@ def carry_out(job: Run, *, as_json: bool) -> None:
     with Watching(job.run_id, console) as tick:
         execute(job, tick)
     view = overview(job.run_id)
-    _tell_end(view, console, as_json=as_json)
+    tell_end(view, console, as_json=as_json)
 
 
-def _tell_end(view: RunView, console: Console, *, as_json: bool) -> None:
+def tell_end(view: RunView, console: Console, *, as_json: bool) -> None:
+    """Show how a run has ended, and leave with exit code 1 when that is not well."""
     if as_json:
         typer.echo(view.model_dump_json(indent=1))
     else:
@@ -171,7 +116,7 @@ def status(
 
         headrace status --json
     """
-    known = _known(run_id)
+    known = known_run(run_id)
     console = open_console()
     if as_json:
         typer.echo(overview(known).model_dump_json(indent=1))
@@ -191,7 +136,8 @@ def _goes_on(view: RunView) -> bool:
     return not view.state.is_final and not view.owner_is_gone
 
 
-def _known(run_id: str | None) -> str:
+def known_run(run_id: str | None) -> str:
+    """Id of the run that is meant: the newest one when none is named."""
     newest = open_ledger().runs(limit=1)
     if run_id is None and not newest:
         raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
@@ -210,7 +156,7 @@ def logs(
 
         headrace logs digits-20260102-030405-0a1b2c3d train --follow
     """
-    job = open_run(_known(run_id))
+    job = open_run(known_run(run_id))
     names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
     if step is not None and step not in names:
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
@@ -232,53 +178,6 @@ def _print_new(job: Run, step: str | None, seen: dict[Path, int]) -> None:
                 typer.echo(f"{attempt.step}/{attempt.attempt} {file.stem} | {line}")
 
 
-def runs(
-    limit: Annotated[int, typer.Option(min=1, help="Newest runs to list.")] = 20,
-    state: Annotated[StepState | None, typer.Option(help="Only runs in this state.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List runs, the newest first.
-
-    Examples:
-        headrace runs
-
-        headrace runs --state failed --json
-    """
-    records = open_ledger().runs(limit=limit, state=state)
-    if as_json:
-        typer.echo(json.dumps([_for_programs(row) for row in records], indent=1))
-        return
-    table = Table("run", "site", "state", "time", box=None, pad_edge=False)
-    table.add_column("result", overflow="fold")
-    keep_whole(table.columns[0], [row.run_id for row in records])
-    for row in records:
-        end = row.finished_at or time.time()
-        took = duration(end - row.created_at)
-        table.add_row(row.run_id, row.site_name, row.state.value, took, Text(_result(row)))
-    open_console().print(table)
-
-
-def _for_programs(row: RunRecord) -> dict[str, object]:
-    failed = why_failed(row)
-    told = {name: getattr(failed, name) for name in _TOLD} if failed else None
-    return {**asdict(row), "failure": told}
-
-
-def _result(row: RunRecord) -> str:
-    if not row.state.is_final and owner_is_gone(row.owner):
-        return f"its process has ended: headrace resume {row.run_id}"
-    failed = why_failed(row)
-    if failed is not None:
-        first_line = (failed.message or failed.state.value).splitlines()[0]
-        return f"{failed.step}: {first_line}"
-    if why := why_no_lease(row):
-        return why.splitlines()[0]
-    evaluated = row.outputs.get("evaluate")
-    metrics = evaluated.get("metrics") if isinstance(evaluated, dict) else None
-    accuracy = metrics.get("accuracy") if isinstance(metrics, dict) else None
-    return f"accuracy {amount(accuracy)}" if isinstance(accuracy, float) else ""
-
-
 def cancel(
     run_id: RunArgument = None,
     step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
@@ -288,7 +187,7 @@ def cancel(
     Examples:
         headrace cancel digits-20260102-030405-0a1b2c3d
     """
-    job = open_run(_known(run_id))
+    job = open_run(known_run(run_id))
     names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
     asked = [
         name

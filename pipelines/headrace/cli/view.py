@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -16,6 +16,8 @@ from rich.text import Text
 from headrace.cli.busy import busy
 from headrace.cli.console import amount, duration
 from headrace.cli.costs import cost_words
+from headrace.cli.foresight import ends, predicted
+from headrace.cli.result_words import restarted_words, result_line
 from headrace.runs.overview import RunView, StepView
 from headrace.runs.provenance import owner_process
 from headrace.states import FailureClass, StepState
@@ -43,7 +45,7 @@ def live(view: RunView) -> RenderableType:
     heading = Text.assemble(
         (view.run_id, "bold"), f" · {view.recipe} on {view.site} · ", _state(view)
     )
-    foot = Text(f"{duration(view.elapsed_s)}", style="dim")
+    foot = Text(f"{duration(view.elapsed_s)}{ends(view.ahead)}", style="dim")
     if view.dashboard_url:
         foot.append(f" · Dask dashboard {view.dashboard_url}")
     if view.cost is not None:
@@ -77,6 +79,7 @@ def remarks(view: RunView) -> Iterator[str]:
             f"Nobody goes on with this run: process {process.pid} on {process.host}, which ran it, "
             f"has ended. Go on with it: headrace resume {view.run_id}"
         )
+    yield from (f"Went on with changes, {each}" for each in view.changed)
     if view.waits_for:
         yield f"Waits for {'nodes' if view.has_lease else 'a lease'}: {view.waits_for}"
     if view.without:
@@ -89,7 +92,7 @@ def remarks(view: RunView) -> Iterator[str]:
         yield f"{nodes} of its pools came to an early end, the last: {why}{where}"
     for step in view.steps:
         if step.restarts:
-            yield f"{step.name}: {_restarted(step.restarts)}"
+            yield f"{step.name}: {restarted_words(step.restarts)}"
         if step.damage:
             yield f"{step.name}: {step.damage}"
     if view.damage:
@@ -99,13 +102,6 @@ def remarks(view: RunView) -> Iterator[str]:
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "
             "nodes out: headrace lease show LEASE tells why"
         )
-
-
-def _restarted(causes: Sequence[str]) -> str:
-    last = causes[-1].splitlines()[0]
-    if len(causes) == 1:
-        return f"started again once: {last}"
-    return f"started again {len(causes)} times, the last: {last}"
 
 
 def _row(step: StepView) -> Iterator[RenderableType]:
@@ -202,84 +198,6 @@ def _print_plain(text: str, console: Console) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def result_line(step: StepView) -> str:
-    """What a step gave, in a few words."""
-    if step.state is not StepState.SUCCEEDED:
-        return ""  # `print_failures` says why
-    if step.name == "evaluate":
-        return _evaluated(step.outputs)
-    if step.name == "stage":
-        return _staged(step.outputs)
-    if step.name == "train":
-        return _trained(step.outputs)
-    return _packed(step.outputs) if step.name == "pack" else ""
-
-
-def _evaluated(outputs: Mapping[str, object]) -> str:
-    """The first metrics; with several checkpoints or splits, a line for each."""
-    also = outputs.get("also")
-    others = [each for each in also if isinstance(each, dict)] if isinstance(also, list) else []
-    lines = []
-    for each in (outputs, *others):
-        metrics = each.get("metrics")
-        found = metrics.items() if isinstance(metrics, dict) else ()
-        shown = [f"{key} {value:.4f}" for key, value in found if isinstance(value, float)]
-        what = f"{each.get('split')}, {Path(str(each.get('evaluated'))).stem}: " if others else ""
-        lines.append(what + ", ".join(shown[:3]))
-    return "\n".join(lines)
-
-
-def _packed(outputs: Mapping[str, object]) -> str:
-    num_samples, num_left_out = outputs.get("num_samples"), outputs.get("num_quarantined")
-    told = [f"{amount(num_samples)} samples"] if isinstance(num_samples, (int, float)) else []
-    if isinstance(num_left_out, int) and num_left_out:
-        told.append(f"{num_left_out:,} more in quarantine (headrace inspect tells why)")
-    told += ["reused"] if outputs.get("reused") is True else []
-    problems = outputs.get("passed_over")
-    if isinstance(problems, list):
-        told += [f"a new dataset, although pack.append is set: {problem}" for problem in problems]
-    return ", ".join(told)
-
-
-def _trained(outputs: Mapping[str, object]) -> str:
-    steps, left_out = outputs.get("steps"), outputs.get("skipped_samples")
-    told = [f"{amount(steps)} steps"] if isinstance(steps, (int, float)) else []
-    if isinstance(left_out, int):
-        shards = outputs.get("skipped_shards")
-        num_shards = len(shards) if isinstance(shards, list) else 0
-        told.append(f"without {left_out} samples of {num_shards} damaged shards")
-    streamed = outputs.get("streamed")
-    nodes = list(streamed.values()) if isinstance(streamed, dict) else []
-    for key, place in (("peer_bytes", "other nodes"), ("source_bytes", "the source")):
-        num_bytes = sum(node.get(key, 0) for node in nodes)
-        told += [f"{amount(num_bytes)}B from {place}"] if num_bytes else []
-    causes = outputs.get("restart_causes")
-    if isinstance(causes, list) and causes:
-        told.append(_restarted([str(cause) for cause in causes]))
-    told += [str(outputs["problem"])] if "problem" in outputs else []
-    return ", ".join(told)
-
-
-def _staged(outputs: Mapping[str, object]) -> str:
-    nodes = outputs.get("nodes")
-    rows = [row for row in nodes if isinstance(row, dict)] if isinstance(nodes, list) else []
-    num_bytes, copied_bytes = outputs.get("num_bytes"), outputs.get("copied_bytes")
-    told = [f"{amount(num_bytes)}B"] if isinstance(num_bytes, (int, float)) else []
-    told += [f"on {len(rows)} nodes"] if len(rows) > 1 else []
-    told += [", ".join(sorted({f"on {row['tier']}" for row in rows if "tier" in row}))]
-    rate = outputs.get("bytes_per_s")
-    if not copied_bytes:
-        told.append("reused")
-    elif isinstance(rate, (int, float)):
-        told.append(f"{amount(rate)}B/s")
-    left_out = outputs.get("left_out_bytes")
-    if left_out and isinstance(left_out, (int, float)):
-        told.append(f"{amount(left_out)}B left at the source")
-    coming = sum(row.get("coming_bytes", 0) for row in rows)
-    told += [f"{amount(coming)}B to come while training runs"] if coming else []
-    return ", ".join(filter(None, told))
-
-
 def _places(view: RunView) -> Iterator[tuple[str, str]]:
     outputs = {step.name: step.outputs for step in view.steps}
     for title, step, key in (
@@ -291,6 +209,8 @@ def _places(view: RunView) -> Iterator[tuple[str, str]]:
         value = outputs.get(step, {}).get(key)
         if isinstance(value, str) and value:
             yield title, value
+    yield from (("changed", each) for each in view.changed)
     if view.cost is not None:
         yield "cost", cost_words(view.cost)
+    yield from predicted(view.ahead, view.elapsed_s)
     yield "run folder", str(Path(view.folder))

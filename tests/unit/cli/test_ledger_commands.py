@@ -26,7 +26,7 @@ def test_show_counts_rows(headrace_home: Path):
     lines = [line.split(maxsplit=1) for line in output("ledger", "show").splitlines()]
     assert lines == [
         ["ledger", f"sqlite:///{headrace_home}/ledger.db"],
-        ["schema", "0003"],
+        ["schema", "0004"],
         ["runs", "0"],
         ["leases", "0 (0 open)"],
         ["attempts", "0"],
@@ -34,8 +34,8 @@ def test_show_counts_rows(headrace_home: Path):
 
 
 def test_migrate_tells_the_revision():
-    assert output("ledger", "migrate").endswith("has schema revision 0003.\n")
-    assert output("ledger", "migrate").endswith("has schema revision 0003.\n")
+    assert output("ledger", "migrate").endswith("has schema revision 0004.\n")
+    assert output("ledger", "migrate").endswith("has schema revision 0004.\n")
 
 
 def test_url_hides_the_password(monkeypatch: pytest.MonkeyPatch):

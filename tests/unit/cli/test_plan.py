@@ -22,7 +22,7 @@ def test_the_scripts_that_a_run_on_slurm_would_submit(headrace_home: Path):
 
 def test_a_local_run_submits_nothing(headrace_home: Path):
     told = headrace("plan", "digits", "--json")
-    assert {each["script"] for each in json.loads(told.output)} == {""}
+    assert {each["script"] for each in json.loads(told.output)["leases"]} == {""}
 
 
 def test_ranks_are_those_of_the_recipe(headrace_home: Path):

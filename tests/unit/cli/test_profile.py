@@ -133,7 +133,7 @@ def _starting(_: Path) -> Run:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (_script, "Let the script use torch.profiler itself"),
+        (_script, "Let your own code use torch.profiler itself"),
         (_not_begun, "does not train just now"),
         (_ended, "does not train just now"),
         (_starting, "are starting"),

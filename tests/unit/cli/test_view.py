@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from headrace.cli.console import amount, duration
-from headrace.cli.view import closing, live, print_failures, remarks, result_line
+from headrace.cli.result_words import result_line
+from headrace.cli.view import closing, live, print_failures, remarks
 from headrace.runs.overview import RunView, StepView
 from headrace.states import FailureClass, StepState
 from headrace.steps.history import RankRow, UsageRow, Use
@@ -42,6 +43,12 @@ def printed(function, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
     function(console)
     return console.file.getvalue()
+
+
+def test_of_a_suite_counts_and_the_best_trial_are_told():
+    outputs = {"counts": {"succeeded": 3, "failed": 1}, "best": 7, "best_value": 0.25}
+    done = StepView(name="suite", state=StepState.SUCCEEDED, outputs=outputs)
+    assert result_line(done) == "3 succeeded, 1 failed, best is trial 7: 0.25"
 
 
 def test_a_failure_is_told_once_with_class_trace_logs_and_the_way_on():

@@ -1,0 +1,125 @@
+"""The command cost: time and money by run, suite, trial, user, site, role, cause or month."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, cast, get_args
+
+import typer
+from rich.table import Table
+
+from headrace.cli.console import JsonOption, keep_whole, open_console
+from headrace.errors import UserError, nearest
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.usage_records import UsageSum
+from headrace.ledger.usage_rows import By
+from headrace.runs.spending import bring_up_to_date, first_day, unpriced, wasted
+
+_HOUR_S = 3600.0
+_NONE = {("suite", ""): "(no suite)", ("trial", "0"): "(no trial)"}
+_HOURS = ("node_s", "gpu_s", "queue_s")
+_MONEY = ("usd", "usd_staging", "usd_idle", "usd_failed")
+
+
+def cost(  # noqa: PLR0913  options of a command
+    run: Annotated[str, typer.Argument(help="Id of a run or suite; all runs without.")] = "",
+    by: Annotated[str, typer.Option(help=f"What is told apart: {', '.join(get_args(By))}.")] = "",
+    since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
+    user: Annotated[str, typer.Option(help="Only what this user asked for.")] = "",
+    site: Annotated[str, typer.Option(help="Only what ran on this site.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Lines of the table, the dearest first.")] = 40,
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for spreadsheets.")] = False,
+) -> None:
+    """Show what machines took: hours, money, and which share of it was wasted.
+
+    Every attempt counts, the failed ones too, and the time in which machines were idle; the wait in
+    a queue is told beside it and costs nothing. Without a run it is told by month, else by the kind
+    of step.
+
+    Examples:
+        headrace cost
+
+        headrace cost --by user --since 30d
+
+        headrace cost digits-20260102-030405-0a1b2c3d --by trial --csv
+    """
+    by = by or ("kind" if run else "month")
+    if by not in get_args(By):
+        raise UserError(f"--by '{by}' is not known", nearest(by, get_args(By)))
+    if by == "trial" and not run:
+        raise UserError("--by trial is for one suite", "Name it: headrace cost RUN --by trial.")
+    bring_up_to_date(run or None)
+    only = {name: value for name, value in (("owner", user), ("site_name", site)) if value}
+    chosen: dict[str, Any] = {"run_id": run or None, "since": first_day(since), **only}
+    sums = open_ledger().usage_sums(cast("By", by), **chosen)
+    if as_json or as_csv:
+        _write([_for_programs(by, each) for each in sums], as_json=as_json)
+        return
+    if not sums:
+        typer.echo("Nothing has been counted.")
+        return
+    (total,) = open_ledger().usage_sums(None, **chosen)
+    open_console().print(_table(by, sums[:limit], len(sums) - limit, total))
+    for line in _notes(total, list(unpriced(**chosen)) if total.unpriced else []):
+        typer.echo(line)
+
+
+def _table(by: str, sums: Sequence[UsageSum], left_out: int, total: UsageSum) -> Table:
+    table = Table(by, box=None, pad_edge=False)
+    for title in ("attempts", "hours", "GPU h", "queue h", "USD", "staging", "idle", "failed",
+                  "wasted"):  # fmt: skip
+        table.add_column(title, justify="right")
+    for each in sums:
+        table.add_row(_NONE.get((by, each.name), each.name), *_cells(each))
+    if left_out > 0:
+        table.add_row(f"… {left_out} more: --limit, --csv")
+    table.add_row("all", *_cells(total))
+    keep_whole(table.columns[0], [each.name for each in sums])
+    return table
+
+
+def _cells(each: UsageSum) -> list[str]:
+    share = wasted(each)
+    is_known = each.usd > 0 or not each.unpriced
+    money = [f"{getattr(each, name):,.2f}" if is_known else "?" for name in _MONEY]
+    if is_known and each.unpriced:
+        money[0] += "+?"
+    hours = [f"{getattr(each, name) / _HOUR_S:,.2f}" for name in _HOURS]
+    return [str(each.attempts), *hours, *money, "" if share is None else f"{share:.0%}"]
+
+
+def _notes(total: UsageSum, roles: Sequence[str]) -> list[str]:
+    notes = []
+    if total.node_s > 0:
+        idle, failed = total.idle_s / total.node_s, total.failed_s / total.node_s
+        notes.append(
+            f"Wasted is the share of the machines' hours that were idle ({idle:.0%}: boot, between "
+            f"steps, no trial) or of attempts that did not succeed ({failed:.0%}: each as a whole)."
+        )
+    if roles:
+        notes.append(
+            f"No price is known of role {', '.join(roles)}: their hours are counted, and no money. "
+            "Write `price` there in the site, or `ec2.prices`."
+        )
+    return notes
+
+
+def _for_programs(by: str, each: UsageSum) -> dict[str, Any]:
+    row = asdict(each)
+    if each.unpriced and not each.usd:
+        row |= dict.fromkeys(_MONEY)
+    return {by: row.pop("name"), **row, "wasted": wasted(each)}
+
+
+def _write(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    elif rows:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

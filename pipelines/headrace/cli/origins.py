@@ -1,0 +1,143 @@
+"""The commands diff and rerun: what runs and trials were made of, and the same once more."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.console import JsonOption, open_console
+from headrace.cli.runs import carry_out
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.origin import Differing, Origin, compare, origin, today
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import RunRequest, create_run, run_of_folder
+from headrace.suites.sweep_words import as_overrides
+
+Which = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or SUITE:NUMBER.")]
+
+
+def diff(
+    first: Which,
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The one to compare it with.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show in what two runs or trials differ: recipe, code, packages, data, metrics.
+
+    A trial of a suite is named by its number, as in SUITE:7.
+
+    Examples:
+        headrace diff digits-20260102-030405-0a1b2c3d digits-20260103-030405-4e5f6a7b
+
+        headrace diff digits-sweep-20260102-030405-0a1b2c3d:3 digits-20260103-030405-4e5f6a7b
+    """
+    before, after = origin(first), origin(second)
+    found = compare(before, after)
+    if as_json:
+        typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
+        return
+    console = open_console()
+    if not found:
+        console.print("They do not differ in anything that is recorded.")
+        return
+    _print(found, (before.name, after.name), console)
+
+
+def rerun(
+    name: Which,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only tell what is different today.")
+    ] = False,
+    site: Annotated[str, typer.Option(help="Name or file of a site; as it was then.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Run a run, or a trial of a suite, once more from its record alone.
+
+    The recipe is the resolved one, its seed included, a trial's with as many ranks as have trained
+    it, and the site as it was. What is different
+    today is told before anything runs: commit and what is not committed, Python and packages, the
+    packed dataset. With `--json` it goes to standard error.
+
+    Examples:
+        headrace rerun digits-20260102-030405-0a1b2c3d --check
+
+        headrace rerun digits-sweep-20260102-030405-0a1b2c3d:3
+    """
+    before = origin(name)
+    found = compare(before, today(before))
+    if as_json and check:
+        typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
+        return
+    console = open_console(stderr=as_json)
+    _tell_today(before, found, console)
+    if not check:
+        carry_out(create_run(_request(before, site)), as_json=as_json)
+
+
+def _request(before: Origin, site: str) -> RunRequest:
+    run_id, _, number = before.name.partition(":")
+    run = RunFolder(Path(open_ledger().run(run_id).folder))
+    asked = run_of_folder(run_id, run).request
+    values: dict[str, Any] = (
+        {} if number else {"kind": asked.kind, "of": asked.of, "watch": asked.watch}
+    )
+    recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
+    if suite is not None:  # interpolations of its source follow the values of trials
+        given = suite.model_dump(mode="json", exclude_defaults=True)
+        values["overrides"] = as_overrides(given)
+        recipe = run.source
+    else:
+        values["overrides"] = tuple(f"train.{key}={value}" for key, value in before.launch.items())
+    return RunRequest.model_validate(
+        {
+            **values,
+            "recipe": str(recipe),
+            "site": site or str(run.site),
+            "key": f"cli:{uuid.uuid4().hex}",
+            "owner": process_owner(),
+        }
+    )
+
+
+def _tell_today(before: Origin, found: Sequence[Differing], console: Console) -> None:
+    if not found:
+        console.print("Nothing that is recorded is different today.")
+        return
+    _print(found, ("then", "today"), console)
+    for line in _ways_back(before, found):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
+    keys = {each.key for each in found if each.part == "code"}
+    diff = Path(before.folder.partition("/trials/")[0]) / "working-tree.diff"
+    if keys & {"commit", "uncommitted"} and diff.exists():
+        yield (
+            f"The code as it was: git -C {before.code} checkout {before.commit} && "
+            f"git -C {before.code} apply {diff}"
+        )
+    elif "commit" in keys:
+        yield f"The code as it was: git -C {before.code} checkout {before.commit}"
+    if before.left_out:
+        yield f"Not committed then, and too large to be kept: {', '.join(before.left_out)}"
+
+
+def _print(found: Sequence[Differing], titles: tuple[str, str], console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for title in ("", *titles):
+        table.add_column(title, overflow="fold")
+    part = ""
+    for each in found:
+        shown = "" if each.part == part else each.part
+        part = each.part
+        table.add_row(shown, Text(each.key), Text(each.before or "-"), Text(each.after or "-"))
+    console.print(table)

@@ -1,0 +1,122 @@
+"""The command plan: what a run will ask of a site, and what it will take; a short run to tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from headrace.cli.console import JsonOption, SiteOption, amount, duration, open_console
+from headrace.cli.costs import most_words
+from headrace.cli.runs import Overrides, Recipe, request_of
+from headrace.cli.watching import Watching
+from headrace.errors import RecipeError, StepError
+from headrace.recipe.load import load_recipe, load_site
+from headrace.runs.execute import LeasePreview, execute, previews
+from headrace.runs.foresight import BETWEEN, Prediction, predict
+from headrace.runs.runs import RunRequest, create_run
+
+CALIBRATION_STEPS = 50
+"""Optimizer steps of a training that is run only to tell how long a whole one takes."""
+
+
+def plan(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    site: SiteOption = "laptop",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the exact scripts of the jobs, too.")
+    ] = False,
+    measure: Annotated[
+        bool, typer.Option("--calibrate", help="First do a short run there, of 50 steps.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run would ask of a site, and take: leases, time limits, time, cost.
+
+    Time and cost are told from earlier runs of the recipe there, within 80 % intervals. Nothing is
+    submitted or written but by --calibrate; `RUN` stands for the id of the run. Where a role has
+    `lifetime: auto`, the chosen time and the reason are told, and the queue is asked for its
+    longest job.
+
+    Examples:
+        headrace plan digits --site slurm-dev
+        headrace plan digits --site slurm-dev --dry-run
+        headrace plan digits --calibrate
+    """
+    if measure:
+        calibrate(request_of(recipe, overrides, site))
+    asked, place = load_recipe(recipe, overrides or ()), load_site(site)
+    kind = "train" if asked.suite is None else "suite"
+    found, prediction = previews(asked, place, kind), predict(asked, place, kind)
+    if as_json:
+        leases = [each.model_dump() for each in found]
+        told = {"leases": leases, "prediction": prediction.model_dump()}
+        typer.echo(json.dumps(told, indent=1))
+        return
+    for each in found:
+        typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")
+        for line in filter(None, (each.time, each.loss, most_words(each.cost))):
+            typer.echo(f"  {line}")
+        if dry_run and each.script:
+            typer.echo(f"\n{each.script}")
+    for line in plan_words(prediction, found):
+        typer.echo(line)
+
+
+def calibrate(request: RunRequest) -> None:
+    """Do a run with few optimizer steps, so that the ledger tells of such runs; show how it goes.
+
+    Raises:
+        RecipeError: It trains by a script, which headrace cannot make shorter.
+        StepError: A step of it fails.
+    """
+    recipe = load_recipe(request.recipe, request.overrides)
+    if recipe.train.script is not None:
+        raise RecipeError(
+            f"{recipe.name} trains by a script, which alone knows how to do only a few steps",
+            "Run it once, with arguments that make it short; then plan tells more.",
+        )
+    most = recipe.trainer.max_steps
+    steps = CALIBRATION_STEPS if most < 0 else min(most, CALIBRATION_STEPS)
+    overrides = (*request.overrides, f"trainer.max_steps={steps}")
+    run = create_run(request.model_copy(update={"overrides": overrides}))
+    with Watching(run.run_id, open_console(stderr=True)) as tick:
+        failed = execute(run, tick)
+    if failed is not None:
+        raise StepError(
+            f"The short run {run.run_id} has failed: {failed.state.value}",
+            f"See why: headrace status {run.run_id}",
+        )
+
+
+def plan_words(found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[str]:
+    """What a run will take, by its parts, or of what nothing is known and what to do about it."""
+    if found.parts:
+        parts = ", ".join(
+            f"{'what is between' if part.name == BETWEEN else part.name} {duration(part.seconds)}"
+            for part in found.parts
+        )
+        runs = max(part.num_known for part in found.parts)
+        whole = (
+            "" if found.seconds is None
+            else f"takes {duration(found.seconds)} ± {duration(found.half_s)}: "
+        )  # fmt: skip
+        yield f"{whole}{parts}, by {runs} earlier run{'s' if runs > 1 else ''}"
+    if found.unknown:
+        yield (
+            f"no earlier run tells how long {', '.join(found.unknown)} will take here; "
+            f"--calibrate runs {CALIBRATION_STEPS} steps to tell"
+        )
+    seconds = {part.name: part.seconds for part in found.parts}
+    for lease in leases:
+        rate = None if lease.cost is None else lease.cost.usd_per_hour
+        if rate is not None and all(step in seconds for step in lease.steps):
+            hours = sum(seconds[step] for step in lease.steps) / 3600.0
+            yield f"{lease.role}: {hours:.2f} h of it, which cost ${rate * hours:,.2f}"
+    if found.gpu_hours:
+        yield f"{found.gpu_hours:.2f} GPU-hours"
+    if found.num_bytes is not None:
+        yield f"the packed dataset has {amount(found.num_bytes)}B"

@@ -1,0 +1,110 @@
+"""What steps gave, in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.cli.console import amount
+from headrace.runs.overview import StepView
+from headrace.states import StepState
+
+
+def result_line(step: StepView) -> str:
+    """What a step gave, in a few words."""
+    if step.state is not StepState.SUCCEEDED:
+        return ""  # `print_failures` says why
+    if step.name == "evaluate" or (step.name == "train" and "steps" not in step.outputs):
+        return _evaluated(step.outputs)
+    if step.name == "stage":
+        return _staged(step.outputs)
+    if step.name == "train":
+        return _trained(step.outputs)
+    if step.name == "suite":
+        return _tried(step.outputs)
+    return _packed(step.outputs) if step.name == "pack" else ""
+
+
+def _tried(outputs: Mapping[str, object]) -> str:
+    counts = outputs.get("counts")
+    told = (
+        [f"{number} {state}" for state, number in counts.items()]
+        if isinstance(counts, dict)
+        else []
+    )
+    best, value = outputs.get("best"), outputs.get("best_value")
+    told += [f"best is trial {best}: {value:.6g}"] if isinstance(value, float) else []
+    return ", ".join(told)
+
+
+def _evaluated(outputs: Mapping[str, object]) -> str:
+    """The first metrics; with several checkpoints or splits, a line for each."""
+    also = outputs.get("also")
+    others = [each for each in also if isinstance(each, dict)] if isinstance(also, list) else []
+    lines = []
+    for each in (outputs, *others):
+        metrics = each.get("metrics")
+        found = metrics.items() if isinstance(metrics, dict) else ()
+        shown = [f"{key} {value:.4f}" for key, value in found if isinstance(value, float)]
+        what = f"{each.get('split')}, {Path(str(each.get('evaluated'))).stem}: " if others else ""
+        lines.append(what + ", ".join(shown[:3]))
+    return "\n".join(lines)
+
+
+def _packed(outputs: Mapping[str, object]) -> str:
+    num_samples, num_left_out = outputs.get("num_samples"), outputs.get("num_quarantined")
+    told = [f"{amount(num_samples)} samples"] if isinstance(num_samples, (int, float)) else []
+    if isinstance(num_left_out, int) and num_left_out:
+        told.append(f"{num_left_out:,} more in quarantine (headrace inspect tells why)")
+    told += ["reused"] if outputs.get("reused") is True else []
+    problems = outputs.get("passed_over")
+    if isinstance(problems, list):
+        told += [f"a new dataset, although pack.append is set: {problem}" for problem in problems]
+    return ", ".join(told)
+
+
+def _trained(outputs: Mapping[str, object]) -> str:
+    steps, left_out = outputs.get("steps"), outputs.get("skipped_samples")
+    told = [f"{amount(steps)} steps"] if isinstance(steps, (int, float)) else []
+    if isinstance(left_out, int):
+        shards = outputs.get("skipped_shards")
+        num_shards = len(shards) if isinstance(shards, list) else 0
+        told.append(f"without {left_out} samples of {num_shards} damaged shards")
+    streamed = outputs.get("streamed")
+    nodes = list(streamed.values()) if isinstance(streamed, dict) else []
+    for key, place in (("peer_bytes", "other nodes"), ("source_bytes", "the source")):
+        num_bytes = sum(node.get(key, 0) for node in nodes)
+        told += [f"{amount(num_bytes)}B from {place}"] if num_bytes else []
+    causes = outputs.get("restart_causes")
+    if isinstance(causes, list) and causes:
+        told.append(restarted_words([str(cause) for cause in causes]))
+    told += [str(outputs["problem"])] if "problem" in outputs else []
+    return ", ".join(told)
+
+
+def _staged(outputs: Mapping[str, object]) -> str:
+    nodes = outputs.get("nodes")
+    rows = [row for row in nodes if isinstance(row, dict)] if isinstance(nodes, list) else []
+    num_bytes, copied_bytes = outputs.get("num_bytes"), outputs.get("copied_bytes")
+    told = [f"{amount(num_bytes)}B"] if isinstance(num_bytes, (int, float)) else []
+    told += [f"on {len(rows)} nodes"] if len(rows) > 1 else []
+    told += [", ".join(sorted({f"on {row['tier']}" for row in rows if "tier" in row}))]
+    rate = outputs.get("bytes_per_s")
+    if not copied_bytes:
+        told.append("reused")
+    elif isinstance(rate, (int, float)):
+        told.append(f"{amount(rate)}B/s")
+    left_out = outputs.get("left_out_bytes")
+    if left_out and isinstance(left_out, (int, float)):
+        told.append(f"{amount(left_out)}B left at the source")
+    coming = sum(row.get("coming_bytes", 0) for row in rows)
+    told += [f"{amount(coming)}B to come while training runs"] if coming else []
+    return ", ".join(filter(None, told))
+
+
+def restarted_words(causes: Sequence[str]) -> str:
+    """How often a step's processes were started again, and why the last time."""
+    last = causes[-1].splitlines()[0]
+    if len(causes) == 1:
+        return f"started again once: {last}"
+    return f"started again {len(causes)} times, the last: {last}"

@@ -1,0 +1,169 @@
+"""The command results: what the trials of a suite tell together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.console import JsonOption, open_console
+from headrace.cli.suite_view import interval_words, points_table, spread_words, trials_table
+from headrace.errors import UserError
+from headrace.files.atomic import write_text
+from headrace.files.layout import RunFolder
+from headrace.ledger.trial_records import TrialRecord
+from headrace.recipe.suite import Objective
+from headrace.runs.results import (
+    as_csv,
+    judged_by,
+    table_of,
+    trials_of,
+    write_parquet,
+    write_report,
+)
+from headrace.runs.suites import find_suite, objectives_of
+from headrace.suites.analysis import Marginal, Results, results_of
+from headrace.suites.importance import importance_of
+
+_SHOWN = 10
+
+
+def results(  # noqa: PLR0913  options of a command
+    suite: Annotated[
+        str | None,
+        typer.Argument(metavar="[SUITE]", help="Id of the suite; the newest one when left out."),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="A row for each trial, as CSV.")] = False,
+    parquet: Annotated[bool, typer.Option("--parquet", help="The same as Parquet.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="One HTML file of all.")] = False,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="METRIC:min or METRIC:max in place of what the suite sought; repeat it."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write.", dir_okay=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what the trials of a suite gave: the best, means, what matters.
+
+    Of several objectives the front is told: trials that no other one beats in all of them. Folds
+    and seeds of a point are one result, with its mean. How much each key matters is told by
+    Optuna's fANOVA, of more than 500 trials by its PED-ANOVA, once ten trials have ended. A suite
+    that still runs tells what is there.
+
+    Examples:
+        headrace results
+
+        headrace results digits-20260102-030405-0a1b2c3d --csv -o trials.csv
+
+        headrace results digits-20260102-030405-0a1b2c3d --report --by accuracy:max
+    """
+    if csv + parquet + report + as_json > 1:
+        raise UserError(
+            "Several forms are asked for", "Give one of --csv, --parquet, --json, --report."
+        )
+    if parquet and output is None:
+        raise UserError("Parquet is no text", "Name a file: -o trials.parquet.")
+    record = find_suite(suite)
+    objectives = tuple(_objective(each) for each in by or ())
+    if report:
+        typer.echo(write_report(record, output, objectives))
+        return
+    rows = judged_by(trials_of(record), objectives) if objectives else trials_of(record)
+    objectives = objectives or objectives_of(RunFolder(Path(record.folder)))
+    if parquet and output is not None:
+        write_parquet(table_of(rows, objectives), output)
+    elif csv:
+        _give(as_csv(table_of(rows, objectives)), output)
+    elif as_json:
+        _give(_for_programs(rows, results_of(rows, objectives)), output)
+    else:
+        _print(rows, results_of(rows, objectives), open_console())
+
+
+def _objective(word: str) -> Objective:
+    metric, _, mode = word.rpartition(":")
+    if mode not in ("min", "max") or not metric:
+        raise UserError(f"'{word}' is no metric with min or max", "Write for example accuracy:max.")
+    return Objective(metric=metric, mode="min" if mode == "min" else "max")
+
+
+def _give(text: str, output: Path | None) -> None:
+    if output is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+    else:
+        write_text(output, text)
+
+
+def _importance(rows: Sequence[TrialRecord], found: Results) -> tuple[dict[str, float], str]:
+    told = importance_of(rows, found.objectives[0].mode if found.objectives else "min")
+    return told.shares, told.why_not
+
+
+def _for_programs(rows: Sequence[TrialRecord], found: Results) -> str:
+    shares, why_not = _importance(rows, found)
+    told = {**found.model_dump(mode="json"), "importance": shares, "no_importance": why_not}
+    return json.dumps(told, indent=1)
+
+
+def _print(rows: Sequence[TrialRecord], found: Results, console: Console) -> None:
+    numbers = found.front or ([] if found.best is None else [found.best])
+    chosen = [row for row in rows if row.number in numbers]
+    title = "Trials that no other one beats in all objectives:" if found.front else "Best trial:"
+    if not found.objectives:
+        names = ", ".join(sorted({name for row in rows for name in row.metrics}))
+        console.print(f"It seeks nothing: say by what to judge, as in --by NAME:max, of {names}.")
+    elif not chosen:
+        console.print("No trial has ended with a value yet.")
+    else:
+        console.print(title)
+        console.print(trials_table(chosen, found.objectives))
+    if any(len(point.numbers) > 1 for point in found.points):
+        console.print(f"\nPoints, folds and seeds together, the best {_SHOWN}:")
+        console.print(points_table(found.points[:_SHOWN], found.objectives))
+    for part in _of_keys(rows, found):
+        console.print(part)
+
+
+def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | str]:
+    if not found.marginals:
+        return
+    shares, why_not = _importance(rows, found)
+    table = Table(box=None, pad_edge=False)
+    for title in ("key", "value"):
+        table.add_column(title, overflow="fold")
+    for title in ("trials", "mean"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("95 % of the mean", no_wrap=True)
+    table.add_column("importance", justify="right")
+    for key, told in found.marginals.items():
+        share = f"{shares[key]:.0%}" if key in shares else ""
+        for index, each in enumerate(told[:_SHOWN]):
+            first = index == 0
+            table.add_row(
+                Text(key if first else ""),
+                Text(_value(each)),
+                str(each.spread.count),
+                spread_words(each.spread),
+                interval_words(each.spread),
+                share if first else "",
+            )
+        if len(told) > _SHOWN:
+            table.add_row("", f"and {len(told) - _SHOWN} more", "", "", "", "")
+    yield "\nBy the value of each key, whatever else differs:"
+    yield table
+    if why_not:
+        yield f"How much each key matters is not told: {why_not}"
+
+
+def _value(told: Marginal) -> str:
+    if told.between is not None:
+        return " to ".join(f"{end:.4g}" for end in told.between)
+    return f"{told.value:.6g}" if isinstance(told.value, float) else str(told.value)

@@ -1,0 +1,123 @@
+"""The commands runs and runs show: the list of runs, and the attempts of one."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.console import JsonOption, amount, duration, keep_whole, open_console
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.runs.headline import headline, suite_words
+from headrace.runs.overview import why_failed, why_no_lease
+from headrace.runs.provenance import owner_is_gone
+from headrace.states import StepState
+
+app = typer.Typer(invoke_without_command=True)
+
+_TOLD = ("step", "attempt", "state", "failure_class", "message")
+
+
+@app.callback()
+def runs(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="Newest runs to list.")] = 20,
+    state: Annotated[StepState | None, typer.Option(help="Only runs in this state.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List runs, the newest first, each with its main metric; `runs show` tells of one.
+
+    The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
+    name, else the loss. A suite has its trials there, and the best value.
+
+    Examples:
+        headrace runs
+
+        headrace runs --state failed --json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    records = open_ledger().runs(limit=limit, state=state)
+    if as_json:
+        typer.echo(json.dumps([_for_programs(row) for row in records], indent=1))
+        return
+    table = Table("run", "site", "state", "time", box=None, pad_edge=False)
+    table.add_column("result", overflow="fold")
+    keep_whole(table.columns[0], [row.run_id for row in records])
+    for row in records:
+        end = row.finished_at or time.time()
+        took = duration(end - row.created_at)
+        table.add_row(row.run_id, row.site_name, row.state.value, took, Text(_result(row)))
+    open_console().print(table)
+
+
+@app.command()
+def show(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show all attempts at the steps of a run: when, how long, where, and why one failed.
+
+    Examples:
+        headrace runs show digits-20260102-030405-0a1b2c3d
+
+        headrace runs show digits-20260102-030405-0a1b2c3d --json
+    """
+    record = open_ledger().run(run_id)
+    attempts = open_ledger().attempts(run_id)
+    if as_json:
+        told = {**_for_programs(record), "attempts": [asdict(row) for row in attempts]}
+        typer.echo(json.dumps(told, indent=1))
+        return
+    console = open_console()
+    console.print(f"{run_id}: {record.state.value}, {_result(record) or 'no result'}", style="bold")
+    table = Table("step", "attempt", "state", "asked", "time", "lease", box=None, pad_edge=False)
+    table.add_column("why", overflow="fold")
+    for row in attempts:
+        table.add_row(
+            row.step,
+            str(row.attempt),
+            row.state.value,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at)),
+            duration(_took_s(row)),
+            row.lease_id.removeprefix(f"{run_id}-"),
+            Text(_cause(row)),
+        )
+    console.print(table)
+
+
+def _took_s(row: AttemptRecord) -> float | None:
+    if row.started_at is None:
+        return None
+    return (row.finished_at or time.time()) - row.started_at
+
+
+def _cause(row: AttemptRecord) -> str:
+    why = f"{row.failure_class.value}: " if row.failure_class else ""
+    return f"{why}{row.message}"
+
+
+def _for_programs(row: RunRecord) -> dict[str, Any]:
+    failed, main = why_failed(row), headline(row)
+    told = {name: getattr(failed, name) for name in _TOLD} if failed else None
+    metric = {"name": main.name, "value": main.value} if main else None
+    return {**asdict(row), "failure": told, "metric": metric}
+
+
+def _result(row: RunRecord) -> str:
+    if not row.state.is_final and owner_is_gone(row.owner):
+        return f"its process has ended: headrace resume {row.run_id}"
+    failed = why_failed(row)
+    if failed is not None:
+        first_line = (failed.message or failed.state.value).splitlines()[0]
+        return f"{failed.step}: {first_line}"
+    if why := why_no_lease(row):
+        return why.splitlines()[0]
+    main = headline(row)
+    return suite_words(row) or (f"{main.name} {amount(main.value)}" if main else "")

@@ -1,0 +1,231 @@
+"""Suites and their trials as rich renderables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from pydantic import JsonValue
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.console import duration, keep_whole
+from headrace.cli.costs import cost_words
+from headrace.ledger.trial_records import TrialRecord
+from headrace.recipe.suite import Objective
+from headrace.runs.suites import PRUNED, SuiteView
+from headrace.suites.analysis import PointResult, Spread, short_keys, varying
+
+_STYLES = {
+    "succeeded": "green",
+    PRUNED: "blue",
+    "running": "cyan",
+    "queued": "yellow",
+    "cancelled": "magenta",
+}
+_MOST_RUNNING = 10
+
+
+def suites_table(views: Sequence[SuiteView]) -> Table:
+    """A row for each suite."""
+    table = Table("suite", "state", "trials", "best", "time", "left", "cost", box=None)
+    table.pad_edge = False
+    keep_whole(table.columns[0], [view.run_id for view in views])
+    for view in views:
+        table.add_row(
+            view.run_id,
+            _state_words(view),
+            Text(_counts(view)),
+            Text(best_words(view, named=False)),
+            duration(view.elapsed_s),
+            _left(view),
+            f"${view.cost.usd:,.2f}" if view.cost else "",
+        )
+    return table
+
+
+def trials_table(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Table:
+    """A row for each trial."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("differs in", overflow="fold", ratio=3)
+    for each in objectives:
+        table.add_column(each.metric, justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("node", overflow="ellipsis", no_wrap=True)
+    table.add_column("why it failed", overflow="ellipsis", no_wrap=True, ratio=2)
+    keys = varying(rows) or tuple(dict.fromkeys(key for row in rows for key in row.values))
+    names = short_keys(keys)
+    for row in rows:
+        told = {names[key]: row.values[key] for key in keys if key in row.values}
+        table.add_row(
+            str(row.number),
+            _state_of(row),
+            Text(values_words(told) or row.name),
+            *_objectives(row, len(objectives)),
+            duration(_took_s(row)),
+            row.node,
+            Text(_cause(row)),
+        )
+    return table
+
+
+def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) -> Table:
+    """A row for each point, whose trials differ only by fold and seed."""
+    name = objectives[0].metric if objectives else "objective"
+    table = Table(box=None, pad_edge=False)
+    table.add_column("point", overflow="fold", ratio=3)
+    table.add_column("trials", justify="right", no_wrap=True)
+    table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("95 % of the mean", no_wrap=True)
+    names = short_keys(dict.fromkeys(key for point in found for key in point.values))
+    for point in found:
+        told = {names[key]: value for key, value in point.values.items()}
+        missing = f"{len(point.numbers) - point.missing}/" if point.missing else ""
+        table.add_row(
+            Text(values_words(told) or "the recipe's"),
+            f"{missing}{len(point.numbers)}",
+            spread_words(point.spread),
+            interval_words(point.spread),
+        )
+    return table
+
+
+def live(view: SuiteView) -> RenderableType:
+    """What is shown while a suite goes on."""
+    done = view.total - sum(view.counts.get(state, 0) for state in ("queued", "running"))
+    known = sum(view.counts.values())
+    bar = Table.grid(padding=(0, 2))
+    bar.add_row(
+        ProgressBar(
+            total=max(view.total, 1), completed=max(done - (view.total - known), 0), width=30
+        ),
+        _counts(view),
+        f"{_left(view)} left" if view.eta_s is not None else "",
+    )
+    running = Table("#", "trial", "attempt", "node", "done", "time", box=None, pad_edge=False)
+    for each in view.running[:_MOST_RUNNING]:
+        running.add_row(
+            str(each.number),
+            Text(each.name, overflow="fold"),
+            str(each.attempt),
+            each.node,
+            f"{each.done:.0%}",
+            duration(time.time() - each.started_at),
+        )
+    more = len(view.running) - _MOST_RUNNING
+    told = [Text(f"and {more} more", style="dim")] if more > 0 else []
+    return Panel(Group(bar, running, *told, *_foot(view)), title=_heading(view), title_align="left")
+
+
+def closing(view: SuiteView) -> RenderableType:
+    """What is shown when a suite has ended."""
+    return Group(_heading(view), Text(_counts(view)), *_foot(view))
+
+
+def counts_words(view: SuiteView) -> str:
+    """How a suite stands, in a line."""
+    left = f", {_left(view)} left" if view.eta_s is not None else ""
+    best = f", best {best_words(view)}" if view.best is not None else ""
+    return f"{_state_words(view)}: {_counts(view)}{best}{left}"
+
+
+def best_words(view: SuiteView, *, named: bool = True) -> str:
+    """The best value and its trial; empty without any."""
+    if view.best is None or view.best_value is None:
+        return ""
+    trial = f"#{view.best} {view.best_name}" if named else f"#{view.best}"
+    return f"{view.objectives[0].metric} {view.best_value:.4g} ({trial})"
+
+
+def values_words(values: dict[str, JsonValue]) -> str:
+    """Values of a trial in short: `lr=0.1 depth=4`."""
+    return " ".join(
+        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in values.items()
+    )
+
+
+def spread_words(found: Spread | None) -> str:
+    """Mean and deviation: `0.123 ± 0.004`."""
+    if found is None:
+        return ""
+    return f"{found.mean:.4g}" + ("" if found.std is None else f" ± {found.std:.2g}")
+
+
+def interval_words(found: Spread | None) -> str:
+    """The confidence interval of the mean: `0.119 to 0.127`; empty for one value."""
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{found.low:.4g} to {found.high:.4g}"
+
+
+def _foot(view: SuiteView) -> Iterator[Text]:
+    if view.best is not None:
+        yield Text(f"best: {best_words(view)}", overflow="fold")
+    if view.cost is not None:
+        yield Text(f"cost: {cost_words(view.cost)}", overflow="fold")
+    if view.damage:
+        yield Text(view.damage, style="yellow", overflow="fold")
+    if view.owner_is_gone:
+        yield Text(
+            f"Nobody goes on with this suite: its process has ended. Go on with it: "
+            f"headrace resume {view.run_id}",
+            style="yellow",
+            overflow="fold",
+        )
+    if view.state.is_final:
+        yield Text(f"headrace suite show {view.run_id} lists its trials", overflow="fold")
+
+
+def _heading(view: SuiteView) -> Text:
+    where = f" · {view.recipe} on {view.site} · "
+    state = (_state_words(view), _STYLES.get(view.state.value, "red"))
+    return Text.assemble((view.run_id, "bold"), where, state, f" · {duration(view.elapsed_s)}")
+
+
+def _state_words(view: SuiteView) -> str:
+    if view.owner_is_gone:
+        return "its process has ended"
+    return "paused" if view.paused else view.state.value
+
+
+def _counts(view: SuiteView) -> str:
+    told = [f"{count:,} {state}" for state, count in view.counts.items()]
+    unknown = view.total - sum(view.counts.values())
+    told += [f"{unknown:,} to come"] if unknown > 0 else []
+    return f"{view.total:,}: {', '.join(told)}" if told else "none yet"
+
+
+def _left(view: SuiteView) -> str:
+    if view.eta_s is None:
+        return ""
+    error = f" ± {duration(view.eta_error_s)}" if view.eta_error_s else ""
+    return f"{duration(view.eta_s)}{error}"
+
+
+def _state_of(row: TrialRecord) -> Text:
+    word = PRUNED if row.pruned else row.state.value
+    tries = f" ({row.attempts})" if row.attempts > 1 else ""
+    return Text(word + tries, style=_STYLES.get(word, "red"))
+
+
+def _objectives(row: TrialRecord, count: int) -> Iterable[str]:
+    given = [*row.objectives, *[None] * count][:count]
+    return ["" if value is None else f"{value:.5g}" for value in given]
+
+
+def _took_s(row: TrialRecord) -> float | None:
+    if row.started_at is None:
+        return None
+    return max((row.finished_at or time.time()) - row.started_at, 0.0)
+
+
+def _cause(row: TrialRecord) -> str:
+    if row.failure_class is None:
+        return ""
+    return f"{row.failure_class.value}: {row.message.partition(chr(10))[0]}"

@@ -1,0 +1,281 @@
+"""Commands about suites: list, show, watch, and what is asked of one while it runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import nullcontext
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from headrace.cli.console import JsonOption, open_console, output_is_gone
+from headrace.cli.suite_view import (
+    closing,
+    counts_words,
+    live,
+    points_table,
+    suites_table,
+    trials_table,
+)
+from headrace.cli.watching import REFRESH_S
+from headrace.errors import UnknownNameError, nearest
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import RunRecord
+from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TRIAL_ORDERS
+from headrace.runs.suites import (
+    PRUNED,
+    SuiteView,
+    ask,
+    find_suite,
+    objectives_of,
+    source_of_suite,
+    suite_view,
+    suites,
+)
+from headrace.states import StepState
+from headrace.suites.added import added_points
+from headrace.suites.analysis import points
+
+app = typer.Typer(help="Suites: how their trials stand, and what is asked of them.")
+
+Suite = Annotated[str, typer.Argument(metavar="SUITE", help="Id of the suite.")]
+AnySuite = Annotated[
+    str | None,
+    typer.Argument(metavar="[SUITE]", help="Id of the suite; the newest one when left out."),
+]
+Numbers = Annotated[list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Trials.")]
+
+TrialState = Enum(  # type: ignore[misc]
+    "TrialState", {name: name for name in (*(state.value for state in StepState), PRUNED)}
+)
+"""States that trials can be chosen by."""
+
+_MOST = 1_000_000
+_SOON = "its driver heeds it within seconds"
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, help="Newest suites to list.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List suites, the newest first: trials by state, the best value, time left, cost.
+
+    Examples:
+        headrace suite list
+
+        headrace suite list --limit 3 --json
+    """
+    views = [suite_view(record) for record in suites(limit)]
+    if as_json:
+        typer.echo(json.dumps([each.model_dump(mode="json") for each in views], indent=1))
+        return
+    open_console().print(suites_table(views))
+
+
+@app.command()
+def show(
+    suite: AnySuite = None,
+    state: Annotated[TrialState | None, typer.Option(help="Only trials in this state.")] = None,
+    sort: Annotated[
+        str, typer.Option(help=f"By {', '.join(TRIAL_ORDERS)}; -objective: the greatest first.")
+    ] = "number",
+    limit: Annotated[int, typer.Option(min=1, help="Most trials.")] = 100,
+    by_point: Annotated[
+        bool, typer.Option("--points", help="Folds and seeds of a point together: mean ± std.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the trials of a suite: what is different, objective, time, node, why one failed.
+
+    With **--points**, trials that differ only by fold and seed are one row, with mean, standard
+    deviation and the 95 % confidence interval of the mean.
+
+    Examples:
+        headrace suite show
+
+        headrace suite show digits-20260102-030405-0a1b2c3d --state failed
+
+        headrace suite show digits-20260102-030405-0a1b2c3d --sort objective --limit 5 --json
+    """
+    record = find_suite(suite)
+    _check_sort(sort)
+    objectives = objectives_of(RunFolder(Path(record.folder)))
+    console = open_console()
+    if by_point:
+        found = points(_rows(record.run_id, state, "number", _MOST), objectives)[:limit]
+        if as_json:
+            typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
+        else:
+            console.print(points_table(found, objectives))
+        return
+    rows = _rows(record.run_id, state, sort, limit)
+    if as_json:
+        typer.echo(json.dumps([_for_programs(row) for row in rows], indent=1))
+        return
+    console.print(trials_table(rows, objectives))
+    total = sum(open_ledger().count_trials(record.run_id).values())
+    if len(rows) == limit < total:
+        console.print(f"{limit} of {total} trials; --limit shows more")
+
+
+@app.command()
+def watch(suite: AnySuite = None) -> None:
+    """Watch a suite until it ends: trials by state, those that run, the best, time left.
+
+    Examples:
+        headrace suite watch
+
+        headrace suite watch digits-20260102-030405-0a1b2c3d
+    """
+    run_id = find_suite(suite).run_id
+    console = open_console()
+    screen = Live(console=console, auto_refresh=False, transient=True)
+    with screen if console.is_terminal else nullcontext():
+        told: dict[str, int] = {}
+        while _goes_on(view := suite_view(open_ledger().run(run_id))):
+            if console.is_terminal:
+                screen.update(live(view), refresh=True)
+            elif view.counts != told:
+                console.print(counts_words(view), highlight=False)
+                told = view.counts
+            time.sleep(REFRESH_S)
+    console.print(closing(view))
+
+
+@app.command()
+def logs(
+    suite: Suite, number: Annotated[int, typer.Argument(metavar="NUMBER", help="The trial.")]
+) -> None:
+    """Print the logs of a trial's attempts.
+
+    Examples:
+        headrace suite logs digits-20260102-030405-0a1b2c3d 7
+    """
+    record = find_suite(suite)
+    row = open_ledger().trial(record.run_id, number)
+    folder = RunFolder(Path(record.folder)).trial(number)
+    for attempt in range(1, row.attempts + 1):
+        for file in sorted(folder.attempt(attempt).logs.glob("*.log")):
+            for line in file.read_text(errors="replace").splitlines():
+                typer.echo(f"{attempt} {file.stem} | {line}")
+
+
+@app.command()
+def pause(suite: Suite) -> None:
+    """Begin no more trials; those that run go on.
+
+    Examples:
+        headrace suite pause digits-20260102-030405-0a1b2c3d
+    """
+    ask(find_suite(suite), "pause")
+    typer.echo(f"asked to begin no more trials; {_SOON}")
+
+
+@app.command()
+def resume(
+    suite: Suite,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="From now on so many trials at once at most.")
+    ] = None,
+) -> None:
+    """Begin trials again after a pause; a suite whose driver has gone: headrace resume.
+
+    Examples:
+        headrace suite resume digits-20260102-030405-0a1b2c3d
+
+        headrace suite resume digits-20260102-030405-0a1b2c3d --limit 4
+    """
+    record = find_suite(suite)
+    if limit is not None:
+        ask(record, "limit", limit=limit)
+    ask(record, "resume")
+    typer.echo(f"asked to begin trials; {_SOON}")
+
+
+@app.command()
+def cancel(suite: Suite, numbers: Numbers = None) -> None:
+    """Cancel trials that wait or run, by number, or all: what has ended stays.
+
+    Examples:
+        headrace suite cancel digits-20260102-030405-0a1b2c3d 7 12
+
+        headrace suite cancel digits-20260102-030405-0a1b2c3d
+    """
+    ask(find_suite(suite), "cancel", numbers or ())
+    typer.echo(f"asked to cancel {_named(numbers)}; {_SOON}")
+
+
+@app.command()
+def retry(suite: Suite, numbers: Numbers = None) -> None:
+    """Run trials that have failed or were cancelled again, by number, or all.
+
+    Of a suite that has ended they run with `headrace resume`; those that succeeded do not again.
+
+    Examples:
+        headrace suite retry digits-20260102-030405-0a1b2c3d
+
+        headrace suite retry digits-20260102-030405-0a1b2c3d 7
+    """
+    record = find_suite(suite)
+    ask(record, "retry", numbers or ())
+    typer.echo(f"asked to run {_named(numbers)} again; {_when(record)}")
+
+
+@app.command()
+def add(
+    suite: Suite,
+    words: Annotated[list[str], typer.Argument(help="Values of the new trials, as for sweep.")],
+) -> None:
+    """Add trials to a suite: every combination of the values.
+
+    Examples:
+        headrace suite add digits-20260102-030405-0a1b2c3d trainer.max_epochs=5 seed=1,2,3
+    """
+    record = find_suite(suite)
+    new = added_points(source_of_suite(record), words)
+    ask(record, "add", points=new)
+    typer.echo(f"asked to add {len(new)} {'trial' if len(new) == 1 else 'trials'}; {_when(record)}")
+
+
+def _goes_on(view: SuiteView) -> bool:
+    return not view.state.is_final and not view.owner_is_gone and not output_is_gone()
+
+
+def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple[TrialRecord, ...]:
+    """Trials in a state; those that were pruned are a state of their own."""
+    if state is None:
+        return open_ledger().trials(run_id, order=sort, limit=limit)
+    pruned = state.value == PRUNED
+    in_ledger = StepState.SUCCEEDED if pruned else StepState(state.value)
+    rows = open_ledger().trials(run_id, state=in_ledger, order=sort, limit=_MOST)
+    return tuple(row for row in rows if row.pruned is pruned)[:limit]
+
+
+def _check_sort(sort: str) -> None:
+    name = sort.removeprefix("-")
+    if name not in TRIAL_ORDERS:
+        raise UnknownNameError(f"Trials have no order '{sort}'", nearest(name, TRIAL_ORDERS))
+
+
+def _for_programs(row: TrialRecord) -> dict[str, Any]:
+    return {**asdict(row), "state": PRUNED if row.pruned else row.state.value}
+
+
+def _when(record: RunRecord) -> str:
+    is_over = record.state.is_final
+    return f"it has ended, so go on with it: headrace resume {record.run_id}" if is_over else _SOON
+
+
+def _named(numbers: list[int] | None) -> str:
+    if not numbers:
+        return "all trials that can be"
+    word = "trial" if len(numbers) == 1 else "trials"
+    return f"{word} {', '.join(map(str, numbers))}"

@@ -1,0 +1,53 @@
+"""The command sweep: many trials of one recipe."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated
+
+import typer
+
+from headrace.cli.console import JsonOption, SiteOption
+from headrace.cli.runs import Recipe, carry_out
+from headrace.runs.provenance import process_owner
+from headrace.runs.runs import RunRequest, create_run
+from headrace.suites import sweep_words
+
+
+def sweep(
+    recipe: Recipe,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Values as for Hydra's multirun: model.lr=1e-3,1e-2 'seed=range(0,5)'; what has "
+            "one value changes the recipe for all trials."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Points that a sampler proposes, in place of all combinations."),
+    ] = None,
+    site: SiteOption = "laptop",
+    as_json: JsonOption = False,
+) -> None:
+    """Run many trials of a recipe: those of its `suite`, and those that the words name.
+
+    The dataset is packed once; then the trials share one lease. The command stays until they have
+    ended; Ctrl-C cancels those that run, and `headrace resume` goes on: nothing that has finished
+    is run twice. The exit code is 0 when the suite succeeded, even if some trials have failed.
+
+    Examples:
+        headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'
+
+        headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
+    """
+    overrides, update = sweep_words.parse(words or (), trials=trials)
+    request = RunRequest(
+        recipe=recipe,
+        site=site,
+        overrides=(*overrides, *sweep_words.as_overrides(update)),
+        key=f"cli:{uuid.uuid4().hex}",
+        owner=process_owner(),
+        kind="suite",
+    )
+    carry_out(create_run(request), as_json=as_json)

@@ -1,0 +1,95 @@
+"""`headrace sweep` as its user meets it: the host is killed, then Ctrl-C, then it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.clusters.records import HostRecord
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.ledger.ledger import Ledger
+from headrace.suites.records import ENTRY, Ended, Started
+from support.bad_input import HEADRACE, Place, make_place, words
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+_LONG_S = 240.0
+_INTERRUPTED = 130
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return make_place(tmp_path / "home")
+
+
+def _begun(place: Place, *arguments: str) -> subprocess.Popen[bytes]:
+    with (place.home / "output.log").open("ab") as log:
+        return subprocess.Popen(
+            [str(HEADRACE), *arguments],
+            env=place.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=place.home,
+            start_new_session=True,
+        )
+
+
+def _ended(run: RunFolder) -> list[Ended]:
+    return [each for each in _entries(run) if isinstance(each, Ended) and each.is_final]
+
+
+def _entries(run: RunFolder) -> Sequence[object]:
+    text = run.journal.read_text() if run.journal.exists() else ""
+    return [ENTRY.validate_json(line) for line in text.splitlines()]
+
+
+def test_what_has_ended_is_not_run_again(place: Place) -> None:
+    seeds = "seed=range(1,4)"
+    command = _begun(place, "sweep", "blobs", seeds, "--site", "here", "suite.max_running=1")
+    wait_until(place.has_run, _LONG_S, "the run to be there")
+    record, _ = place.newest()
+    run = RunFolder(Path(record.folder))
+    wait_until(lambda: len(_ended(run)) == 1, _LONG_S, "the first trial to end")
+    ledger = Ledger.open(f"sqlite:///{place.home}/ledger.db")
+    (lease,) = [each for each in ledger.leases(run_id=record.run_id) if each.role == "gpu"]
+    host = read_record(LeaseFolder(Path(lease.folder)).host, HostRecord)
+    assert host is not None
+    os.kill(host.process.pid, signal.SIGKILL)
+    wait_until(lambda: len(_ended(run)) == 2, _LONG_S, "the second trial to end")
+    os.killpg(command.pid, signal.SIGINT)
+    assert command.wait(_LONG_S) == _INTERRUPTED
+    place.wait_for_quiet()
+    done = place.headrace("resume", record.run_id, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
+    assert steps["suite"]["outputs"]["counts"] == {"succeeded": 3}
+    assert steps["suite"]["attempt"] == 3
+    ends = _ended(run)
+    assert [each.number for each in ends] == [1, 2, 3]
+    assert all(each.metrics for each in ends)
+    for each in ends:
+        begun = [one for one in _entries(run) if isinstance(one, Started)]
+        assert max(one.attempt for one in begun if one.number == each.number) == each.attempt
+    assert len({one.lease_id for one in _entries(run) if isinstance(one, Started)}) == 3
+
+
+def test_a_sweep_that_cannot_run_is_refused_before_anything_runs(place: Place) -> None:
+    for arguments, expected in (
+        (("blobs",), "names no trials"),
+        (("blobs", "seed=1,2", "modle.lr=1,2"), "modle"),
+        (("blobs", "model.width=range(0,10000000)"), "10,000,000"),
+    ):
+        done = place.headrace("sweep", *arguments, "--site", "here")
+        assert done.returncode == 2
+        words(done.stderr, expected)
+    assert not place.has_run()

@@ -1,0 +1,110 @@
+"""`headrace cost`: what it tells of the ledger's sums."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import HeadraceError, UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.usage_records import IDLE
+from headrace.runs.spending import first_day
+from headrace.states import StepState
+from support.command_line import headrace
+from support.ledger_rows import lease_row, run_row, usage_row
+
+_HOUR_S = 3600.0
+_FAILED: dict[str, Any] = {"state": StepState.FAILED, "cause": "out_of_memory", "usd_failed": 2.0}
+
+
+@pytest.fixture(autouse=True)
+def spent(headrace_home: Path) -> None:
+    """A suite with a failed attempt and idle machines, and a run on machines without a price."""
+    ledger = open_ledger()
+    for run_id in ("run-1", "run-2"):
+        ledger.add_run(run_row(run_id, state=StepState.SUCCEEDED))
+        lease_id = run_id.replace("run", "lease")
+        ledger.add_lease(lease_row(lease_id, run_id=run_id), max_active=4)
+    ledger.put_usage(
+        [
+            usage_row(1, usd=2.0, node_s=_HOUR_S, failed_s=_HOUR_S, **_FAILED),
+            usage_row(1, attempt=2, usd=5.0, usd_idle=1.0, node_s=2 * _HOUR_S,
+                      idle_s=0.4 * _HOUR_S),
+            usage_row(2, usd=1.0, node_s=0.4 * _HOUR_S, queue_s=_HOUR_S, owner="ann"),
+            usage_row(step="lease-1", kind=IDLE, cause=IDLE, usd=1.5, usd_idle=1.5,
+                      node_s=0.6 * _HOUR_S, idle_s=0.6 * _HOUR_S),
+            usage_row(run_id="run-2", lease_id="lease-2", step="train", kind="train", suite="",
+                      day="2026-10-31", site_name="cluster", node_s=_HOUR_S),
+        ]
+    )  # fmt: skip
+
+
+def output(*words: str) -> str:
+    ended = headrace("cost", *words)
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
+
+
+def cells(text: str) -> dict[str, list[str]]:
+    return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+
+
+def test_a_trial_costs_what_all_its_attempts_took_and_waste_is_told():
+    """pains 37."""
+    text = output("run-1", "--by", "trial")
+    assert cells(text)["1"] == ["2", "3.00", "0.00", "0.00", "7.00", "0.00", "1.00", "2.00", "47%"]
+    assert cells(text)["2"][3] == "1.00"  # hours in the queue
+    assert cells(text)["all"][4] == "9.50"
+    assert "\n(no trial)" in text
+    assert "were idle (25%" in text
+    assert "did not succeed (25%: each as a whole)" in text
+    assert cells(output("run-1"))["trial"][0] == "3"
+
+
+def test_what_has_no_price_is_named_and_never_0():
+    """pains 37."""
+    text = output()
+    assert cells(text)["2026-10"][1:5] == ["1.00", "0.00", "0.00", "?"]
+    assert cells(text)["all"][4] == "9.50+?"
+    assert "No price is known of role gpu of cluster:" in text
+    (row,) = json.loads(output("--site", "cluster", "--by", "cause", "--json"))
+    assert (row["cause"], row["usd"], row["unpriced"], row["wasted"]) == ("succeeded", None, 1, 0.0)
+    assert "No price" not in output("--since", "2026-11")
+
+
+def test_it_is_told_by_whatever_attempts_have_in_common():
+    assert cells(output("--by", "user", "--since", "2026-11"))["ann"][4] == "1.00"
+    assert cells(output("--by", "cause"))["out_of_memory"][4] == "2.00"
+    assert output("--by", "suite").splitlines()[2].startswith("(no suite)")
+    rows = list(csv.DictReader(io.StringIO(output("--by", "site", "--csv"))))
+    assert {row["site"]: row["usd"] for row in rows} == {"laptop": "9.5", "cluster": ""}
+    assert "… 1 more" in output("--by", "site", "--limit", "1")
+    assert output("--user", "nobody") == "Nothing has been counted.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--by", "sites"], "Did you mean 'site'"),
+        (["--by", "trial"], "headrace cost RUN --by trial"),
+        (["--since", "last week"], "is no day"),
+        (["nope"], "no run 'nope'"),
+    ],
+)
+def test_mistakes_are_told(words: list[str], message: str):
+    with pytest.raises(HeadraceError) as caught:
+        headrace("cost", *words)
+    assert message in str(caught.value)
+
+
+def test_days_can_be_counted_back():
+    assert first_day("") == ""
+    assert first_day("2026-11-03") == "2026-11-03"
+    assert first_day("0d") > first_day("400d") > "2020"
+    with pytest.raises(UserError, match="thirty days"):
+        first_day("2026")

@@ -1,0 +1,199 @@
+"""`headrace diff` and `headrace rerun`: what runs and trials were made of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import UnknownNameError
+from headrace.files.atomic import write_json, write_record
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.recipe import Recipe
+from headrace.runs.runs import Run
+from headrace.states import StepState
+from headrace.steps.mailbox import StepResult
+from support.command_line import headrace
+from support.runs import attempt_row_of, lease_on_disk, make_run
+from support.suite_journal import added, ended, journal, make_suite, started
+
+pytestmark = pytest.mark.usefixtures("headrace_home")
+
+RECIPE = Path(__file__).parents[3] / "pipelines/headrace/recipe/builtin/recipes/digits.yaml"
+
+
+def told(*arguments: str) -> list[tuple[str, str, str, str]]:
+    done = headrace(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return [
+        (each["part"], each["key"], each["before"], each["after"])
+        for each in json.loads(done.stdout)
+    ]
+
+
+def gave(run: Run, accuracy: float, fingerprint: str) -> None:
+    lease_id = lease_on_disk(run)
+    outputs = {
+        "pack": {"dataset": "/data/x", "fingerprint": fingerprint},
+        "train": {"metrics": {"loss": 0.5, "accuracy": 0.1}},
+        "evaluate": {"metrics": {"accuracy": accuracy}},
+    }
+    for step, each in outputs.items():
+        attempt_row_of(run, step, lease_id)
+        changes = {"state": StepState.SUCCEEDED, "outputs": each}
+        open_ledger().set_attempt(run.run_id, step, 1, **changes)
+
+
+def with_packages(run: Run, packages: dict[str, str]) -> None:
+    record = json.loads(run.folder.provenance.read_text())
+    write_json(run.folder.provenance, {**record, "packages": packages})
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "mine.yaml").write_bytes(RECIPE.read_bytes())
+    commit(folder, "first")
+    return folder
+
+
+def commit(folder: Path, message: str) -> str:
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", message)):
+        subprocess.run(["git", "-C", str(folder), *words], check=True)
+    done = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    return subprocess.run(done, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_two_runs_that_are_alike_differ_in_nothing():
+    first, second = make_run(), make_run()
+    assert told("diff", first.run_id, second.run_id) == []
+    assert "do not differ" in headrace("diff", first.run_id, second.run_id).stdout
+
+
+def test_runs_differ_in_recipe_packages_data_and_metrics():
+    first, second = make_run(), make_run(overrides=("trainer.max_epochs=3",))
+    gave(first, 0.9, "aaa")
+    gave(second, 0.95, "bbb")
+    with_packages(first, {"torch": "2.12.0", "numpy": "2.0", "gone": "1"})
+    with_packages(second, {"torch": "2.13.0", "numpy": "2.0"})
+    assert told("diff", first.run_id, second.run_id) == [
+        ("recipe", "trainer.max_epochs", "15", "3"),
+        ("packages", "gone", "1", ""),
+        ("packages", "torch", "2.12.0", "2.13.0"),
+        ("data", "fingerprint", "aaa", "bbb"),
+        ("metrics", "accuracy", "0.9", "0.95"),
+    ]
+    shown = headrace("diff", first.run_id, second.run_id, columns=80).stdout
+    assert "trainer.max_epochs" in shown
+    assert max(map(len, shown.splitlines())) <= 200
+
+
+def test_runs_of_other_commits_and_changes_differ_in_them(repository: Path):
+    first = make_run(recipe=str(repository / "mine.yaml"))
+    before = json.loads(first.folder.provenance.read_text())["git"]["commit"]
+    (repository / "code.py").write_text("x = 1\n")
+    dirty = make_run(recipe=str(repository / "mine.yaml"))
+    ((part, key, clean, changed),) = told("diff", first.run_id, dirty.run_id)
+    assert (part, key, clean) == ("code", "uncommitted", "nothing")
+    assert "bytes)" in changed
+    after = commit(repository, "second")
+    third = make_run(recipe=str(repository / "mine.yaml"))
+    assert told("diff", first.run_id, third.run_id) == [("code", "commit", before, after)]
+
+
+def test_rerun_tells_what_is_different_today_and_how_to_have_the_code_as_it_was(
+    repository: Path, tmp_path: Path
+):
+    (repository / "code.py").write_text("x = 1\n")
+    run = make_run(recipe=str(repository / "mine.yaml"))
+    gave(run, 0.9, "aaa")
+    before = json.loads(run.folder.provenance.read_text())["git"]["commit"]
+    known = json.loads(run.folder.provenance.read_text())["packages"]
+    with_packages(run, {**known, "torch": "1.0"})
+    after = commit(repository, "second")
+    found = {
+        (part, key): (old, new) for part, key, old, new in told("rerun", run.run_id, "--check")
+    }
+    assert found[("code", "commit")] == (before, after)
+    assert found[("code", "uncommitted")][1] == "nothing"
+    assert found[("packages", "torch")] == ("1.0", known["torch"])
+    assert found[("data", "fingerprint")] == ("aaa", "none: /data/x is gone or damaged")
+    assert not any(part == "metrics" for part, _ in found)
+    shown = headrace("rerun", run.run_id, "--check").stdout
+    (line,) = (line for line in shown.splitlines() if line.startswith("The code as it was: "))
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(repository), str(clone)], check=True)
+    way_back = line.removeprefix("The code as it was: ").replace(str(repository), str(clone))
+    subprocess.run(way_back, shell=True, check=True, capture_output=True)
+    assert (clone / "code.py").read_text() == "x = 1\n"
+
+
+def test_rerun_asks_for_the_same_recipe_seed_and_site(monkeypatch: pytest.MonkeyPatch):
+    run = make_run(overrides=("seed=11", "trainer.max_epochs=3"))
+    made: list[Run] = []
+    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: made.append(job))
+    assert "Nothing that is recorded is different" in headrace("rerun", run.run_id).stdout
+    (again,) = made
+    assert again.run_id != run.run_id
+    assert (again.recipe, again.site) == (run.recipe, run.site)
+    assert told("diff", run.run_id, again.run_id) == []
+
+
+def test_a_trial_is_rerun_by_the_record_of_its_suite(monkeypatch: pytest.MonkeyPatch):
+    suite = make_suite()
+    trial = Recipe.model_validate({**suite.recipe.model_dump(by_alias=True), "seed": 42})
+    write_record(suite.folder.trial(3).recipe, trial)
+    assert told("diff", suite.run_id, f"{suite.run_id}:3") == [("recipe", "seed", "7", "42")]
+    made: list[Run] = []
+    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: made.append(job))
+    headrace("rerun", f"{suite.run_id}:3")
+    assert (made[0].recipe, made[0].site) == (trial, suite.site)
+    metrics = {"val_loss": 0.25, "accuracy": 0.5}
+    journal(suite.folder, added(3), started(3), ended(3, metrics=metrics))
+    other = Recipe.model_validate({**suite.recipe.model_dump(by_alias=True), "seed": 43})
+    write_record(suite.folder.trial(4).recipe, other)
+    journal(suite.folder, added(4), started(4), ended(4, metrics={"val_loss": 0.5}))
+    assert told("diff", f"{suite.run_id}:3", f"{suite.run_id}:4") == [
+        ("recipe", "seed", "42", "43"),
+        ("metrics", "accuracy", "0.5", ""),
+        ("metrics", "val_loss", "0.25", "0.5"),
+    ]
+    result = StepResult(
+        state=StepState.SUCCEEDED, started_at=1, finished_at=2, outputs={"world_size": 4}
+    )
+    write_record(suite.folder.trial(3).attempt(2).result, result)
+    headrace("rerun", f"{suite.run_id}:3")
+    assert (made[1].recipe.train.nodes, made[1].recipe.train.ranks_per_node) == (1, 4)
+    for wrong in ("5", "x", ""):
+        with pytest.raises(UnknownNameError, match=f"no trial '{wrong}' that has begun"):
+            headrace("rerun", f"{suite.run_id}:{wrong}")
+    with pytest.raises(UnknownNameError, match="There is no run 'nothing'"):
+        headrace("diff", "nothing", suite.run_id)
+
+
+def test_a_suite_is_asked_for_again_by_its_source(monkeypatch: pytest.MonkeyPatch):
+    words = ("data.global_batch_size=${seed}", "suite.grid={seed: [16, 32]}", "suite.seeds=null")
+    suite = make_run(kind="suite", overrides=words)
+    made: list[Run] = []
+    monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: made.append(job))
+    headrace("rerun", suite.run_id)
+    (again,) = made
+    assert (again.request.kind, again.recipe) == ("suite", suite.recipe)
+    assert json.loads(again.folder.source.read_text()) == json.loads(
+        suite.folder.source.read_text()
+    )
+    assert "${seed}" in again.folder.source.read_text()
+
+
+def test_an_older_record_is_compared_by_what_it_knows():
+    run, old = make_run(), make_run()
+    record = json.loads(old.folder.provenance.read_text())
+    versions = {**record["versions"], "torch": "1.0"}
+    kept = {key: record[key] for key in ("recipe_file", "python")}
+    write_json(old.folder.provenance, {**kept, "git": None, "versions": versions})
+    now = record["packages"]["torch"]
+    assert told("diff", old.run_id, run.run_id) == [("packages", "torch", "1.0", now)]

@@ -1,0 +1,266 @@
+"""`headrace suite`: how trials stand, and what is asked of a suite while it runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from headrace.errors import HeadraceError, RecipeError, UnknownNameError, UserError
+from headrace.files.atomic import write_record
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.reaper import end_run
+from headrace.runs.runs import Run
+from headrace.runs.suites import has_more_to_do
+from headrace.runs.trials import note_trials
+from headrace.states import FailureClass, StepState
+from headrace.suites.records import Control, Heeded, RunningTrial, SuiteSummary
+from support.command_line import headrace
+from support.runs import ended_owner, make_run
+from support.suite_journal import added, ended, failed, journal, make_suite, started
+
+pytestmark = pytest.mark.usefixtures("headrace_home")
+
+
+def shown(*arguments: str, columns: int = 200) -> str:
+    done = headrace("suite", *arguments, columns=columns)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture
+def suite() -> Run:
+    """Four trials: one has succeeded, one was pruned, one has failed, one runs."""
+    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    journal(
+        run.folder,
+        *(added(n, model__lr=n / 10, data__global_batch_size=64, seed=7) for n in range(1, 5)),
+        *(started(n) for n in range(1, 4)),
+        ended(1, 0.5),
+        ended(2, 0.1, pruned=True),
+        failed(3, is_final=False, failure_class=FailureClass.LOST),
+        started(3, 2, node="node-b"),
+        failed(3, 2),
+        started(4),
+    )
+    running = RunningTrial(number=4, name="lr0.4", attempt=1, node="node-a", started_at=1, done=0.5)
+    write_record(
+        run.folder.summary,
+        SuiteSummary(total=6, counts={"pruned": 1}, running=(running,), eta_s=90, eta_error_s=10),
+    )
+    return run
+
+
+def test_list_tells_trials_by_state_the_best_and_the_time_left(suite: Run):
+    make_run()  # no suite: it is not listed
+    (view,) = json.loads(shown("list", "--json"))
+    assert (view["run_id"], view["total"]) == (suite.run_id, 6)
+    assert view["counts"] == {"succeeded": 1, "failed": 1, "pruned": 1, "running": 1}
+    assert (view["best"], view["best_value"], view["eta_s"]) == (1, 0.5, 90)
+    told = shown("list")
+    assert suite.run_id in told
+    assert "val_loss 0.5 (#1" in told
+    assert "2 to come" in told
+    assert "1:30 ± 10.0 s" in told
+
+
+def test_show_tells_what_differs_and_why_a_trial_failed_within_80_columns(suite: Run):
+    told = shown("show", suite.run_id)
+    rows = {line.split()[0]: line for line in told.splitlines()[1:]}
+    assert rows["1"].split()[:3] == ["1", "succeeded", "lr=0.1"]
+    assert "global_batch_size" not in told  # it is the same in all
+    assert "pruned" in rows["2"]
+    assert "failed (2)" in rows["3"]
+    assert "node-b" in rows["3"]
+    assert "user_error: it broke" in rows["3"]
+    assert "1:00" in rows["1"]
+
+
+def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
+    from rich.console import Console
+
+    from headrace.cli.suite_view import closing, live, trials_table
+    from headrace.runs.suites import objectives_of, suite_view
+
+    note_trials(suite.folder)
+    console = Console(width=80, record=True, force_terminal=True, color_system=None)
+    rows = open_ledger().trials(suite.run_id)
+    console.print(trials_table(rows, objectives_of(suite.folder)))
+    view = suite_view(open_ledger().run(suite.run_id))
+    console.print(live(view))
+    console.print(closing(view))
+    told = console.export_text()
+    assert max(len(line.rstrip()) for line in told.splitlines()) <= 80
+    assert "lr=0.4" in told
+    assert "50%" in told
+
+
+def test_show_sorts_chooses_and_limits(suite: Run):
+    def numbers(*arguments: str) -> list[int]:
+        return [each["number"] for each in json.loads(shown("show", *arguments, "--json"))]
+
+    assert numbers() == [1, 2, 3, 4]  # the newest suite
+    assert numbers(suite.run_id, "--sort", "-objective") == [1, 2, 3, 4]
+    assert numbers(suite.run_id, "--sort", "objective") == [2, 1, 3, 4]
+    assert numbers(suite.run_id, "--state", "failed") == [3]
+    assert numbers(suite.run_id, "--state", "succeeded") == [1]
+    assert numbers(suite.run_id, "--state", "pruned") == [2]
+    assert numbers(suite.run_id, "--limit", "2") == [1, 2]
+    assert "2 of 4 trials" in shown("show", "--limit", "2")
+    with pytest.raises(UnknownNameError, match=r"no order 'objectiv'.*\n.*objective"):
+        shown("show", "--sort", "objectiv")
+    assert headrace("suite", "show", "--state", "broken").exit_code == 2
+
+
+def test_points_are_told_by_mean_deviation_and_interval():
+    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    journal(
+        run.folder,
+        *(
+            added(n, group=1 + 2 * (n > 2), trainer__max_epochs=1 + (n > 2), seed=n % 2)
+            for n in (1, 2, 3, 4)
+        ),
+        *(started(n) for n in (1, 2, 3)),
+        *(ended(n, value) for n, value in ((1, 0.4), (2, 0.6), (3, 0.3))),
+    )
+    told = shown("show", run.run_id, "--points").splitlines()
+    assert "val_loss" in told[0]
+    assert told[1].split() == ["max_epochs=1", "2", "0.5", "±", "0.14", "-0.7706", "to", "1.771"]
+    assert told[2].split() == ["max_epochs=2", "1/2", "0.3"]
+    first = json.loads(shown("show", run.run_id, "--points", "--json"))[0]
+    assert (first["values"], first["numbers"]) == ({"trainer.max_epochs": 1}, [1, 2])
+
+
+def asked(run: Run) -> list[tuple[str, tuple[int, ...]]]:
+    lines = run.folder.controls.read_text().splitlines()
+    controls = [Control.model_validate_json(line) for line in lines]
+    assert all("@" in each.by for each in controls)
+    return [(each.what, each.numbers) for each in controls]
+
+
+def test_what_is_asked_is_appended_for_the_driver(suite: Run):
+    shown("pause", suite.run_id)
+    shown("resume", suite.run_id, "--limit", "4")
+    shown("cancel", suite.run_id, "4")
+    shown("retry", suite.run_id, "3")
+    assert "trials 3, 3" in shown("retry", suite.run_id, "3", "3")
+    shown("cancel", suite.run_id)
+    assert asked(suite) == [
+        ("pause", ()),
+        ("limit", ()),
+        ("resume", ()),
+        ("cancel", (4,)),
+        ("retry", (3,)),
+        ("retry", (3, 3)),
+        ("cancel", ()),
+    ]
+    assert json.loads(suite.folder.controls.read_text().splitlines()[1])["limit"] == 4
+
+
+def test_added_trials_are_checked_before_anybody_is_asked(suite: Run):
+    told = shown("add", suite.run_id, "trainer.max_epochs=3", "data.global_batch_size=16,32")
+    assert "asked to add 2 trials" in told
+    (line,) = suite.folder.controls.read_text().splitlines()
+    assert json.loads(line)["points"] == [
+        {"trainer.max_epochs": 3, "data.global_batch_size": 16},
+        {"trainer.max_epochs": 3, "data.global_batch_size": 32},
+    ]
+    for word, why in {
+        "trainer.max_epoch=3": "max_epochs",
+        "trainer.max_epochs=many": "max_epochs",
+        "dataset.seed=3": "cannot differ between trials",
+        "~seed": "no value of a trial",
+        "model.lr=interval(1,2)": "An interval is no value",
+    }.items():
+        with pytest.raises(RecipeError, match=why):
+            shown("add", suite.run_id, word)
+    assert len(suite.folder.controls.read_text().splitlines()) == 1
+    shown("add", suite.run_id, "seed=1,2")
+    added_points = json.loads(suite.folder.controls.read_text().splitlines()[1])["points"]
+    assert added_points == [{"seed": 1}, {"seed": 2}]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("cancel", "1"), "Trial 1 has ended already: succeeded"),
+        (("cancel", "3"), "Trial 3 has ended already: failed"),
+        (("cancel", "4", "9"), "has no trial 9"),
+        (("retry", "1"), "Trial 1 is succeeded, not failed"),
+        (("retry", "4"), "Trial 4 is running, not failed"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_trial_is_refused(suite: Run, words: tuple[str, ...], why: str):
+    with pytest.raises(HeadraceError, match=why):
+        shown(words[0], suite.run_id, *words[1:])
+    assert not suite.folder.controls.exists()
+
+
+def test_of_a_suite_that_has_ended_more_trials_can_be_asked_for(suite: Run):
+    end_run(suite, StepState.SUCCEEDED, "a test")
+    assert not has_more_to_do(suite.folder)
+    assert f"headrace resume {suite.run_id}" in shown("retry", suite.run_id, "3")
+    assert has_more_to_do(suite.folder)
+    assert not has_more_to_do(suite.folder, "pack")
+    journal(suite.folder, Heeded(lines=1, retried=(3,)))
+    assert not has_more_to_do(suite.folder)
+    assert f"headrace resume {suite.run_id}" in shown("add", suite.run_id, "seed=9")
+    assert has_more_to_do(suite.folder)
+
+
+@pytest.mark.parametrize("word", ["pause", "resume", "cancel"])
+def test_a_run_that_is_no_suite_and_one_that_has_ended_are_asked_nothing(suite: Run, word: str):
+    other = make_run()
+    with pytest.raises(UserError, match="is no suite"):
+        shown(word, other.run_id)
+    with pytest.raises(UnknownNameError, match="There is no run 'nothing'"):
+        shown(word, "nothing")
+    end_run(suite, StepState.CANCELLED, "a test")
+    with pytest.raises(UserError, match="has ended already: cancelled"):
+        shown(word, suite.run_id)
+
+
+def test_without_suites_there_is_nothing_to_show():
+    assert json.loads(shown("list", "--json")) == []
+    with pytest.raises(UnknownNameError, match="no suites yet"):
+        shown("show")
+
+
+def test_logs_of_a_trial_are_those_of_all_its_attempts(suite: Run):
+    for attempt, text in ((1, "first\nsecond\n"), (2, "third\n")):
+        file = suite.folder.trial(3).attempt(attempt).logs / "rank-0.log"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    told = shown("logs", suite.run_id, "3").splitlines()
+    assert told == ["1 rank-0 | first", "1 rank-0 | second", "2 rank-0 | third"]
+    assert shown("logs", suite.run_id, "1") == ""
+    with pytest.raises(UnknownNameError, match="no trial 9"):
+        shown("logs", suite.run_id, "9")
+
+
+def test_watch_tells_changes_and_stays_until_the_end(suite: Run):
+    told: list[str] = []
+    watcher = threading.Thread(target=lambda: told.append(shown("watch", suite.run_id)))
+    watcher.start()
+    journal(suite.folder, ended(4, 0.2))
+    end_run(suite, StepState.SUCCEEDED, "a test")
+    watcher.join(timeout=60)
+    assert "best: val_loss 0.2 (#4" in told[0]
+    assert "succeeded" in told[0]
+
+
+def test_a_suite_whose_process_was_killed_is_told_and_not_watched_for_ever():
+    run = make_suite(owner=ended_owner())
+    journal(run.folder, added(1))
+    told = shown("watch", run.run_id)
+    assert f"headrace resume {run.run_id}" in told
+    assert "its process has ended" in shown("list")
+
+
+def test_a_damaged_summary_leaves_what_the_journal_tells(suite: Run):
+    suite.folder.summary.write_text("{")
+    assert "2 to come" not in shown("list")
+    assert json.loads(shown("list", "--json"))[0]["counts"]["succeeded"] == 2
+    end_run(suite, StepState.FAILED, "a test")
+    assert "does not hold a SuiteSummary" in shown("watch", suite.run_id)
