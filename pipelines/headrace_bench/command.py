@@ -14,7 +14,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import UserError
-from headrace_bench.scale import scale
+from headrace_bench import ledger, scale, suite
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Codec
@@ -42,13 +42,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 def register(app: typer.Typer) -> None:
     """Add the benchmarks."""
     bench = typer.Typer(
-        help="Measure reading, packing, staging, training and S3 against this machine's limit and "
-        "other libraries.",
+        help="Measure reading, packing, staging, training, S3, suites and the ledger here.",
         no_args_is_help=True,
         invoke_without_command=True,
     )
     bench.callback()(scaling)
-    for command in (read, pack, stage, train, s3, scale):
+    for command in (read, pack, stage, train, s3, scale.scale, suite.suite, ledger.ledger):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 

@@ -15,7 +15,10 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, Param
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
-from headrace.recipe.load import available, check_from_outside
+from headrace.recipe.load import available
+from headrace.recipe.overrides import check_from_outside
+from headrace.recipe.suite import MAX_TRIALS
+from headrace.suites import sweep_words
 
 TAGS = ["headrace"]
 
@@ -60,6 +63,19 @@ def params() -> dict[str, Param]:
     }
 
 
+def suite_params() -> dict[str, Param]:
+    """Parameters of the DAG of suites."""
+    trials = Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        maximum=MAX_TRIALS,
+        title="Trials",
+        description="Points that a sampler proposes; empty: all combinations, or as the recipe.",
+    )
+    return {**params(), "trials": trials}
+
+
 def check_choice(kind: str, name: str) -> str:
     """The name of one of the known `recipes` or `sites`, which is the kind."""
     names = available(kind)
@@ -80,6 +96,12 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
             )
     check_from_outside(overrides)
     return tuple(overrides)
+
+
+def check_sweep(words: Sequence[str], trials: int | None) -> tuple[str, ...]:
+    """Overrides of which some name several values, as overrides that are safe to take."""
+    overrides, update = sweep_words.parse(words, trials=trials)
+    return check_overrides((*overrides, *sweep_words.as_overrides(update)))
 
 
 def _choice(kind: str, title: str, description: str) -> Param:

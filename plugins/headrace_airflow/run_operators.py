@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.errors import HeadraceError
 from headrace.runs.flow import steps_of
+from headrace.runs.foresight import note_prediction
 from headrace.runs.leases import RELEASED
 from headrace.runs.reaper import ABANDONED, end_run, reap
 from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run
@@ -27,7 +28,7 @@ from headrace_airflow.airflow_api import (
     step_is_abandoned,
     task_states,
 )
-from headrace_airflow.dag_parts import check_choice, check_overrides
+from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep
 from headrace_airflow.triggers import STOPPED
 
 Context = Mapping[str, Any]
@@ -120,7 +121,7 @@ class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
 class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
     """Makes the run that the DAG run asks for, or finds the one it made before."""
 
-    def __init__(self, *, kind: Literal["train", "pack"], **kwargs: Any) -> None:
+    def __init__(self, *, kind: Literal["train", "pack", "suite"], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
 
@@ -132,14 +133,21 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
             request = RunRequest(
                 recipe=check_choice("recipes", params["recipe"]),
                 site=check_choice("sites", params["site"]),
-                overrides=check_overrides(params["overrides"]),
+                overrides=self._overrides(params),
                 key=owner,
                 owner=owner,
+                user=context["dag_run"].triggering_user_name or "",
                 kind=self.kind,
             )
             run = create_run(request)
+            note_prediction(run)
         self.log.info("Run %s in %s", run.run_id, run.folder.path)
         return run.run_id
+
+    def _overrides(self, params: Mapping[str, Any]) -> tuple[str, ...]:
+        if self.kind == "suite":
+            return check_sweep(params["overrides"], params["trials"])
+        return check_overrides(params["overrides"])
 
 
 class RunOperator(BaseOperator):  # type: ignore[misc]

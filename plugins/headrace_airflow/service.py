@@ -191,7 +191,7 @@ class Component:
     def __init__(self, command: Sequence[str], environment: dict[str, str], log_file: Path) -> None:
         self.name = command[0]
         self.num_short_lives = 0
-        self._command = [sys.executable, "-m", "airflow", *command]
+        self._command = [sys.executable, "-m", "headrace_airflow.component", *command]
         self._environment = environment
         self._log_file = log_file
         self._process: subprocess.Popen[bytes] | None = None

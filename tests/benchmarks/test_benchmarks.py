@@ -158,3 +158,11 @@ def test_training_with_and_without_headrace(tmp_path, no_leftover_processes):
 def test_a_training_too_short_to_be_measured_is_refused(tmp_path):
     with pytest.raises(UserError, match="first 3 steps do not count"):
         bench_train(TrainOptions(steps=3, folder=tmp_path), lambda _: None)
+
+
+def test_the_ledger_is_timed_with_each_table(headrace_home: Path):
+    ended = headrace("bench", "ledger", "--rows", "300", "--json")
+    told = json.loads(ended.stdout)
+    assert told["rows"] == 300
+    assert {"enter all", "by month", "by trial", "its 50 best trials"} <= told["seconds"].keys()
+    assert min(told["seconds"].values()) > 0

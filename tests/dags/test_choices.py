@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import RecipeError, SiteError
-from headrace_airflow.dag_parts import check_choice, check_overrides
+from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_plain_overrides_pass(override):
         ('name=!!binary "JHtvYy5lbnY6SE9NRX0="', "the tag"),
         ("name=[&a x, *a]", "the anchor or alias 'a'"),
         (f"model.x={'[' * 100_000}", "more than 32 lists and mappings"),
-        (f"model.x=[{'1,' * 20_000}]", "more than 10000 values"),
+        (f"model.x=[{'1,' * 101_000}]", "more than 100000 values"),
         (f"model.x={'1' * 5000}", "not YAML"),
     ],
 )
@@ -53,3 +53,23 @@ def test_recipes_and_sites_are_named_never_given_by_path(tmp_path):
     with pytest.raises(SiteError, match="Did you mean 'laptop'"):
         check_choice("sites", "labtop")
     assert check_choice("recipes", "digits") == "digits"
+
+
+def test_words_of_a_sweep_become_plain_overrides_of_the_suite():
+    words = ["trainer.max_epochs=3", "model.learning_rate=1e-3,1e-2", "seed=range(0,3)"]
+    assert check_sweep(words, None) == (
+        "trainer.max_epochs=3",
+        "suite.seeds=[0, 1, 2]",
+        'suite.grid={"model.learning_rate": [0.001, 0.01]}',
+    )
+    (search,) = check_sweep(["model.learning_rate=interval(1e-4, 1e-1)"], 20)
+    assert search.startswith("suite.search=")
+    assert '"trials": 20' in search
+
+
+@pytest.mark.parametrize(
+    "word", ["model.name=${oc.env:HOME},b", "model.name=choice('${oc.env:HOME}', b)"]
+)
+def test_a_sweep_brings_no_interpolation(word):
+    with pytest.raises(RecipeError, match="interpolation"):
+        check_sweep([word], None)

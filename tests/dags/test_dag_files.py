@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-DAG_IDS = {"headrace_pack", "headrace_reaper", "headrace_train"}
+DAG_IDS = {"headrace_pack", "headrace_reaper", "headrace_suite", "headrace_train"}
 
 
 def test_all_parse(dag_bag):
@@ -26,9 +26,11 @@ def test_each_tells_what_it_is_for(dag_bag, dag_id):
     assert len(dag.topological_sort()) == len(dag.tasks)  # raises when there is a cycle
 
 
-@pytest.mark.parametrize(("dag_id", "most"), [("headrace_pack", 5), ("headrace_train", 10)])
+@pytest.mark.parametrize(
+    ("dag_id", "most"), [("headrace_pack", 5), ("headrace_suite", 8), ("headrace_train", 10)]
+)
 def test_tasks_are_few(dag_bag, dag_id, most):
-    """Work of any size is O(1) tasks (pains 1, 3)."""
+    """Work of any size is O(1) tasks, also the trials of a suite (pains 1, 2, 3)."""
     assert len(dag_bag.dags[dag_id].tasks) <= most
 
 
@@ -40,6 +42,9 @@ def test_tasks_are_few(dag_bag, dag_id, most):
         ("headrace_train", "release_pool", "acquire_pool"),
         ("headrace_train", "release_gang", "acquire_gang"),
         ("headrace_train", "finish", "prepare"),
+        ("headrace_suite", "release_pool", "acquire_pool"),
+        ("headrace_suite", "release_nodes", "acquire_nodes"),
+        ("headrace_suite", "finish", "prepare"),
     ],
 )
 def test_what_is_acquired_is_released(dag_bag, dag_id, teardown, setup):
@@ -49,7 +54,7 @@ def test_what_is_acquired_is_released(dag_bag, dag_id, teardown, setup):
     assert setup in dag.get_task(teardown).upstream_task_ids
 
 
-@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_train"])
+@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_suite", "headrace_train"])
 def test_a_run_that_failed_fails_its_dag_run(dag_bag, dag_id):
     assert dag_bag.dags[dag_id].get_task("finish").on_failure_fail_dagrun
 
@@ -62,13 +67,19 @@ def test_training_waits_for_the_packed_dataset_and_not_only_for_its_lease(dag_ba
         assert before in train.get_task(after).upstream_task_ids
 
 
-@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_train"])
+@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_suite", "headrace_train"])
 def test_a_step_is_retried_soon_and_never_limited_by_airflow(dag_bag, dag_id):
     """An Airflow time limit would end the task and leave the work (pains 5, 9)."""
     for task in dag_bag.dags[dag_id].tasks:
         assert task.retries == 4
         assert task.retry_delay <= timedelta(seconds=5)
         assert task.execution_timeout is None
+
+
+def test_no_task_of_a_suite_is_mapped(dag_bag):
+    suite = dag_bag.dags["headrace_suite"]
+    assert {task.is_mapped for task in suite.tasks} == {False}
+    assert suite.get_task("acquire_nodes").upstream_task_ids == {"pack", "release_pool"}
 
 
 def test_the_reaper_is_on_and_leaves_time_to_end_things_within_a_minute(dag_bag):
@@ -79,7 +90,7 @@ def test_the_reaper_is_on_and_leaves_time_to_end_things_within_a_minute(dag_bag)
     assert reaper.is_paused_upon_creation is False
 
 
-@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_train"])
+@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_suite", "headrace_train"])
 @pytest.mark.parametrize(
     "override",
     [

@@ -21,6 +21,7 @@ from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.leases import RELEASED
 from headrace.runs.overview import LeaseLook, Look
+from headrace.runs.provenance import user_of
 from headrace.runs.reaper import ABANDONED
 from headrace.runs.retrying import KEPT
 from headrace.runs.runs import open_run
@@ -74,7 +75,7 @@ def context(headrace_home):
         xcom_push=pushed.__setitem__,
     )
     params = {"recipe": "digits", "site": "laptop", "overrides": []}
-    dag_run = SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)
+    dag_run = SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id, triggering_user_name="ann")
     return {"ti": ti, "params": params, "dag_run": dag_run, "outlet_events": Outlets()}
 
 
@@ -138,7 +139,9 @@ def test_prepare_makes_one_run_however_often_it_is_tried(context):
     first = prepare(context)
     assert prepare(context) == first
     assert [record.run_id for record in open_ledger().runs()] == [first]
-    assert open_run(first).request.owner == "airflow:headrace_train:manual__2026-01-02T03:04:05"
+    run = open_run(first)
+    assert run.request.owner == "airflow:headrace_train:manual__2026-01-02T03:04:05"
+    assert user_of(run.folder, "nobody told") == "ann"
 
 
 def test_prepare_takes_overrides(context):

@@ -70,8 +70,8 @@ def test_the_bundle_named_in_the_settings_holds_the_dags(tmp_path):
     (bundle,) = json.loads(settings["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
     assert bundle["classpath"] == f"{HeadraceDagBundle.__module__}.{HeadraceDagBundle.__name__}"
     folder = HeadraceDagBundle(name=bundle["name"], **bundle["kwargs"]).path
-    names = {path.name for path in folder.glob("*.py")}
-    assert names == {"headrace_pack.py", "headrace_train.py", "headrace_reaper.py"}
+    names = {path.stem for path in folder.glob("*.py")}
+    assert names == {"headrace_pack", "headrace_reaper", "headrace_suite", "headrace_train"}
 
 
 @pytest.mark.parametrize(

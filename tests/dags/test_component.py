@@ -1,0 +1,58 @@
+"""How a component of Airflow ends: everything is closed and told, no garbage is collected."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_AIRFLOW = """
+import atexit, os, sys
+
+class Large:
+    def __del__(self):
+        os.write(1, b"collected,")
+
+kept = Large()
+kept.itself = kept
+
+def main():
+    atexit.register(lambda: print("closed", end=","))
+    if os.fork() == 0:
+        return
+    print("child", os.waitstatus_to_exitcode(os.wait()[1]), end=",")
+    if sys.argv[1:] == ["raise"]:
+        raise ValueError("no such component")
+    if sys.argv[1:]:
+        sys.exit(int(sys.argv[1]) if sys.argv[1].isdigit() else sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "told"),
+    [
+        ([], 0, ""),
+        (["3"], 3, ""),
+        (["why"], 1, "why"),
+        (["raise"], 1, "no such component"),
+    ],
+)
+def test_a_component_ends_with_its_code_and_without_a_last_collection(
+    tmp_path: Path, argument: list[str], code: int, told: str
+) -> None:
+    (tmp_path / "airflow").mkdir()
+    (tmp_path / "airflow" / "__init__.py").touch()
+    (tmp_path / "airflow" / "__main__.py").write_text(_AIRFLOW)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace_airflow.component", *argument],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert told in done.stderr
+    assert done.stdout == "closed,child 0,closed,"
