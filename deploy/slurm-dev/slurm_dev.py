@@ -209,7 +209,10 @@ def _start_database(shape: Shape, daemons: Daemons) -> None:
         install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}",
                    "--auth-root-authentication-method=normal", "--skip-test-db"]  # fmt: skip
         env = {**os.environ, "PATH": PATH}
-        subprocess.run(install, env=env, check=True, capture_output=True, timeout=60)
+        made = subprocess.run(install, env=env, check=False, capture_output=True, timeout=60)
+        if made.returncode:
+            told = (made.stdout + made.stderr).decode(errors="replace")
+            raise DevError(f"{install[0]} failed with {made.returncode}:\n{told}")
     command = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-networking",
                f"--socket={shape.mysql_socket}", f"--pid-file={shape.folder}/mysql.pid",
                "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",

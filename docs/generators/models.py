@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BaseModel, ByteSize
+from pydantic import BaseModel, ByteSize, JsonValue
 from pydantic.fields import FieldInfo
 
 from headrace.recipe.base import Fraction, Lifetime, Name, Seconds, Target
@@ -26,7 +26,10 @@ WORDS = {
 
 _ALIASES = {"duration": Seconds, "duration or `auto`": Lifetime, "share": Fraction, "name": Name}
 _TIMES = ("duration", "duration or `auto`")
-_SIMPLE = {str: "text", int: "integer", float: "number", bool: "`true` or `false`", object: "any"}
+_SIMPLE = {
+    **{str: "text", int: "integer", float: "number", bool: "`true` or `false`"},
+    **dict.fromkeys((object, JsonValue), "any"),
+}
 _SIGNS = {Ge: ("≥", "ge"), Gt: (">", "gt"), Le: ("≤", "le"), Lt: ("<", "lt")}
 
 
@@ -122,7 +125,8 @@ def _type(hint: Any, anchor: str) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         named = [_type(argument, anchor) for argument in arguments if argument is not type(None)]
-        return " or ".join([*named, "`null`"])
+        null = ["`null`"] if type(None) in arguments else []
+        return " or ".join([*named, *null])
     if origin is Annotated:
         return _type(arguments[0], anchor)
     if origin is Literal:
