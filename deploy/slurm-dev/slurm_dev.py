@@ -204,16 +204,18 @@ def _start_munge(shape: Shape, daemons: Daemons) -> None:
 
 
 def _start_database(shape: Shape, daemons: Daemons) -> None:
-    data = shape.folder / "mysql"
+    data, temporary = shape.folder / "mysql", shape.folder / "mysql-tmp"
+    temporary.mkdir(exist_ok=True)  # a server that starts empties it, also of another one's tables
+    shared = ["--no-defaults", "--user=root", f"--datadir={data}", f"--tmpdir={temporary}"]
     if not (data / "mysql").exists():
-        install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}",
-                   "--auth-root-authentication-method=normal", "--skip-test-db"]  # fmt: skip
+        install = ["mariadb-install-db", *shared, "--auth-root-authentication-method=normal",
+                   "--skip-test-db"]  # fmt: skip
         env = {**os.environ, "PATH": PATH}
         made = subprocess.run(install, env=env, check=False, capture_output=True, timeout=60)
         if made.returncode:
             told = (made.stdout + made.stderr).decode(errors="replace")
             raise DevError(f"{install[0]} failed with {made.returncode}:\n{told}")
-    command = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-networking",
+    command = ["mariadbd", *shared, "--skip-networking",
                f"--socket={shape.mysql_socket}", f"--pid-file={shape.folder}/mysql.pid",
                "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",
                "--innodb-lock-wait-timeout=900", "--performance-schema=off"]  # fmt: skip
