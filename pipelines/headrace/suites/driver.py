@@ -253,13 +253,13 @@ class Driver:
         entries = []
         for call in calls:
             if isinstance(call.tag, AskedNode):
-                self._machines.joined(call.tag.node, call.result, call.error)
+                if self._machines.joined(call.tag.node, call.result, call.error):
+                    self._register.enqueue()
             elif isinstance(call.tag, int):
                 self._machines.release(call.tag, is_lost=bool(call.lost))
                 row = self.board.rows[call.tag]
                 entries.append(self._ended(row, result_of(folder_of(self._run, row), call)))
         self._register.note(*entries)
-        self._register.open_queue()
 
     def _ended(self, row: Row, result: StepResult, *, is_orphan: bool = False) -> Ended:
         number, started = row.trial.number, row.started

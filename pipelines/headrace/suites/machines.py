@@ -55,7 +55,8 @@ class Machines:
         self._held: dict[int, list[tuple[Room, Seat]]] = {}
         self._gpu_bytes: int | None = None
         self._per_gpu = 1
-        self._has_gpus = False
+        self._has_gpus = bool(calls.role.batch.gpus_per_node)
+        self._has_told = False
         self._bare_since_s = time.monotonic()
         self._asked_s = float("-inf")
 
@@ -91,21 +92,28 @@ class Machines:
 
     def joined(
         self, node: Node, capacity: NodeCapacity | None, error: BaseException | None = None
-    ) -> None:
-        """A node has told what it has; without that it is asked again."""
+    ) -> bool:
+        """A node has told what it has; without that it is asked again.
+
+        Returns:
+            Whether trials may take something else than was thought before.
+        """
         if self._nodes.get(node.name) != node:
-            return
+            return False
         if capacity is None:
             logger.warning("%s did not tell what it has: %s", node.name, error or "it has gone")
             del self._nodes[node.name]
-            return
-        self._has_gpus = self._has_gpus or bool(capacity.gpus)
+            return False
+        before = (self._has_told, self._has_gpus)
+        self._has_gpus = bool(capacity.gpus) or before == (True, True)
+        self._has_told = True
         most = _most(self._recipe.suite)
         self._rooms[node.name] = Room(node.name, len(capacity.gpus), capacity.cpus, most)
         sizes = [gpu.memory_bytes for gpu in capacity.gpus if gpu.memory_bytes]
         self._gpu_bytes = min(
             [*sizes, *([self._gpu_bytes] if self._gpu_bytes else [])], default=None
         )
+        return before != (True, self._has_gpus)
 
     def node(self, name: str) -> Node:
         """The node of that name."""
@@ -135,7 +143,8 @@ class Machines:
         """A node as they are, as far as is known."""
         role = self._calls.role
         cpus = range(role.cpus_per_node)
-        guess = Room("", role.ranks_per_node, cpus, _most(self._recipe.suite))
+        num_gpus = role.batch.gpus_per_node or role.ranks_per_node
+        guess = Room("", num_gpus, cpus, _most(self._recipe.suite))
         return next(iter(self._rooms.values()), guess)
 
     def most_at_once(self) -> int:

@@ -21,7 +21,7 @@ class Register:
 
     Attributes:
         board: How the trials stand.
-        queue: Those that wait, once a node has told what it has.
+        queue: Those that wait.
     """
 
     def __init__(
@@ -36,7 +36,6 @@ class Register:
         self._retention = retention
         self.board = board
         self.queue = Queue()
-        self._is_open = False
 
     def restore(self) -> None:
         """Go on from what the journal holds."""
@@ -44,6 +43,7 @@ class Register:
         for entry in self._journal.entries():
             self._take(entry)
         self._retention.look(self.board, self.board.rows)
+        self.enqueue()
 
     def note(self, *entries: Entry) -> None:
         """Something has happened, or is about to."""
@@ -58,11 +58,9 @@ class Register:
         ended = [entry.number for entry in entries if isinstance(entry, Ended)]
         self._retention.look(self.board, ended)
 
-    def open_queue(self) -> None:
-        """Have all wait in the queue, as soon as a node has told what it has."""
-        if self._machines.rooms and not self._is_open:
-            self._is_open = True
-            self._enqueue(self.board.waiting())
+    def enqueue(self) -> None:
+        """Have all wait in the queue, with what they take by what is known of the nodes now."""
+        self._enqueue(self.board.waiting())
 
     def _take(self, entry: Entry) -> None:
         self.board.take(entry)
@@ -83,7 +81,7 @@ class Register:
 
     def _enqueue(self, rows: Iterable[Row]) -> None:
         never = []
-        for row in rows if self._is_open else ():
+        for row in rows:
             number = row.trial.number
             self.queue.drop(number)
             if row.state is not StepState.QUEUED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,17 @@ from headrace.recipe.suite import Objective
 from headrace.steps.context import StepContext
 from headrace.suites.board import Board
 from headrace.suites.journal import Journal
-from headrace.suites.records import Control, Ended, Entry, Started, SuiteSummary
+from headrace.suites.records import Control, Ended, Entry, Started, SuiteSummary, Trial
 from headrace.suites.step import run_suite
 from support.leases import opened
-from support.scripted_trials import Listed, executions, late_capacity, suite_context, work
+from support.scripted_trials import (
+    NUM_CPUS,
+    Listed,
+    executions,
+    late_capacity,
+    suite_context,
+    work,
+)
 from support.waiting import wait_until
 
 
@@ -98,6 +105,34 @@ def test_trials_run_in_all_places_and_the_best_is_told(lease: LeaseFolder) -> No
     assert (summary.counts, summary.best, summary.running) == ({"succeeded": 12}, 8, ())
     run_suite(suite_context(lease, "many", objectives=()), Listed(*[{}] * 12), work())
     assert len(executions(context.run_folder)) == 12  # a second driver finds all done
+
+
+class _OneByOne(Listed):
+    """Adds a trial when there is room for one, and notes how many had not begun by then."""
+
+    def __init__(self, *points: dict[str, Any]) -> None:
+        super().__init__(*points)
+        self.most_ahead = 0
+
+    def more(self, wanted: int) -> Sequence[Trial]:
+        if wanted <= 0 or not self._left:
+            return ()
+        block = [self._left.pop(0)]
+        waiting = [row for row in self._board.rows.values() if not row.attempts]
+        self.most_ahead = max(self.most_ahead, len(waiting) + 1)
+        return block
+
+
+def test_a_pool_without_a_node_grows_for_its_trials(tmp_path: Path) -> None:
+    """And no more trials are proposed than there is room for, before a node is there, too."""
+    lease = opened(tmp_path / "site", Role(kind="pool", nodes=2, threads_per_node=1))
+    try:
+        context, source = suite_context(lease, "grows"), _OneByOne(*({} for _ in range(12)))
+        outputs = run_suite(context, source, work())
+    finally:
+        client.end(lease)
+    assert outputs["counts"] == {"succeeded": 12}
+    assert source.most_ahead <= 2 * NUM_CPUS
 
 
 def test_few_trials_are_spread_over_nodes_that_answer_late(lease: LeaseFolder) -> None:
