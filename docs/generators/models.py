@@ -14,6 +14,7 @@ from pydantic import BaseModel, ByteSize, JsonValue
 from pydantic.fields import FieldInfo
 
 from headrace.recipe.base import Fraction, Lifetime, Name, Seconds, Target
+from headrace.recipe.meanings import meanings
 
 WORDS = {
     "duration": "a number of seconds, or text such as `90s`, `30min`, `4h`, `2d`",
@@ -80,17 +81,20 @@ def _inner_sections(model: type[BaseModel], prefix: str) -> Iterator[Section]:
 
 def _section(section: Section, name: str) -> list[str]:
     about = [] if section.title == "Top level" else [section.model.__doc__ or ""]
-    rows = [_row(section, key, field, hint) for key, field, hint in _fields(section.model)]
+    texts = meanings(section.model)
+    rows = [
+        _row(section, key, field, hint, texts.get(key, ""))
+        for key, field, hint in _fields(section.model)
+    ]
     table = "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows])
     return [f"## {section.title}", *about, table]
 
 
-def _row(section: Section, key: str, field: FieldInfo, hint: Any) -> str:
+def _row(section: Section, key: str, field: FieldInfo, hint: Any, meaning: str) -> str:
     prefix = "" if section.title == "Top level" else section.title.removeprefix("Each of ") + "."
     value = _value(hint, field, Section(_title(f"{prefix}{key}", hint), section.model).anchor)
     default = "the file's name" if f"{prefix}{key}" == "name" else _default(field, hint)
-    meaning = " ".join((field.description or "").split())
-    cells = (f"`{key}`", value, default, meaning)
+    cells = (f"`{key}`", value, default, " ".join(meaning.split()))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -78,7 +78,7 @@ def test_the_command_line_loads_no_heavy_library():
     code = (
         "import sys; from headrace.cli.app import build; build()\n"
         "print(sorted({'torch', 'dask', 'distributed', 'h5py', 'lightning', 'airflow', 'sklearn',"
-        " 'matplotlib'} & set(sys.modules)))"
+        " 'matplotlib', 'numpy', 'PIL'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

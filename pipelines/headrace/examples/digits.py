@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _NUM_FILES = 1797
 _MAXIMUM = 16  # the data set's pixels are 0..16
@@ -31,7 +32,8 @@ def export_digits(folder: Path) -> int:
 
 
 def _load() -> tuple[NDArray[np.uint8], list[int]]:
-    from sklearn.datasets import load_digits  # a second of import that a second call saves
+    import numpy as np  # what these import would take a second of every command
+    from sklearn.datasets import load_digits
 
     digits = load_digits()
     images = np.rint(digits.images * (255 / _MAXIMUM)).astype(np.uint8)
@@ -39,6 +41,8 @@ def _load() -> tuple[NDArray[np.uint8], list[int]]:
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:
+    from PIL import Image
+
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, format="PNG")
     return buffer.getvalue()

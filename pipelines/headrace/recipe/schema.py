@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.errors import UnknownNameError, nearest
 from headrace.recipe.arguments import trainer_arguments
+from headrace.recipe.meanings import WithMeanings
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.train import OF_LIGHTNING, TrainerSpec
@@ -32,7 +33,7 @@ def json_schema(kind: str) -> dict[str, Any]:
     """
     if kind not in MODELS:
         raise UnknownNameError(f"There is no schema of '{kind}'", nearest(kind, MODELS))
-    schema = MODELS[kind].model_json_schema(by_alias=True)
+    schema = MODELS[kind].model_json_schema(by_alias=True, schema_generator=WithMeanings)
     schema["required"] = [key for key in schema["required"] if key != "name"]
     parts = [schema, *schema.get("$defs", {}).values()]
     for part in parts:
