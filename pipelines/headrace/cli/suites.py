@@ -14,6 +14,7 @@ import typer
 from rich.live import Live
 
 from headrace.cli.console import JsonOption, open_console, output_is_gone
+from headrace.cli.suite_controls import CONTROLS, Suite
 from headrace.cli.suite_view import (
     closing,
     counts_words,
@@ -26,31 +27,25 @@ from headrace.cli.watching import REFRESH_S
 from headrace.errors import UnknownNameError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
 from headrace.ledger.trial_records import TrialRecord
 from headrace.ledger.trial_rows import TRIAL_ORDERS
 from headrace.runs.suites import (
     PRUNED,
     SuiteView,
-    ask,
     find_suite,
     objectives_of,
-    source_of_suite,
     suite_view,
     suites,
 )
 from headrace.states import StepState
-from headrace.suites.added import added_points
 from headrace.suites.analysis import points
 
 app = typer.Typer(help="Suites: how their trials stand, and what is asked of them.")
 
-Suite = Annotated[str, typer.Argument(metavar="SUITE", help="Id of the suite.")]
 AnySuite = Annotated[
     str | None,
     typer.Argument(metavar="[SUITE]", help="Id of the suite; the newest one when left out."),
 ]
-Numbers = Annotated[list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Trials.")]
 
 TrialState = Enum(  # type: ignore[misc]
     "TrialState", {name: name for name in (*(state.value for state in StepState), PRUNED)}
@@ -58,7 +53,6 @@ TrialState = Enum(  # type: ignore[misc]
 """States that trials can be chosen by."""
 
 _MOST = 1_000_000
-_SOON = "its driver heeds it within seconds"
 
 
 @app.command("list")
@@ -168,83 +162,6 @@ def logs(
                 typer.echo(f"{attempt} {file.stem} | {line}")
 
 
-@app.command()
-def pause(suite: Suite) -> None:
-    """Begin no more trials; those that run go on.
-
-    Examples:
-        headrace suite pause digits-20260102-030405-0a1b2c3d
-    """
-    ask(find_suite(suite), "pause")
-    typer.echo(f"asked to begin no more trials; {_SOON}")
-
-
-@app.command()
-def resume(
-    suite: Suite,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="From now on so many trials at once at most.")
-    ] = None,
-) -> None:
-    """Begin trials again after a pause; a suite whose driver has gone: headrace resume.
-
-    Examples:
-        headrace suite resume digits-20260102-030405-0a1b2c3d
-
-        headrace suite resume digits-20260102-030405-0a1b2c3d --limit 4
-    """
-    record = find_suite(suite)
-    if limit is not None:
-        ask(record, "limit", limit=limit)
-    ask(record, "resume")
-    typer.echo(f"asked to begin trials; {_SOON}")
-
-
-@app.command()
-def cancel(suite: Suite, numbers: Numbers = None) -> None:
-    """Cancel trials that wait or run, by number, or all: what has ended stays.
-
-    Examples:
-        headrace suite cancel digits-20260102-030405-0a1b2c3d 7 12
-
-        headrace suite cancel digits-20260102-030405-0a1b2c3d
-    """
-    ask(find_suite(suite), "cancel", numbers or ())
-    typer.echo(f"asked to cancel {_named(numbers)}; {_SOON}")
-
-
-@app.command()
-def retry(suite: Suite, numbers: Numbers = None) -> None:
-    """Run trials that have failed or were cancelled again, by number, or all.
-
-    Of a suite that has ended they run with `headrace resume`; those that succeeded do not again.
-
-    Examples:
-        headrace suite retry digits-20260102-030405-0a1b2c3d
-
-        headrace suite retry digits-20260102-030405-0a1b2c3d 7
-    """
-    record = find_suite(suite)
-    ask(record, "retry", numbers or ())
-    typer.echo(f"asked to run {_named(numbers)} again; {_when(record)}")
-
-
-@app.command()
-def add(
-    suite: Suite,
-    words: Annotated[list[str], typer.Argument(help="Values of the new trials, as for sweep.")],
-) -> None:
-    """Add trials to a suite: every combination of the values.
-
-    Examples:
-        headrace suite add digits-20260102-030405-0a1b2c3d trainer.max_epochs=5 seed=1,2,3
-    """
-    record = find_suite(suite)
-    new = added_points(source_of_suite(record), words)
-    ask(record, "add", points=new)
-    typer.echo(f"asked to add {len(new)} {'trial' if len(new) == 1 else 'trials'}; {_when(record)}")
-
-
 def _goes_on(view: SuiteView) -> bool:
     return not view.state.is_final and not view.owner_is_gone and not output_is_gone()
 
@@ -269,13 +186,5 @@ def _for_programs(row: TrialRecord) -> dict[str, Any]:
     return {**asdict(row), "state": PRUNED if row.pruned else row.state.value}
 
 
-def _when(record: RunRecord) -> str:
-    is_over = record.state.is_final
-    return f"it has ended, so go on with it: headrace resume {record.run_id}" if is_over else _SOON
-
-
-def _named(numbers: list[int] | None) -> str:
-    if not numbers:
-        return "all trials that can be"
-    word = "trial" if len(numbers) == 1 else "trials"
-    return f"{word} {', '.join(map(str, numbers))}"
+for _control in CONTROLS:
+    app.command()(_control)

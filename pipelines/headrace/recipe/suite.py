@@ -80,6 +80,9 @@ class SuiteSpec(Record):
     """What is sought; none: `trainer.monitor`. Of several there is no best trial but a front."""
     order: Literal["longest", "given"] = "longest"
     """Which trials begin first: those that take longest, as far as is known, or as they are."""
+    priority: str = ""
+    """What makes a trial urgent, in the words of `skip`: `model.depth > 4` or `10 - seed`. Those
+    with the greatest number begin first, whatever `order` says; 1 and 0 are yes and no."""
     max_running: int | None = Field(default=None, ge=1)
     """Most trials at once; null: as many as the nodes have room for."""
     trials_per_gpu: int | Literal["auto"] = 1

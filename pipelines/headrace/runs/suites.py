@@ -212,7 +212,7 @@ def _check(run_id: str, what: str, numbers: Sequence[int]) -> None:
             f"List its trials: headrace suite show {run_id}.",
         )
     for row in rows.values():
-        if what == "cancel" and row.state.is_final:
+        if what in ("cancel", "prioritize") and row.state.is_final:
             raise UserError(f"Trial {row.number} has ended already: {row.state.value}")
         if what == "retry" and row.state not in (*_FAILED, StepState.CANCELLED):
             raise UserError(

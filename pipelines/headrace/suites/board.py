@@ -28,6 +28,7 @@ class Row:
     """Its attempt that has no end yet."""
     avoids: frozenset[str] = frozenset()
     """Nodes where it has failed."""
+    priority: float = 0.0
     unwanted: bool = False
     """Whether somebody has cancelled it."""
     took_s: float = 0.0
@@ -97,7 +98,7 @@ class Board:
 
     def _add(self, trial: Trial) -> None:
         if trial.number not in self.rows:
-            row = self.rows[trial.number] = Row(trial)
+            row = self.rows[trial.number] = Row(trial, priority=trial.priority)
             self.counts[row.counted_as] += 1
 
     def _heed(self, entry: Heeded) -> None:
@@ -105,6 +106,9 @@ class Board:
         for number in entry.cancelled:
             if number in self.rows:
                 self.rows[number].unwanted = True
+        for number, priority in entry.priorities.items():
+            if number in self.rows:
+                self.rows[number].priority = priority
         for number in entry.retried:
             if number in self.rows:
                 self._again(self.rows[number])

@@ -1,8 +1,12 @@
-"""Conditions such as `model.depth > 4 and data.global_batch_size > 256`, judged without `eval`."""
+"""Conditions such as `model.depth > 4 and data.global_batch_size > 256`, judged without `eval`.
+
+The same words may give a number, as `10 * (model.depth > 4) - seed` does.
+"""
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -34,12 +38,16 @@ _VALID = "Valid: keys, numbers, texts, lists, comparisons, in, and, or, not, + -
 class Condition:
     """One condition, read once and judged for many points.
 
+    Args:
+        text: What it says.
+        key: Where it stands in the recipe.
+
     Raises:
         RecipeError: It is no condition.
     """
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, key: str = "suite.skip") -> None:
+        self._text, self._key = text, key
         if len(text) > MAX_CHARS:
             raise self._wrong(f"has {len(text)} characters; at most {MAX_CHARS} are read")
         try:
@@ -53,8 +61,18 @@ class Condition:
         Raises:
             RecipeError: It cannot be judged, or holds something that is not allowed.
         """
+        return bool(self._judged(value_of))
+
+    def number(self, value_of: Lookup) -> float:
+        """The number that it gives for a point, 1 and 0 for yes and no; raises as `holds`."""
+        value = self._judged(value_of)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(f"gives {value!r}, which is no number")
+        return float(value)
+
+    def _judged(self, value_of: Lookup) -> Any:
         try:
-            return bool(self._value(self._tree, value_of))
+            return self._value(self._tree, value_of)
         except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise self._wrong(f"cannot be judged: {error}") from None
 
@@ -92,4 +110,4 @@ class Condition:
         raise self._wrong(f"holds '{ast.unparse(node)}'")
 
     def _wrong(self, what: str) -> RecipeError:
-        return RecipeError(f"The condition '{self._text[:200]}' of suite.skip {what}", _VALID)
+        return RecipeError(f"The condition '{self._text[:200]}' of {self._key} {what}", _VALID)

@@ -40,22 +40,28 @@ class Controls:
         trials: list[Trial] = []
         retried: set[int] = set()
         cancelled: set[int] = set()
+        priorities: dict[int, float] = {}
         for line, control in self._new():
             self._set(control)
             if line <= board.heeded:
                 continue
             numbers = control.numbers or tuple(board.rows)
             if control.what == "add":
-                trials += _added(control.points, add)
+                trials += _added(control, add)
             elif control.what == "retry":
                 retried |= {each for each in numbers if _is_failed(board, each)}
                 cancelled -= retried
             elif control.what == "cancel":
                 cancelled |= {each for each in numbers if _goes_on(board, each)}
+            elif control.what == "prioritize":
+                priorities |= dict.fromkeys(control.numbers, control.priority or 0.0)
         if self._lines <= board.heeded:
             return []
         heeded = Heeded(
-            lines=self._lines, retried=tuple(sorted(retried)), cancelled=tuple(sorted(cancelled))
+            lines=self._lines,
+            retried=tuple(sorted(retried)),
+            cancelled=tuple(sorted(cancelled)),
+            priorities=priorities,
         )
         return [*(Added(trial=trial) for trial in trials), heeded]
 
@@ -83,10 +89,11 @@ class Controls:
                 logger.warning("Line %d of %s is no control: %s", self._lines, self._path, error)
 
 
-def _added(points: Iterable[Point], add: AddPoint) -> Iterator[Trial]:
-    for point in points:
+def _added(control: Control, add: AddPoint) -> Iterator[Trial]:
+    told = {} if control.priority is None else {"priority": control.priority}
+    for point in control.points:
         try:
-            yield from list(add(point))
+            yield from [trial.model_copy(update=told) for trial in add(point)]
         except RecipeError as error:
             logger.warning("The point %s is not added: %s", point, error)
 

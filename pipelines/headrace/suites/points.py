@@ -113,6 +113,8 @@ class TrialMaker:
         self._suite = suite_of(recipe)
         self._repeats = repeats_of(recipe)
         self._conditions = [Condition(text) for text in self._suite.skip]
+        urgency = self._suite.priority
+        self._urgency = Condition(urgency, "suite.priority") if urgency else None
         self._base = recipe.model_dump(mode="json", by_alias=True, exclude={"suite"})
         self._left_out = constant_keys([*axes_of(self._suite), *self._repeats])
         self._names: dict[str, int] = {}
@@ -139,6 +141,7 @@ class TrialMaker:
                 values=values,
                 group=group,
                 proposal=proposal,
+                priority=self.priority_of(values),
             )
             self._note(trial)
             yield trial
@@ -156,6 +159,10 @@ class TrialMaker:
         """
         value_of = self._lookup(values)
         return any(condition.holds(value_of) for condition in self._conditions)
+
+    def priority_of(self, values: Point) -> float:
+        """What `suite.priority` says of a trial; raises as `is_left_out`."""
+        return self._urgency.number(self._lookup(values)) if self._urgency else 0.0
 
     def _name(self, values: Point, group: int, proposal: int | None) -> str:
         template = self._suite.trial_name
@@ -218,6 +225,7 @@ def checked(recipe: Recipe, source: Mapping[str, Any], site: Site) -> Recipe:
     maker = TrialMaker(recipe)
     for values in samples(axes):
         if not maker.is_left_out(values):
+            maker.priority_of(values)
             check_training(trial_recipe(source, values), site)
     for values in texts(axes):
         check_places(trial_recipe(source, values), site)

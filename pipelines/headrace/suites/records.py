@@ -33,6 +33,8 @@ class Trial(Record):
     seed, and their mean counts."""
     proposal: int | None = None
     """Number of the sampler's proposal that it comes from; null: none."""
+    priority: float = 0.0
+    """Trials with a greater one begin first."""
 
 
 class TrialJob(Record):
@@ -122,6 +124,8 @@ class Heeded(Record):
     """Ended trials that wait again."""
     cancelled: tuple[int, ...] = ()
     """Trials that are not wanted any more."""
+    priorities: dict[int, float] = {}
+    """What priority trials have from now on, by number."""
 
 
 Entry = Annotated[Added | Started | Ended | Heeded, Field(discriminator="event")]
@@ -134,9 +138,10 @@ ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 class Control(Record):
     """A line of `controls.jsonl`: what somebody asks of a suite."""
 
-    what: Literal["pause", "resume", "cancel", "add", "retry", "limit"]
+    what: Literal["pause", "resume", "cancel", "add", "retry", "limit", "prioritize"]
     """`pause` begins no more trials; `cancel` ends those named, or all; `add` takes further points;
-    `retry` runs failed ones again; `limit` sets how many run at once."""
+    `retry` runs failed ones again; `limit` sets how many run at once; `prioritize` says how urgent
+    those are that are named."""
     by: str
     """Who asked."""
     at: float = Field(default_factory=time.time)
@@ -146,6 +151,8 @@ class Control(Record):
     """Points to add."""
     limit: int | None = None
     """Most trials at once; null: no limit."""
+    priority: int | None = None
+    """Priority of trials, named or added; null: as `suite.priority` says."""
 
 
 class RunningTrial(Figures):

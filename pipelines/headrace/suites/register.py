@@ -70,7 +70,8 @@ class Register:
         """Trials that may have to wait now, or not any more."""
         rows = self.board.rows
         if isinstance(entry, Heeded):
-            return [rows[number] for number in entry.retried if number in rows]
+            concerned = (*entry.retried, *entry.priorities)
+            return [rows[number] for number in concerned if number in rows]
         if isinstance(entry, Added):
             return [rows[entry.trial.number]]
         if isinstance(entry, Ended):
@@ -90,5 +91,5 @@ class Register:
             if why := self._machines.why_never(needs):
                 never.append(never_begun(row, time.time(), why, FailureClass.USER_ERROR))
             else:
-                self.queue.push(number, needs, avoids=row.avoids)
+                self.queue.push(number, needs, avoids=row.avoids, priority=row.priority)
         self.note(*never)

@@ -135,6 +135,9 @@ class _Place:
     """Where a trial stands in its line: the lowest begins first."""
 
     urgency: float
+    """Its priority, negative."""
+    length: float
+    """Seconds that it is expected to take, negative."""
     number: int
 
 
@@ -160,17 +163,20 @@ class Queue:
         needs: Needs,
         *,
         expected_s: float = 0.0,
+        priority: float = 0.0,
         avoids: Iterable[str] = (),
     ) -> None:
-        """A trial waits, from now on or with other figures; the longest begins first.
+        """A trial waits, from now on or with other figures; the most urgent begins first.
 
         Args:
-            number: Its number; of trials of equal length the lowest begins first.
+            number: Its number; of equal trials the lowest begins first.
             needs: What it takes.
-            expected_s: How long it is expected to take; 0 for all: first come, first served.
+            expected_s: How long it is expected to take: of equally urgent trials the longest begins
+                first; 0 for all: first come, first served.
+            priority: How urgent it is, the greatest first.
             avoids: Nodes where it does not go while there are others.
         """
-        line, place = (needs, frozenset(avoids)), _Place(-expected_s, number)
+        line, place = (needs, frozenset(avoids)), _Place(-priority, -expected_s, number)
         self._where[number] = (line, place)
         heapq.heappush(self._lines.setdefault(line, []), place)
 
@@ -182,8 +188,9 @@ class Queue:
         """Take other expectations for all."""
         waiting, self._lines = self._where, {}
         self._where = {}
-        for number, (line, _) in waiting.items():
-            self.push(number, line[0], expected_s=expected_s(number), avoids=line[1])
+        for number, (line, place) in waiting.items():
+            urgency = {"expected_s": expected_s(number), "priority": -place.urgency}
+            self.push(number, line[0], avoids=line[1], **urgency)
 
     def heads(self) -> Iterator[tuple[int, Needs, frozenset[str]]]:
         """The first of each line, the most urgent of them first; those taken out are seen to.

@@ -146,6 +146,9 @@ def test_what_is_asked_is_appended_for_the_driver(suite: Run):
     shown("retry", suite.run_id, "3")
     assert "trials 3, 3" in shown("retry", suite.run_id, "3", "3")
     shown("cancel", suite.run_id)
+    assert "asked to give trial 4 priority -2" in shown(
+        "prioritize", suite.run_id, "4", "--priority", "-2"
+    )
     assert asked(suite) == [
         ("pause", ()),
         ("limit", ()),
@@ -154,8 +157,10 @@ def test_what_is_asked_is_appended_for_the_driver(suite: Run):
         ("retry", (3,)),
         ("retry", (3, 3)),
         ("cancel", ()),
+        ("prioritize", (4,)),
     ]
-    assert json.loads(suite.folder.controls.read_text().splitlines()[1])["limit"] == 4
+    lines = [json.loads(line) for line in suite.folder.controls.read_text().splitlines()]
+    assert (lines[1]["limit"], lines[-1]["priority"]) == (4, -2)
 
 
 def test_added_trials_are_checked_before_anybody_is_asked(suite: Run):
@@ -176,9 +181,9 @@ def test_added_trials_are_checked_before_anybody_is_asked(suite: Run):
         with pytest.raises(RecipeError, match=why):
             shown("add", suite.run_id, word)
     assert len(suite.folder.controls.read_text().splitlines()) == 1
-    shown("add", suite.run_id, "seed=1,2")
-    added_points = json.loads(suite.folder.controls.read_text().splitlines()[1])["points"]
-    assert added_points == [{"seed": 1}, {"seed": 2}]
+    shown("add", suite.run_id, "seed=1,2", "--priority", "3")
+    control = json.loads(suite.folder.controls.read_text().splitlines()[1])
+    assert (control["points"], control["priority"]) == ([{"seed": 1}, {"seed": 2}], 3)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +192,7 @@ def test_added_trials_are_checked_before_anybody_is_asked(suite: Run):
         (("cancel", "1"), "Trial 1 has ended already: succeeded"),
         (("cancel", "3"), "Trial 3 has ended already: failed"),
         (("cancel", "4", "9"), "has no trial 9"),
+        (("prioritize", "1"), "Trial 1 has ended already: succeeded"),
         (("retry", "1"), "Trial 1 is succeeded, not failed"),
         (("retry", "4"), "Trial 4 is running, not failed"),
     ],

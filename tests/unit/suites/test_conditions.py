@@ -29,6 +29,20 @@ def test_conditions(text, expected):
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [("model.depth > 3", 1.0), ("10 * (seed == 4) - model.depth / 8", -0.5), ("-seed", -3.0)],
+)
+def test_a_condition_may_give_a_number(text, expected):
+    assert Condition(text, "suite.priority").number(VALUES.__getitem__) == expected
+
+
+@pytest.mark.parametrize("text", ["model.kind", "none", "[1, 2]", "1e308 * 10"])
+def test_a_priority_that_is_no_number_is_told(text):
+    with pytest.raises(RecipeError, match=r"of suite.priority gives .*, which is no number"):
+        Condition(text, "suite.priority").number(VALUES.__getitem__)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("seed >", "cannot be read"),

@@ -12,7 +12,7 @@ from headrace.files.lines import append_line
 from headrace.states import StepState
 from headrace.suites.board import Board
 from headrace.suites.controls import Controls
-from headrace.suites.records import Added, Control, Ended, Entry, Heeded
+from headrace.suites.records import ENTRY, Added, Control, Ended, Entry, Heeded
 from support.scripted_trials import Listed, trial
 
 
@@ -78,6 +78,19 @@ def test_retry_and_cancel_take_those_that_they_can(run: RunFolder) -> None:
     assert [row.state.value for row in board.rows.values()] == [
         "succeeded", "queued", "lost", "queued",
     ]  # fmt: skip
+
+
+def test_priorities_are_those_that_were_asked_last(run: RunFolder) -> None:
+    board = _board("", "", "")
+    _ask(run, "prioritize", numbers=(1, 2), priority=5)
+    _ask(run, "prioritize", numbers=(2,), priority=-1)
+    _ask(run, "add", points=({"lr": 1},), priority=7)
+    entries = _heed(Controls(run, None), board)
+    assert {number: row.priority for number, row in board.rows.items()} == {1: 5, 2: -1, 3: 0, 4: 7}
+    again = Board()  # of a later driver
+    for entry in (*(Added(trial=trial(number)) for number in (1, 2, 3)), *entries):
+        again.take(ENTRY.validate_json(entry.model_dump_json()))
+    assert again.rows == {**board.rows, 3: again.rows[3]}
 
 
 def test_a_later_driver_does_not_heed_twice_but_stays_paused(run: RunFolder) -> None:

@@ -214,15 +214,17 @@ def test_a_suite_is_steered_while_it_runs(
     wait_until(lambda: len(_summary(run).running) == 1, 60, "one trial to run")
     assert _summary(run).running[0].done == 0.25
     _ask(run, "pause")
-    _ask(run, "limit", limit=3)
+    _ask(run, "limit", limit=2)
     _ask(run, "cancel", numbers=(3,))
     _ask(run, "add", points=({"bad": 1}, {"loss": 0.5}))
+    _ask(run, "prioritize", numbers=(5,), priority=1)
     wait_until(lambda: _summary(run).counts.get("cancelled") == 1, 60, "the third to be cancelled")
     assert (_summary(run).paused, _summary(run).total) == (True, 5)
     assert [number for number, _ in executions(run)] == [1]
     _ask(run, "resume")
     wait_until(lambda: _summary(run).counts.get("pruned") == 1, 60, "the second to be pruned")
     wait_until(lambda: _summary(run).counts.get("succeeded") == 1, 60, "the added one to succeed")
+    assert executions(run)[1:3] == [(5, 1), (2, 1)]
     _ask(run, "cancel", numbers=(1,))
     wait_until(lambda: _summary(run).counts.get("cancelled") == 2, 60, "the first to be cancelled")
     _ask(run, "retry", numbers=(3,))

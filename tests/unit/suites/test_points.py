@@ -142,6 +142,8 @@ def test_names_tell_what_varies(suite, expected):
         ({"trial_name": "{"}, "cannot be filled in"),
         ({"grid": {"a": [1, 1]}}, "Trials 1 and 2 are the same"),
         ({"skip": ["a > 0"]}, "leaves out all 2 trials"),
+        ({"priority": "sed"}, r"(?s)'sed' is no key.*Did you mean 'seed'"),
+        ({"priority": "[a]"}, r"of suite.priority gives \[1\], which is no number"),
     ],
 )
 def test_bad_names_and_conditions_are_told(suite, message):
@@ -159,6 +161,8 @@ def test_points_that_are_added_go_on_after_the_others():
     recipe = suite_of(grid={"model.lr": [1, 2]}, seeds=2)
     known = list(expand(recipe))
     maker = TrialMaker(recipe, reversed(known))
+    urgent = list(expand(suite_of(grid={"model.lr": [1, 2]}, priority="model.lr > 1")))
+    assert [trial.priority for trial in urgent] == [0, 1]
     added = list(maker.trials({"model.lr": 3, "model.width": 8}))
     assert [trial.number for trial in added] == [5, 6]
     assert [trial.group for trial in added] == [5, 5]
@@ -229,14 +233,16 @@ def test_a_suite_that_can_run_is_checked():
         (search("model.learning_rat", "interval(0, 1)"), "learning_rate", TargetError),
         (search("trainer.max_epochs", "range(0, 3)"), "greater than", RecipeError),
         (search("trainer.max_epochs", "range(3, 0)"), "names no value", RecipeError),
+        (f"priority=-sed suite.{search('seed', 'range(0, 3)')}", "'sed' is no key", RecipeError),
         ('search={space: {"seed": "interval(1, 2)"}}', "--trials", RecipeError),
         ('zip={a: [1], b: [1, 2]}', "equally many", RecipeError),
         ('grid={"model._target_": ["os.system"]}', "does not allow", UserError),
     ],
 )  # fmt: skip
 def test_what_no_trial_can_be_is_refused_before_anything_runs(override, message, error):
+    words = (f"suite.{word}" for word in override.split(" suite."))
     with pytest.raises(error, match=message):
-        checked("trainer.monitor=val_loss", f"suite.{override}")
+        checked("trainer.monitor=val_loss", *words)
 
 
 def test_one_key_in_two_parts_is_refused():

@@ -76,6 +76,17 @@ def test_the_longest_begin_first_and_the_limit_holds() -> None:
     assert len(queue) == 0
 
 
+def test_the_most_urgent_begin_first_whatever_they_take() -> None:
+    queue = Queue()
+    for number, (seconds, priority) in enumerate(((10.0, 0), (30.0, 0), (1.0, 2), (5.0, 2)), 1):
+        queue.push(number, ONE_GPU, expected_s=seconds, priority=priority)
+    queue.push(5, HALF, priority=-1)  # another line
+    assert [each.number for each in place(queue, _boxes(1))] == [4]
+    queue.reorder(lambda number: float(number))
+    queue.push(1, ONE_GPU, priority=1)
+    assert [each.number for each in place(queue, _boxes(1, 1, 1, 1))] == [3, 1, 2, 5]
+
+
 def test_a_trial_avoids_nodes_where_it_failed_while_there_are_others() -> None:
     queue = Queue()
     queue.push(1, ONE_GPU, avoids=["node-0"])
@@ -142,12 +153,19 @@ ROOMS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.tuples(NEEDS, st.sampled_from([0.0, 1.0, 5.0]), st.sets(st.integers(0, 3)))),
+    st.lists(
+        st.tuples(
+            NEEDS,
+            st.sampled_from([0.0, 1.0, 5.0]),
+            st.sets(st.integers(0, 3)),
+            st.integers(-1, 1),
+        )
+    ),
     ROOMS,
     st.data(),
 )
 def test_nothing_is_given_twice_and_nothing_starves(
-    trials: list[tuple[Needs, float, set[int]]],
+    trials: list[tuple[Needs, float, set[int], int]],
     sizes: list[tuple[int, int, int | None]],
     data: st.DataObject,
 ) -> None:
@@ -156,8 +174,10 @@ def test_nothing_is_given_twice_and_nothing_starves(
         for index, (gpus, cpus, most) in enumerate(sizes)
     ]
     queue, able = Queue(), set()
-    for number, (needs, expected_s, avoids) in enumerate(trials, 1):
-        queue.push(number, needs, expected_s=expected_s, avoids=[f"node-{n}" for n in avoids])
+    urgencies = {number: trial[3] for number, trial in enumerate(trials, 1)}
+    for number, (needs, expected_s, avoids, priority) in enumerate(trials, 1):
+        names = [f"node-{n}" for n in avoids]
+        queue.push(number, needs, expected_s=expected_s, avoids=names, priority=priority)
         if sum(room.could(needs) for room in rooms) >= needs.nodes:
             able.add(number)
     running: list[Placement] = []
@@ -165,6 +185,8 @@ def test_nothing_is_given_twice_and_nothing_starves(
     while True:
         fresh = place(queue, rooms)
         assert not begun & {each.number for each in fresh}
+        told = [urgencies[each.number] for each in fresh]
+        assert told == sorted(told, reverse=True)
         begun |= {each.number for each in fresh}
         running += fresh
         _check_shares(running, sizes)
