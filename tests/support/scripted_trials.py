@@ -31,7 +31,8 @@ NUM_CPUS = 2
 
 
 def capacity() -> Any:
-    return SimpleNamespace(gpus=(), cpus=tuple(range(NUM_CPUS)), memory_bytes=2**30)
+    cpus = tuple(range(NUM_CPUS))
+    return SimpleNamespace(machine=f"m-{node_name()}", gpus=(), cpus=cpus, memory_bytes=2**30)
 
 
 def trial(number: int, **values: Any) -> Trial:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.costs.shares import HOUR_S, Part, Span, parts, rest, split, whole
+from headrace.costs.terms import mean_price, terms, waits
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.runs.costs import billed_s
 from headrace.runs.counting import note_machines
@@ -59,20 +60,20 @@ def note_usage(run_id: str) -> None:
 def usage_of_trials(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
     """What attempts at trials of a suite took, at the prices that are known now.
 
-    An attempt pays for its share of its node as long as it lasted.
+    An attempt pays for its share of its machines as long as it lasted.
     """
     ledger, now = open_ledger(), time.time()
     run = ledger.run(run_id)
-    leases = {each.lease_id: each for each in ledger.leases(run_id=run_id)}
-    found: dict[str, _Held] = {}
+    begun = [each for each in ended if each.attempt]  # others were ended before they began
     rows = []
-    for each in ended:
-        lease = leases.get(each.lease_id)
-        if lease is None or each.attempt < 1:  # it was ended before it began
-            continue
-        if lease.lease_id not in found:
-            found[lease.lease_id] = _Held(run, lease, now, suite=run_id)
-        rows.append(found[lease.lease_id].of_trial(each))
+    for lease in ledger.leases(run_id=run_id):
+        own = [each for each in begun if each.lease_id == lease.lease_id]
+        names = {name for each in own for name in each.machines}
+        if names - {row.machine_id for row in ledger.machines(lease_id=lease.lease_id)}:
+            note_machines(lease)  # some have come since
+        if own:
+            held = _Held(run, lease, now, suite=run_id)
+            rows += [held.of_trial(each) for each in own]
     return rows
 
 
@@ -133,23 +134,26 @@ class _Held:
 
     def of_trial(self, ended: Ended) -> UsageRecord:
         """The row of an attempt at a trial."""
-        usage, price = ended.usage, self._price(ended.usage.node, ended.started_at)
+        usage, began = ended.usage, ended.started_at
+        own = self._machines_of(ended)
+        price = mean_price(own)
         seconds = max(ended.finished_at - ended.started_at, 0.0)
         node_s = seconds * ended.node_share * usage.nodes
-        usd = None if price is None else (price.usd_per_hour or 0.0) * node_s / HOUR_S
-        state = ended.state
+        usd = None if price is None else price * node_s / HOUR_S
+        state, asked_at = ended.state, ended.asked_at or began
         return self._row(
             step=_OF_TRIALS,
             trial=ended.number,
             attempt=ended.attempt,
             kind="trial",
-            created_at=ended.started_at,
+            created_at=asked_at,
             state=state,
             cause=ended.failure_class.value if ended.failure_class else state.value,
-            started_at=ended.started_at,
+            started_at=began,
             finished_at=ended.finished_at,
             **_figures(Part(node_s=node_s, usd=usd), seconds, usage, state),
-            **self._terms(price),
+            **waits(own, asked_at, began, began),
+            **terms(own),
         )
 
     def idle(self, taken: Iterable[Part]) -> UsageRecord:
@@ -188,7 +192,9 @@ class _Held:
         seconds = 0.0 if began is None else (seen.finished_at or self._now) - began
         if attempt.kind == _STAGING:
             usage = usage.model_copy(update={"staging_s": seconds})
-        price = self._price("", began if began is not None else self._now)
+        there = self._there_at(began if began is not None else self._now)
+        first = sorted(self.machines, key=lambda row: (row.started_at, row.created_at))[:1]
+        until = began if attempt.kind == _OF_TRIALS else seen.finished_at
         return self._row(
             step=attempt.step,
             attempt=attempt.attempt,
@@ -198,45 +204,25 @@ class _Held:
             cause=seen.cause,
             started_at=began,
             finished_at=seen.finished_at,
-            **self._waits(attempt.created_at, began),
+            **(
+                {} if began is None else waits(first, attempt.created_at, began, until or self._now)
+            ),
             **_figures(part, max(seconds, 0.0), usage, seen.state),
-            **self._terms(price),
+            **terms(there),
         )
 
-    def _waits(self, asked_at: float, began: float | None) -> dict[str, float]:
-        """Wait for the first machine, which is free, and then for its boot, which is not."""
-        there = min((row.started_at for row in self.machines), default=None)
-        if began is None or there is None:
-            return {}
-        there = min(max(there, asked_at), began)
-        return {"queue_s": there - asked_at, "boot_s": max(began - there, 0.0)}
+    def _machines_of(self, ended: Ended) -> list[MachineRecord]:
+        """Those that an attempt at a trial ran on; all that were there where none is known."""
+        there = self._there_at(ended.started_at)
+        named = [row for row in self.machines if row.machine_id in ended.machines]
+        node = ended.usage.node
+        return named or [row for row in there if row.machine_id.partition("#")[0] == node] or there
 
-    def _price(self, node: str, at: float) -> Span | None:
-        """What the machine of that name costs, else on average those of the lease at that time."""
-        named = [row for row in self.machines if row.machine_id.partition("#")[0] == node]
-        there = [row for row in named or self.machines if row.started_at <= at] or named
-        there = [row for row in there if row.ended_at is None or row.ended_at > at] or there
-        prices = [row.usd_per_hour for row in there or self.machines]
-        known = [usd for usd in prices if usd is not None]
-        if not known or len(known) < len(prices):
-            return None
-        return Span(begin=at, end=at, usd_per_hour=sum(known) / len(known))
-
-    def _terms(self, price: Span | None) -> dict[str, Any]:
-        if price is None:
-            return {"node_kind": self._kind}
-        sources = dict.fromkeys(row.price_source for row in self.machines if row.price_source)
-        dates = [row.price_as_of for row in self.machines if row.price_as_of]
-        return {
-            "node_kind": self._kind,
-            "usd_per_hour": price.usd_per_hour,
-            "price_source": ", ".join(sources),
-            "price_as_of": max(dates, default=""),
-        }
-
-    @property
-    def _kind(self) -> str:
-        return ", ".join(dict.fromkeys(row.kind for row in self.machines))
+    def _there_at(self, at: float) -> list[MachineRecord]:
+        """Machines that were there at a moment; all where none is known to have been."""
+        begun = [row for row in self.machines if row.started_at <= at]
+        there = [row for row in begun if row.ended_at is None or row.ended_at > at]
+        return there or begun or list(self.machines)
 
     def _row(self, **values: Any) -> UsageRecord:
         at = values["finished_at"] or self._now

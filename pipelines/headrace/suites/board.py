@@ -31,6 +31,8 @@ class Row:
     priority: float = 0.0
     unwanted: bool = False
     """Whether somebody has cancelled it."""
+    since: float = field(default=0.0, compare=False)
+    """Since when it waits, if it does: seconds since the epoch."""
     took_s: float = 0.0
     """Seconds of its attempts that have ended."""
     objectives: tuple[float, ...] = ()
@@ -81,7 +83,7 @@ class Board:
     def take(self, entry: Entry) -> None:
         """Bring the board to where it is after an entry; one about an unknown trial is left out."""
         if isinstance(entry, Added):
-            self._add(entry.trial)
+            self._add(entry)
         elif isinstance(entry, Heeded):
             self._heed(entry)
         elif (row := self.rows.get(entry.number)) is not None:
@@ -96,9 +98,10 @@ class Board:
         """Trials that wait for an attempt, in order of their numbers."""
         return [row for row in self.rows.values() if row.state is StepState.QUEUED]
 
-    def _add(self, trial: Trial) -> None:
-        if trial.number not in self.rows:
-            row = self.rows[trial.number] = Row(trial, priority=trial.priority)
+    def _add(self, entry: Added) -> None:
+        if entry.trial.number not in self.rows:
+            row = Row(entry.trial, priority=entry.trial.priority, since=entry.at)
+            self.rows[entry.trial.number] = row
             self.counts[row.counted_as] += 1
 
     def _heed(self, entry: Heeded) -> None:
@@ -111,14 +114,14 @@ class Board:
                 self.rows[number].priority = priority
         for number in entry.retried:
             if number in self.rows:
-                self._again(self.rows[number])
+                self._again(self.rows[number], entry.at)
 
-    def _again(self, row: Row) -> None:
+    def _again(self, row: Row, at: float) -> None:
         row.unwanted, row.failures, row.avoids = False, 0, frozenset()
         if not row.state.is_final:
             return
         self.counts[row.counted_as] -= 1
-        row.state, row.pruned = StepState.QUEUED, False
+        row.state, row.pruned, row.since = StepState.QUEUED, False, at
         self.counts[row.counted_as] += 1
 
     def _start(self, row: Row, entry: Started) -> None:
@@ -131,7 +134,7 @@ class Board:
         took_s = max(entry.finished_at - entry.started_at, 0.0)  # clocks may be set back
         row.took_s += took_s
         if not entry.is_final:
-            row.state = StepState.QUEUED
+            row.state, row.since = StepState.QUEUED, entry.at
             row.failures += entry.is_counted
             if entry.is_counted and entry.usage.node:
                 row.avoids |= {entry.usage.node}

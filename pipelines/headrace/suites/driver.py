@@ -29,13 +29,7 @@ from headrace.suites.controls import Controls
 from headrace.suites.foresight import Outlook
 from headrace.suites.journal import Journal, TakenOverError
 from headrace.suites.machines import AskedNode, Capacity, Machines
-from headrace.suites.outcome import (
-    LEASE_OVER,
-    Verdict,
-    ended,
-    judge,
-    never_begun,
-)
+from headrace.suites.outcome import LEASE_OVER, Verdict, ended, judge, never_begun
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
 from headrace.suites.register import Register
 from headrace.suites.retention import Retention
@@ -142,10 +136,10 @@ class Driver:
 
     def _turn(self) -> None:
         self._take(self._calls.ended(_WAIT_S))
+        self._propose()  # what is asked before the first turn is asked of these, too
         if time.monotonic() - self._looked_s >= _LOOK_EVERY_S:
             self._looked_s = time.monotonic()
             self._look()
-        self._propose()
         self._begin()
 
     def _look(self) -> None:
@@ -224,14 +218,17 @@ class Driver:
                 self._calls.begin(each.number, nodes[0], *call)
 
     def _started(self, placement: Placement) -> Started:
-        seat = placement.seats[0]
+        row, seats = self.board.rows[placement.number], placement.seats
         return Started(
             number=placement.number,
-            attempt=self.board.rows[placement.number].attempts + 1,
-            node=seat.node,
+            attempt=row.attempts + 1,
+            asked_at=row.since,
+            node=seats[0].node,
+            machines=tuple(self._machines.machine(seat.node) for seat in seats),
             lease_id=self._context.lease_folder.lease_id,
-            gpus=seat.gpus,
-            node_share=seat.node_share,
+            gpus=sum(len(seat.gpus) * seat.share for seat in seats),
+            cpus=sum(len(seat.cpus) for seat in seats),
+            node_share=seats[0].node_share,
         )
 
     def _job(self, placement: Placement) -> TrialJob:

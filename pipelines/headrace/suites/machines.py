@@ -52,6 +52,7 @@ class Machines:
         self._calls, self._recipe, self._capacity = calls, recipe, capacity
         self._nodes: dict[str, Node] = {}
         self._rooms: dict[str, Room] = {}
+        self._called: dict[str, str] = {}
         self._held: dict[int, list[tuple[Room, Seat]]] = {}
         self._gpu_bytes: int | None = None
         self._per_gpu = 1
@@ -81,13 +82,14 @@ class Machines:
         """Nodes that have come are asked what they have; gives calls that went with others."""
         there = {node.name: node for node in self._calls.there()}
         for name, node in list(self._nodes.items()):
-            if there.get(name) != node:
+            if not _is_same(there.get(name), node):
                 del self._nodes[name]
                 self._rooms.pop(name, None)
         for name, node in there.items():
             if name not in self._nodes:
-                self._nodes[name], self._asked_s = node, time.monotonic()
+                self._asked_s = time.monotonic()
                 self._calls.begin(AskedNode(node), node, self._capacity)
+        self._nodes = there
         return self._calls.drop_lost(tuple(there.values()))
 
     def joined(
@@ -98,7 +100,7 @@ class Machines:
         Returns:
             Whether trials may take something else than was thought before.
         """
-        if self._nodes.get(node.name) != node:
+        if not _is_same(self._nodes.get(node.name), node):
             return False
         if capacity is None:
             logger.warning("%s did not tell what it has: %s", node.name, error or "it has gone")
@@ -108,6 +110,7 @@ class Machines:
         self._has_gpus = bool(capacity.gpus) or before == (True, True)
         self._has_told = True
         most = _most(self._recipe.suite)
+        self._called[node.name] = capacity.machine
         self._rooms[node.name] = Room(node.name, len(capacity.gpus), capacity.cpus, most)
         sizes = [gpu.memory_bytes for gpu in capacity.gpus if gpu.memory_bytes]
         self._gpu_bytes = min(
@@ -118,6 +121,10 @@ class Machines:
     def node(self, name: str) -> Node:
         """The node of that name."""
         return self._nodes[name]
+
+    def machine(self, name: str) -> str:
+        """What the machine of a node is called where it comes from."""
+        return self._called[name]
 
     def hold(self, placement: Placement) -> None:
         """A trial has begun in its seats."""
@@ -221,6 +228,11 @@ def fitting(gpu_bytes: int | None, taken_bytes: int | None, before: int) -> int:
         return before
     fit = max(min(int(_USED_SHARE * gpu_bytes / taken_bytes), _MOST_ON_A_GPU), 1)
     return fit if before == 1 else min(fit, before)
+
+
+def _is_same(now: Node | None, before: Node) -> bool:
+    """Whether a node is the one of before: its place among the others may have changed."""
+    return now is not None and now.address == before.address
 
 
 def _most(suite: SuiteSpec | None) -> int | None:

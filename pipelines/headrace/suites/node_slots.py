@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from headrace.clusters.preflight import node_name
 from headrace.errors import LeaseError
 from headrace.files.machine import available_memory_bytes
 from headrace.processes import CPUS, MEMORY
@@ -36,6 +37,8 @@ class Gpu(Record):
 class NodeCapacity(Record):
     """What this node, as far as its Dask worker may use it, has for trials."""
 
+    machine: str
+    """What it is called where it comes from, such as an instance's id."""
     gpus: tuple[Gpu, ...] = ()
     """By their places."""
     mask: str = NVIDIA
@@ -51,6 +54,7 @@ def capacity() -> NodeCapacity:
     """What this node has; looked up once in a process, best before anything runs there."""
     mask, names, nvml = _visible(os.environ)
     return NodeCapacity(
+        machine=node_name(),
         gpus=tuple(Gpu(name=name, memory_bytes=_memory_bytes(name, nvml)) for name in names),
         mask=mask,
         cpus=tuple(sorted(os.sched_getaffinity(0))),

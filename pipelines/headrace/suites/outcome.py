@@ -69,6 +69,12 @@ def ended(
     failure = None if verdict.state is StepState.SUCCEEDED else result.failure
     told = problem if verdict.state is StepState.SUCCEEDED and not verdict.pruned else ""
     usage = result.usage or AttemptUsage()
+    held = {
+        "node": usage.node or started.node,
+        "nodes": len(started.machines) or 1,
+        "gpus": started.gpus,
+        "cpus": started.cpus,
+    }
     return Ended(
         number=started.number,
         attempt=started.attempt,
@@ -76,6 +82,8 @@ def ended(
         is_final=verdict.is_final,
         is_counted=verdict.is_counted,
         pruned=verdict.pruned,
+        asked_at=started.asked_at,
+        machines=started.machines,
         lease_id=started.lease_id,
         node_share=started.node_share,
         started_at=result.started_at,
@@ -84,7 +92,7 @@ def ended(
         objectives=values,
         failure_class=failure.failure_class if failure else None,
         message=failure.message if failure else told,
-        usage=usage if usage.node else usage.model_copy(update={"node": started.node}),
+        usage=usage.model_copy(update=held),
     )
 
 

@@ -75,10 +75,18 @@ class Started(Record):
     at: float = Field(default_factory=time.time)
     number: int
     attempt: int
+    asked_at: float | None = None
+    """Since when it was waiting."""
     node: str
+    """Its node; of several, the first."""
+    machines: tuple[str, ...] = ()
+    """All of its nodes, as the place that they come from calls them."""
     lease_id: str = ""
-    """Lease of that node."""
-    gpus: tuple[int, ...] = ()
+    """Lease of its nodes."""
+    gpus: float = 0.0
+    """GPUs that it holds, all nodes together; a share of one where trials share it."""
+    cpus: float = 0.0
+    """CPUs that it holds, all nodes together."""
     node_share: float = Field(default=1.0, gt=0, le=1)
     """Share of its node that it holds: of the GPUs where it has any, else of the CPUs."""
 
@@ -98,6 +106,10 @@ class Ended(Figures):
     """Whether it counts against `suite.retries`, if it failed and is tried again."""
     pruned: bool = False
     """Whether it was ended since it promised little: that is a success."""
+    asked_at: float | None = None
+    """Since when it had been waiting when it began."""
+    machines: tuple[str, ...] = ()
+    """All of its nodes, as the place that they come from calls them."""
     lease_id: str = ""
     """Lease that it ran on."""
     node_share: float = Field(default=1.0, gt=0, le=1)

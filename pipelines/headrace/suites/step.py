@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.clusters.calls import Calls
-from headrace.errors import SuiteFailedError
+from headrace.errors import StepCancelledError, SuiteFailedError
 from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.suites.board import Board
@@ -28,7 +28,7 @@ def run(context: StepContext) -> dict[str, Any]:
     Raises:
         RecipeError: The suite cannot be used.
         SuiteFailedError: All trials have failed, or so many that it does not go on.
-        StepCancelledError: Somebody asked it to stop.
+        StepCancelledError: Somebody asked it to stop, or cancelled all trials.
         LeaseEndsError: The lease ends first; another one goes on with it.
     """
     dataset = context.given("dataset", "pack")
@@ -63,9 +63,11 @@ def _journal(context: StepContext) -> Journal:
 
 def _outputs(board: Board) -> dict[str, Any]:
     counts = {state: count for state, count in board.counts.items() if count}
+    if counts.keys() == {StepState.CANCELLED.value}:
+        raise StepCancelledError(f"All {len(board.rows)} trials were cancelled")
     if board.rows and not counts.keys() - _USELESS:
         raise SuiteFailedError(
-            f"All {len(board.rows)} trials have failed; {board.commonest_failure}",
+            f"All {board.num_failed} trials have failed; {board.commonest_failure}",
             "See them all: headrace suite show. When the cause is corrected, have them run again "
             "by `headrace suite retry`.",
         )

@@ -25,7 +25,6 @@ from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import refused, run_step
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.node_slots import capacity, part_of
 from headrace.suites.one_node import OneNode
 from headrace.suites.points import trial_recipe
@@ -120,7 +119,7 @@ def _run(job: TrialJob, fleet: Fleet | None, context: StepContext) -> dict[str, 
             raise
         return {"metrics": _numbers(context.metrics), "pruned": True}
     finally:
-        _count(context, job)
+        _share_energy(context, job.share)
 
 
 def _trained(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
@@ -154,18 +153,11 @@ def _last_loss(context: StepContext) -> dict[str, float]:
     return {"loss": losses[-1]} if losses else {}
 
 
-def _note(context: StepContext, **figures: object) -> None:
-    context.usage = (context.usage or AttemptUsage()).model_copy(update=figures)
-
-
-def _count(context: StepContext, job: TrialJob) -> None:
-    """What the attempt held; of shared GPUs its share, also of their energy."""
-    if job.gpus:
-        energy_wh = None if context.usage is None else context.usage.energy_wh
-        energy_wh = None if energy_wh is None else energy_wh * job.share
-        _note(context, gpus=len(job.gpus) * job.share, energy_wh=energy_wh)
-    if job.cpus:
-        _note(context, cpus=float(len(job.cpus)))
+def _share_energy(context: StepContext, share: float) -> None:
+    """Of the energy of shared GPUs an attempt has taken its share."""
+    used = context.usage
+    if used is not None and used.energy_wh is not None:
+        context.usage = used.model_copy(update={"energy_wh": used.energy_wh * share})
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

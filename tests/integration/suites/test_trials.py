@@ -122,7 +122,7 @@ def _parts_and_results_are_their_own(suite: Suite) -> None:
             assert mailbox.status(step).state is StepState.SUCCEEDED
             assert (step.logs / "rank-0.log").exists()
             usage = result.usage
-            assert (usage.gpus, usage.cpus, usage.samples) == (1.0, 1.0, 80)
+            assert usage.samples == 80
             told = (usage.staging_s, usage.start_s, usage.train_s, usage.evaluate_s)
             assert sum(told) <= result.finished_at - result.started_at
             assert min(told) > 0

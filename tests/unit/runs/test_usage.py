@@ -157,3 +157,43 @@ def test_a_trial_costs_its_share_of_its_node_over_all_attempts(lease: LeaseFolde
     assert kinds[IDLE].usd == pytest.approx(2 * 1000.0 + 500.0 - 262.5)
     causes = {each.name: each.attempts for each in open_ledger().usage_sums("cause")}
     assert causes == {"succeeded": 3, "out_of_memory": 1, IDLE: 0}
+
+
+def test_trials_pay_for_the_machines_that_they_ran_on(lease: LeaseFolder):
+    """pains 37: of types and markets that differ; the wait for a machine in a queue is free."""
+    times = {"created_at": 40.0, "started_at": 100.0, "joined_at": 130.0}
+    dear = machine_row("i-1", **times, usd_per_hour=7200.0, kind="p5", price_source="price list")
+    spot = machine_row("i-2", **times, usd_per_hour=360.0, kind="g5", price_source="spot history")
+    open_ledger().put_machines([dear, spot])
+    _attempt("suite", 1, (20.0, 1050.0), kind="suite", **_DONE)
+    node = AttemptUsage(node="node-0")
+    entries = [
+        *(Added(trial=Trial(number=n, name=str(n), values={}, group=n)) for n in range(1, 4)),
+        _ended(1, (150.0, 250.0), machines=("i-1",), asked_at=50.0, usage=node),
+        _ended(2, (150.0, 250.0), machines=("i-2",), asked_at=120.0, usage=node),
+        _ended(
+            3,
+            (300.0, 400.0),
+            machines=("i-2", "i-1"),
+            asked_at=300.0,
+            usage=AttemptUsage(node="node-0", nodes=2),
+        ),
+    ]
+    _write_journal(lease.path.parent / "run-1", entries)
+    note_trials(RunFolder(lease.path.parent / "run-1"))
+    note_usage("run-1")
+    rows = {each.trial: each for each in open_ledger().usage("run-1") if each.trial}
+    assert {number: row.usd for number, row in rows.items()} == {1: 200.0, 2: 10.0, 3: 210.0}
+    assert [rows[number].node_kind for number in (1, 2, 3)] == ["p5", "g5", "p5, g5"]
+    assert rows[2].price_source == "spot history"
+    waited = {number: (row.queue_s, row.boot_s) for number, row in rows.items()}
+    assert waited == {1: (50.0, 30.0), 2: (0.0, 10.0), 3: (0.0, 0.0)}
+    (suite,) = [row for row in open_ledger().usage("run-1") if row.kind == "suite"]
+    assert suite.queue_s == 5.0  # from then on its trials wait
+
+
+def test_a_step_that_began_without_a_node_waits_for_it(lease: LeaseFolder):
+    _attempt("pack", 1, (10.0, 300.0), kind="pack", **_DONE)
+    note_usage("run-1")
+    (row,) = [each for each in open_ledger().usage("run-1") if each.kind == "pack"]
+    assert (row.queue_s, row.boot_s) == (95.0, 0.0)

@@ -231,6 +231,13 @@ def test_a_suite_is_steered_while_it_runs(
     wait_until(lambda: (3, 1) in executions(run), 60, "the third to run after all")
 
 
+def test_a_suite_whose_trials_are_all_cancelled_is_cancelled(lease: LeaseFolder) -> None:
+    context = suite_context(lease, "unwanted")
+    _ask(context.run_folder, "cancel")
+    with pytest.raises(StepCancelledError, match="All 2 trials were cancelled"):
+        run_suite(context, Listed({}, {}), work())
+
+
 def test_a_trial_on_two_nodes_runs_when_both_are_free(lease: LeaseFolder) -> None:
     context = suite_context(lease, "across")
     points = [{"s": 0.3}, {"train.nodes": 2, "s": 0.3}, {"s": 0.3}, {"train.nodes": 3}]
@@ -238,6 +245,11 @@ def test_a_trial_on_two_nodes_runs_when_both_are_free(lease: LeaseFolder) -> Non
     assert outputs["counts"] == {"succeeded": 3, "failed": 1}
     run = context.run_folder
     assert executions(run, "node-0") == executions(run, "node-1") == [(2, 1)]
+    (held,) = [each for each in _entries(run) if isinstance(each, Started) and each.number == 2]
+    assert sorted(held.machines) == ["m-node-0", "m-node-1"]
+    assert (held.cpus, held.node_share) == (2 * NUM_CPUS, 1.0)
+    assert held.asked_at is not None
+    assert held.asked_at < held.at
     times = {each.number: each for each in _entries(run) if isinstance(each, Ended)}
     two = times.pop(2)
     assert "at most 2" in times.pop(4).message

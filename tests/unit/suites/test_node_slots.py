@@ -114,7 +114,7 @@ def test_amds_gpus_are_masked_by_their_own_variable(monkeypatch, tmp_path: Path,
 
 def test_a_part_of_a_node_is_named_to_processes():
     gpus = tuple(Gpu(name=name) for name in ("4", "MIG-b"))
-    node = NodeCapacity(gpus=gpus, cpus=(0, 1), memory_bytes=8 * GIB)
+    node = NodeCapacity(machine="gpu-7", gpus=gpus, cpus=(0, 1), memory_bytes=8 * GIB)
     assert part_of(node, (1, 0), (2, 5), GIB) == {
         "CUDA_VISIBLE_DEVICES": "MIG-b,4",
         "HEADRACE_CPUS": "2,5",

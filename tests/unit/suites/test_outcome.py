@@ -100,11 +100,15 @@ def test_objectives(metrics: dict[str, float], values: tuple[float, ...], proble
 
 def test_what_a_trial_gives_that_is_no_number_is_left_out() -> None:
     given = {"loss": "low", "ok": True, "acc": 1, "val": math.nan}
-    started = Started(number=3, attempt=2, node="node-7", lease_id="lease-1", node_share=0.25)
+    held = {"gpus": 0.5, "cpus": 4.0, "machines": ("i-7", "i-8"), "asked_at": 9.0}
+    on = {"node": "node-7", "lease_id": "lease-1", "node_share": 0.25}
+    started = Started(number=3, attempt=2, **on, **held)
     result = _result("succeeded", outputs={"metrics": given})
     entry = ended(started, result, (Objective(metric="loss"),), Verdict(state=StepState.SUCCEEDED))
     assert (entry.number, entry.attempt, entry.usage.node) == (3, 2, "node-7")
     assert (entry.lease_id, entry.node_share) == ("lease-1", 0.25)
+    assert (entry.machines, entry.asked_at) == (("i-7", "i-8"), 9.0)
+    assert (entry.usage.nodes, entry.usage.gpus, entry.usage.cpus) == (2, 0.5, 4.0)
     assert (set(entry.metrics), entry.objectives) == ({"acc", "val"}, ())
     assert entry.message.startswith("It gave no figure 'loss'")
     strange = _result("succeeded", outputs={"metrics": ["loss"]})

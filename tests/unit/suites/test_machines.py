@@ -1,0 +1,61 @@
+"""The nodes of a suite's lease, as they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.clusters.calls import EndedCall
+from headrace.clusters.fleet import Node
+from headrace.recipe.load import load_recipe
+from headrace.recipe.site import Role
+from headrace.suites.machines import AskedNode, Machines
+from headrace.suites.node_slots import Gpu, NodeCapacity
+from headrace.suites.schedule import Placement
+
+_GPUS = (Gpu(name="0"), Gpu(name="1"))
+
+
+class _Calls:
+    """The nodes that a test says are there."""
+
+    role = Role(kind="pool", nodes=4)
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self.asked: list[Node] = []
+
+    def there(self) -> tuple[Node, ...]:
+        return tuple(
+            Node(name=name, address=f"tls://{name}", host="", index=index)
+            for index, name in enumerate(sorted(self.names))
+        )
+
+    def begin(self, tag: AskedNode, node: Node, function: Callable[..., Any]) -> None:
+        self.asked.append(node)
+
+    def drop_lost(self, nodes: tuple[Node, ...]) -> list[EndedCall]:
+        return []
+
+
+def test_what_runs_on_a_node_is_known_when_another_one_comes_before_it() -> None:
+    calls = _Calls()
+    machines = Machines(calls, load_recipe("digits"), NodeCapacity)  # type: ignore[arg-type]
+    calls.names = ("node-1",)
+    machines.look()
+    (node,) = calls.asked
+    told = NodeCapacity(machine="m-1", gpus=_GPUS, cpus=(0, 1, 2, 3), memory_bytes=1)
+    assert machines.joined(node, told)
+    (room,) = machines.rooms
+    seat = room.seat(machines.needs({}))
+    assert seat is not None
+    room.take(seat)
+    machines.hold(Placement(number=1, seats=(seat,)))
+    calls.names = ("node-0", "node-1")
+    machines.look()
+    assert [each.name for each in calls.asked] == ["node-1", "node-0"]
+    assert [each.running for each in machines.rooms] == [1]
+    assert machines.node("node-1").index == 1
+    assert not machines.joined(calls.asked[1], told)
+    machines.release(1)
+    assert [(each.name, each.running) for each in machines.rooms] == [("node-1", 0), ("node-0", 0)]
