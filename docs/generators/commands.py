@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from headrace.cli.app import build
+from headrace.cli.commands import build
 
 _HEAD = """# Commands
 

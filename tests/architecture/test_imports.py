@@ -17,7 +17,7 @@ LIGHT = (
     "headrace.ledger.ledger",
     "headrace.runs.execute",
     "headrace.runs.reaper",
-    "headrace.cli.app",
+    "headrace.cli.commands",
 )
 
 SENT = (

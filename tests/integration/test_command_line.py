@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from headrace.cli.app import build
+from headrace.cli.commands import build
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 
@@ -76,7 +76,7 @@ def test_version():
 
 def test_the_command_line_loads_no_heavy_library():
     code = (
-        "import sys; from headrace.cli.app import build; build()\n"
+        "import sys; from headrace.cli.commands import build; build()\n"
         "print(sorted({'torch', 'dask', 'distributed', 'h5py', 'lightning', 'airflow', 'sklearn',"
         " 'matplotlib', 'numpy', 'PIL'} & set(sys.modules)))"
     )

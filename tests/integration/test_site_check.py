@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.batch.commands import Answer, LocalCommands
-from headrace.cli.app import build
+from headrace.cli.commands import build
 from headrace.recipe.load import BUILT_IN
 from headrace.runs import site_check as looks
 from support.login_node import LoginNode

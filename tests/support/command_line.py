@@ -12,7 +12,7 @@ from unittest import mock
 
 from typer.main import get_command
 
-from headrace.cli.app import build
+from headrace.cli.commands import build
 
 
 @dataclass(frozen=True)

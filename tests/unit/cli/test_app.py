@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from headrace.cli import app
+from headrace.cli import app, commands
 from headrace.examples import digits
 
 
@@ -19,8 +20,8 @@ def test_a_full_disk_is_told_without_a_trace(
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(digits, "_write", full)
-    monkeypatch.setattr(app, "outlive_readers", lambda: None)  # it changes the test's own output
-    monkeypatch.setattr(app, "end_quickly", lambda: None)
+    monkeypatch.setattr(commands, "outlive_readers", lambda: None)  # it changes the test's own output
+    monkeypatch.setattr(commands, "end_quickly", lambda: None)
     monkeypatch.setattr(sys, "argv", ["headrace", "example", "digits", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         app.main()
@@ -28,3 +29,23 @@ def test_a_full_disk_is_told_without_a_trace(
     told = capsys.readouterr().err
     assert "the disk or quota is full" in told
     assert "Free some space" in told
+
+
+_INTERRUPTED_BY = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+from headrace.cli.app import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "rich.markdown"])
+def test_ctrl_c_while_it_is_imported_ends_it_quietly(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_BY, module, "--help"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

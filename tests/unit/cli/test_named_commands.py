@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from headrace.cli.app import build
+from headrace.cli.commands import build
 from support.sources import product_modules, relative
 
 _NAMED = re.compile(r"`headrace ([a-z]+)(?: ([a-z]+))?")
