@@ -32,9 +32,13 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def duration(seconds: float | None) -> str:
-    """A duration for people: `4.2 s`, `3:05`, `1:02:03`; empty when not known."""
+    """A duration for people: `4.2 s`, `3:05`, `1:02:03`; empty when not known.
+
+    One below zero, of a clock that was set back, is told as none.
+    """
     if seconds is None:
         return ""
+    seconds = max(seconds, 0.0)
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -28,7 +28,7 @@ from headrace.runs.results import (
     write_report,
 )
 from headrace.runs.suites import find_suite, objectives_of
-from headrace.suites.analysis import Marginal, Results, results_of
+from headrace.suites.analysis import Marginal, Results, results_of, short_keys
 from headrace.suites.importance import importance_of
 
 _SHOWN = 10
@@ -143,12 +143,13 @@ def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | st
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("95 % of the mean", no_wrap=True)
     table.add_column("importance", justify="right")
+    names = short_keys(found.marginals)
     for key, told in found.marginals.items():
         share = f"{shares[key]:.0%}" if key in shares else ""
         for index, each in enumerate(told[:_SHOWN]):
             first = index == 0
             table.add_row(
-                Text(key if first else ""),
+                Text(names[key] if first else ""),
                 Text(_value(each)),
                 str(each.spread.count),
                 spread_words(each.spread),

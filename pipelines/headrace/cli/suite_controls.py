@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.ledger.records import RunRecord
-from headrace.runs.suites import ask, find_suite, source_of_suite
-from headrace.suites.added import added_points
+from headrace.runs.suites import ask, ask_for_more, find_suite
 
 Suite = Annotated[str, typer.Argument(metavar="SUITE", help="Id of the suite.")]
 Numbers = Annotated[list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Trials.")]
@@ -99,7 +98,7 @@ def add(
         int | None, typer.Option(help="Greater ones begin first; as suite.priority says.")
     ] = None,
 ) -> None:
-    """Add trials to a suite: every combination of the values.
+    """Add trials to a suite: every combination of the values, with its seeds and folds.
 
     Examples:
         headrace suite add digits-20260102-030405-0a1b2c3d trainer.max_epochs=5 seed=1,2,3
@@ -107,9 +106,8 @@ def add(
         headrace suite add digits-20260102-030405-0a1b2c3d seed=4 --priority 1
     """
     record = find_suite(suite)
-    new = added_points(source_of_suite(record), words)
-    ask(record, "add", points=new, priority=priority)
-    typer.echo(f"asked to add {len(new)} {'trial' if len(new) == 1 else 'trials'}; {_when(record)}")
+    count = ask_for_more(record, words, priority)
+    typer.echo(f"asked to add {count} {'trial' if count == 1 else 'trials'}; {_when(record)}")
 
 
 def _when(record: RunRecord) -> str:

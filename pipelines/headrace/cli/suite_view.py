@@ -31,9 +31,11 @@ _MOST_RUNNING = 10
 
 def suites_table(views: Sequence[SuiteView]) -> Table:
     """A row for each suite."""
-    table = Table("suite", "state", "trials", "best", "time", "left", "cost", box=None)
-    table.pad_edge = False
+    goes_on, is_counted = any(view.eta_s for view in views), any(view.cost for view in views)
+    more = [*(["left"] if goes_on else []), *(["cost"] if is_counted else [])]
+    table = Table("suite", "state", "trials", "best", "time", *more, box=None, pad_edge=False)
     keep_whole(table.columns[0], [view.run_id for view in views])
+    keep_whole(table.columns[1], [view.state.value for view in views])
     for view in views:
         table.add_row(
             view.run_id,
@@ -41,8 +43,8 @@ def suites_table(views: Sequence[SuiteView]) -> Table:
             Text(_counts(view)),
             Text(best_words(view, named=False)),
             duration(view.elapsed_s),
-            _left(view),
-            f"${view.cost.usd:,.2f}" if view.cost else "",
+            *([_left(view)] if goes_on else []),
+            *([f"${view.cost.usd:,.2f}" if view.cost else ""] if is_counted else []),
         )
     return table
 
@@ -119,12 +121,14 @@ def live(view: SuiteView) -> RenderableType:
         )
     more = len(view.running) - _MOST_RUNNING
     told = [Text(f"and {more} more", style="dim")] if more > 0 else []
-    return Panel(Group(bar, running, *told, *_foot(view)), title=_heading(view), title_align="left")
+    table = [running] if view.running else []
+    return Panel(Group(bar, *table, *told, *_foot(view)), title=_heading(view), title_align="left")
 
 
 def closing(view: SuiteView) -> RenderableType:
     """What is shown when a suite has ended."""
-    return Group(_heading(view), Text(_counts(view)), *_foot(view))
+    more = Text(f"headrace suite show {view.run_id} lists its trials", overflow="fold")
+    return Group(_heading(view), Text(_counts(view)), *_foot(view), more)
 
 
 def counts_words(view: SuiteView) -> str:
@@ -178,8 +182,6 @@ def _foot(view: SuiteView) -> Iterator[Text]:
             style="yellow",
             overflow="fold",
         )
-    if view.state.is_final:
-        yield Text(f"headrace suite show {view.run_id} lists its trials", overflow="fold")
 
 
 def _heading(view: SuiteView) -> Text:
@@ -198,7 +200,7 @@ def _counts(view: SuiteView) -> str:
     told = [f"{count:,} {state}" for state, count in view.counts.items()]
     unknown = view.total - sum(view.counts.values())
     told += [f"{unknown:,} to come"] if unknown > 0 else []
-    return f"{view.total:,}: {', '.join(told)}" if told else "none yet"
+    return f"{view.total:,}: {', '.join(told)}" if len(told) > 1 else "".join(told) or "none yet"
 
 
 def _left(view: SuiteView) -> str:
@@ -222,7 +224,7 @@ def _objectives(row: TrialRecord, count: int) -> Iterable[str]:
 def _took_s(row: TrialRecord) -> float | None:
     if row.started_at is None:
         return None
-    return max((row.finished_at or time.time()) - row.started_at, 0.0)
+    return (row.finished_at or time.time()) - row.started_at
 
 
 def _cause(row: TrialRecord) -> str:

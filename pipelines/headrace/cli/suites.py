@@ -17,13 +17,12 @@ from headrace.cli.console import JsonOption, open_console, output_is_gone
 from headrace.cli.suite_controls import CONTROLS, Suite
 from headrace.cli.suite_view import (
     closing,
-    counts_words,
     live,
     points_table,
     suites_table,
     trials_table,
 )
-from headrace.cli.watching import REFRESH_S
+from headrace.cli.watching import REFRESH_S, Counts
 from headrace.errors import UnknownNameError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -133,13 +132,12 @@ def watch(suite: AnySuite = None) -> None:
     console = open_console()
     screen = Live(console=console, auto_refresh=False, transient=True)
     with screen if console.is_terminal else nullcontext():
-        told: dict[str, int] = {}
+        counts = Counts(console)
         while _goes_on(view := suite_view(open_ledger().run(run_id))):
             if console.is_terminal:
                 screen.update(live(view), refresh=True)
-            elif view.counts != told:
-                console.print(counts_words(view), highlight=False)
-                told = view.counts
+            else:
+                counts.tell(view)
             time.sleep(REFRESH_S)
     console.print(closing(view))
 

@@ -36,10 +36,12 @@ _STYLES = {
 def live(view: RunView) -> RenderableType:
     """The table shown while a run goes on."""
     table = Table(expand=True, box=None, pad_edge=False)
-    for title, ratio in (("step", 2), ("state", 2), ("progress", 4), ("", 4), ("rate", 3)):
-        table.add_column(title, ratio=ratio, no_wrap=True)
-    table.add_column("elapsed", justify="right", ratio=2, no_wrap=True)
-    table.add_column("ETA", justify="right", ratio=2, no_wrap=True)
+    for title in ("step", "state"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("", ratio=1, min_width=6)
+    table.add_column("progress", ratio=4)
+    for title in ("rate", "time", "left"):
+        table.add_column(title, justify="right", no_wrap=True)
     for step in view.steps:
         table.add_row(*_row(step))
     heading = Text.assemble(
@@ -112,18 +114,18 @@ def _row(step: StepView) -> Iterator[RenderableType]:
         return
     tries = f" ({step.attempt})" if step.attempt > 1 else ""
     yield Text(step.state.value + tries, style=_STYLES.get(step.state, "red"))
+    running = step.state is StepState.RUNNING
     progress = step.status.progress if step.status else None
     if progress is None or not progress.total:
         yield from ("", Text(progress.phase if progress else ""), "")
     else:
-        yield ProgressBar(total=progress.total, completed=progress.done, width=20)
+        yield ProgressBar(total=progress.total, completed=progress.done)
         yield Text(
             f"{amount(progress.done)}/{amount(progress.total)} {progress.unit} {progress.phase}"
         )
-        rate = step.status.rate if step.status else None
+        rate = step.status.rate if step.status and running else None
         yield f"{amount(rate)} {progress.unit}/s" if rate else ""
     yield duration(step.elapsed_s)
-    running = step.state is StepState.RUNNING
     yield duration(step.status.eta_s) if running and step.status else ""
 
 
@@ -210,6 +212,9 @@ def _places(view: RunView) -> Iterator[tuple[str, str]]:
         if isinstance(value, str) and value:
             yield title, value
     yield from (("changed", each) for each in view.changed)
+    if "suite" in outputs:
+        yield "trials", f"headrace suite show {view.run_id}"
+        yield "results", f"headrace results {view.run_id}"
     if view.cost is not None:
         yield "cost", cost_words(view.cost)
     yield from predicted(view.ahead, view.elapsed_s)

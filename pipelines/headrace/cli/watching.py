@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from headrace.cli import suite_view as of_suites
 from headrace.cli.view import live, remarks
+from headrace.ledger.ledger import open_ledger
 from headrace.runs.overview import RunView, StepView, overview
+from headrace.runs.suites import SuiteView, suite_view
 
 REFRESH_S = 0.5
 """Time between two looks at the run."""
@@ -25,6 +29,7 @@ Tick = Callable[[str], None]
 class Watching:
     """Shows a live table on a terminal; elsewhere a line whenever a step changes its state.
 
+    Of a suite whose trials have begun it is the suite's table, or a line of how its trials stand.
     As a context manager it gives a function to call while the run is waited for.
     """
 
@@ -37,6 +42,7 @@ class Watching:
         self._why: dict[str, str] = {}
         self._dashboard_url = ""
         self._remarks: tuple[str, ...] = ()
+        self._counts = Counts(console)
 
     def __enter__(self) -> Callable[[], None]:
         self._console.print(f"run: {self._run_id}", highlight=False)
@@ -55,8 +61,9 @@ class Watching:
             self._show(overview(self._run_id))
 
     def _show(self, view: RunView) -> None:
+        suite = _begun_suite(view)
         if self._live is not None:
-            self._live.update(live(view), refresh=True)
+            self._live.update(_table(view, suite), refresh=True)
             return
         if view.dashboard_url and self._dashboard_url != view.dashboard_url:
             self._dashboard_url = view.dashboard_url
@@ -65,6 +72,8 @@ class Watching:
             self._remarks = told
             for remark in told:
                 self._console.print(remark, highlight=False, soft_wrap=True)
+        if suite is not None:
+            self._counts.tell(suite)
         for step in view.steps:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
             if step.state is not None and self._told.get(step.name) != state:
@@ -79,6 +88,40 @@ class Watching:
         if step.message and step.state and step.state.is_final:
             self._why[step.name] = step.message.splitlines()[0]
         return f"{line}, after: {why}" if why else line
+
+
+class Counts:
+    """Tells how the trials of a suite stand in lines: when that has changed, and not too often.
+
+    Args:
+        console: Where to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told: dict[str, int] = {}
+        self._at = -EVERY_S
+
+    def tell(self, view: SuiteView) -> None:
+        """A line, if there is something new; at once when the suite has ended."""
+        is_time = view.state.is_final or time.monotonic() - self._at >= EVERY_S
+        if is_time and view.counts != self._told:
+            self._told, self._at = view.counts, time.monotonic()
+            self._console.print(of_suites.counts_words(view), highlight=False, soft_wrap=True)
+
+
+def _begun_suite(view: RunView) -> SuiteView | None:
+    """How the trials of a run stand; None of one without, and before they begin."""
+    if any(step.name == "suite" and step.state is not None for step in view.steps):
+        return suite_view(open_ledger().run(view.run_id))
+    return None
+
+
+def _table(view: RunView, suite: SuiteView | None) -> RenderableType:
+    if suite is None:
+        return live(view)
+    told = [Text(remark, style="yellow") for remark in remarks(view)]
+    return Group(of_suites.live(suite), *told)
 
 
 @contextmanager

@@ -95,6 +95,15 @@ class DataSpec(Record):
         return self
 
 
+_ACCURACY = (Objective(metric="accuracy", mode="max"),)
+_MAIN_METRICS = {
+    "multiclass": _ACCURACY,
+    "binary": _ACCURACY,
+    "multilabel": _ACCURACY,
+    "regression": (Objective(metric="mae"),),
+}
+
+
 class Recipe(Record):
     """One recipe: dataset, pack, stage, model, data, trainer, evaluate, suite."""
 
@@ -127,7 +136,20 @@ class Recipe(Record):
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """What trials are compared by: what the suite says, else what training monitors."""
+        """What trials are compared by: what the suite seeks, else a run's main metric.
+
+        That is the first one of its task; without evaluation the loss. None where the user's code
+        alone knows.
+        """
+        if self.sought:
+            return self.sought
+        if self.evaluate is not None:
+            return _MAIN_METRICS.get(self.evaluate.task, ())
+        return () if self.model is None else (Objective(metric="loss"),)
+
+    @property
+    def sought(self) -> tuple[Objective, ...]:
+        """What somebody asked for: what the suite says, else what training monitors."""
         if self.suite is not None and self.suite.objectives:
             return self.suite.objectives
         if self.trainer.monitor is None:
@@ -156,7 +178,7 @@ class Recipe(Record):
         return self
 
     def _check_suite(self) -> None:
-        if self.suite and self.suite.search and not self.objectives:
+        if self.suite and self.suite.search and not self.sought:
             raise ValueError(
                 "suite.search seeks nothing: set trainer.monitor, as in val_loss, or "
                 "suite.objectives"

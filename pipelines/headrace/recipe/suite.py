@@ -77,7 +77,8 @@ class SuiteSpec(Record):
     trial_name: str = ""
     """Template of names, such as `lr{model.lr:g}-seed{seed}`; empty: what varies, in short."""
     objectives: tuple[Objective, ...] = ()
-    """What is sought; none: `trainer.monitor`. Of several there is no best trial but a front."""
+    """What is sought; none: `trainer.monitor`, else the main metric of the task, such as accuracy.
+    Of several there is no best trial but a front."""
     order: Literal["longest", "given"] = "longest"
     """Which trials begin first: those that take longest, as far as is known, or as they are."""
     priority: str = ""

@@ -19,13 +19,15 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.suite import Objective
+from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.record import Figures
 from headrace.runs.costs import Cost, run_cost
 from headrace.runs.provenance import owner_is_gone
 from headrace.runs.trials import note_trials
 from headrace.states import StepState
-from headrace.suites.records import Control, Heeded, RunningTrial, SuiteSummary
+from headrace.steps.context import resolved
+from headrace.suites.added import added_points
+from headrace.suites.records import Control, Heeded, RunningTrial, SuiteSummary, Trial
 
 PRUNED = "pruned"
 """Counted beside the states: ended early, since it promised little."""
@@ -151,19 +153,6 @@ def best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | No
     return next((row for row in rows if not row.pruned and row.objective is not None), None)
 
 
-def source_of_suite(record: RunRecord) -> dict[str, Any]:
-    """The recipe of a suite before interpolation, of which its trials' recipes are made.
-
-    Raises:
-        StepError: It is gone.
-    """
-    file = RunFolder(Path(record.folder)).source
-    content = read_bytes(file)
-    if content is None:
-        raise StepError(f"{file} is gone", "Start a new suite.")
-    return _Content.validate_json(content)
-
-
 def ask(record: RunRecord, what: str, numbers: Sequence[int] = (), **more: Any) -> None:
     """Ask something of a suite; its driver, or the next one, heeds it within seconds.
 
@@ -190,6 +179,25 @@ def ask(record: RunRecord, what: str, numbers: Sequence[int] = (), **more: Any) 
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     control = Control.model_validate({"what": what, "by": by, "numbers": tuple(numbers), **more})
     append_line(RunFolder(Path(record.folder)).controls, control.model_dump_json())
+
+
+def ask_for_more(record: RunRecord, words: Sequence[str], priority: float | None = None) -> int:
+    """Ask a suite for further trials, in words as for `headrace sweep`; gives how many.
+
+    Raises:
+        UserError: They cannot be used, or it has such a trial.
+        StepError: The suite's recipe is gone.
+    """
+    folder = RunFolder(Path(record.folder))
+    recipe, site = resolved(folder)
+    rows = open_ledger().trials(record.run_id, limit=MAX_TRIALS)
+    known = (
+        Trial(number=row.number, name=row.name, values=row.values, group=row.group) for row in rows
+    )
+    source = _Content.validate_json(folder.source.read_bytes())
+    points, num_trials = added_points(recipe, source, site, known, words)
+    ask(record, "add", points=points, priority=priority)
+    return num_trials
 
 
 def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:

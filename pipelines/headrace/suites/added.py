@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.errors import RecipeError
 from headrace.recipe.overrides import read_override
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
 from headrace.recipe.suite import SuiteSpec
-from headrace.suites.axes import MAX_CHECKED, Axis, axes_of, check_keys, joined
-from headrace.suites.points import trial_recipe
-from headrace.suites.records import Point
+from headrace.suites.axes import Axis, axes_of, check_keys, joined
+from headrace.suites.points import TrialMaker, check_trials, trial_recipe
+from headrace.suites.records import Point, Trial
 from headrace.suites.sweep_words import parse
 
 
-def added_points(source: Mapping[str, Any], words: Sequence[str]) -> tuple[Point, ...]:
+def added_points(
+    recipe: Recipe,
+    source: Mapping[str, Any],
+    site: Site,
+    known: Iterable[Trial],
+    words: Sequence[str],
+) -> tuple[tuple[Point, ...], int]:
     """Points of words such as `model.lr=0.1,0.2` and `seed=3`: every combination.
 
     Args:
-        source: The suite's recipe before interpolation.
-        words: What is different from it.
+        recipe: The suite's.
+        source: The same before interpolation.
+        site: Where it runs.
+        known: Trials that it has.
+        words: What is different from its recipe.
+
+    Returns:
+        The points, and the number of their trials: each has all seeds and folds of the suite, if it
+        names none itself.
 
     Raises:
-        RecipeError: A word or a value cannot be used, or names no values but an interval.
+        UserError: A word or a value cannot be used, names no values but an interval, or the suite
+            has such a trial.
     """
+    axes = _axes(words)
+    points = tuple(joined(parts) for parts in itertools.product(*axes))
+    trial_recipe(source, points[0])
+    maker = TrialMaker(recipe, known)
+    check_trials(source, axes, site, maker)
+    num_trials = sum(1 for point in points for _ in maker.trials(point))
+    if not num_trials:
+        raise RecipeError("suite.skip leaves out all of them", "Name other values.")
+    return points, num_trials
+
+
+def _axes(words: Sequence[str]) -> list[Axis]:
     plain, update = parse(words)
     if "search" in update:
         raise RecipeError(
@@ -41,7 +69,4 @@ def added_points(source: Mapping[str, Any], words: Sequence[str]) -> tuple[Point
     axes += axes_of(SuiteSpec.model_validate(update))
     axes += [[{"seed": seed} for seed in seeds]] if isinstance(seeds, list) and seeds else []
     check_keys(axes)
-    points = tuple(joined(parts) for parts in itertools.product(*axes))
-    for point in points[:MAX_CHECKED]:
-        trial_recipe(source, point)
-    return points
+    return axes

@@ -21,6 +21,7 @@ from headrace.recipe.site import Site
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.recipe.targets import check_targets
 from headrace.suites.axes import (
+    Axis,
     axes_of,
     check_keys,
     joined,
@@ -127,11 +128,14 @@ class TrialMaker:
     def trials(self, point: Point, proposal: int | None = None) -> Iterator[Trial]:
         """One trial of the point for each seed and fold, without those that conditions leave out.
 
+        A point that names a seed or fold itself is not repeated with others.
+
         Raises:
             RecipeError: As for `expand`.
         """
         group = self.number
-        for parts in itertools.product(*self._repeats):
+        repeats = [axis for axis in self._repeats if not axis[0].keys() & point.keys()]
+        for parts in itertools.product(*repeats):
             values = joined(({**point}, *parts))
             if self.is_left_out(values):
                 continue
@@ -222,14 +226,20 @@ def checked(recipe: Recipe, source: Mapping[str, Any], site: Site) -> Recipe:
         check_sampler(suite.search, len(recipe.objectives))
     for _ in expand(recipe):
         pass  # names and conditions
-    maker = TrialMaker(recipe)
+    check_trials(source, axes, site, TrialMaker(recipe))
+    return recipe
+
+
+def check_trials(
+    source: Mapping[str, Any], axes: Sequence[Axis], site: Site, maker: TrialMaker
+) -> None:
+    """Refuse values that trials cannot have; as for `checked`."""
     for values in samples(axes):
         if not maker.is_left_out(values):
             maker.priority_of(values)
             check_training(trial_recipe(source, values), site)
     for values in texts(axes):
         check_places(trial_recipe(source, values), site)
-    return recipe
 
 
 def _with_file(recipe: Recipe) -> Recipe:

@@ -32,7 +32,7 @@ def shown(*arguments: str, columns: int = 200) -> str:
 @pytest.fixture
 def suite() -> Run:
     """Four trials: one has succeeded, one was pruned, one has failed, one runs."""
-    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    run = make_suite(overrides=("trainer.monitor=val_loss", "suite.points=[{}]"))
     journal(
         run.folder,
         *(added(n, model__lr=n / 10, data__global_batch_size=64, seed=7) for n in range(1, 5)),
@@ -176,14 +176,31 @@ def test_added_trials_are_checked_before_anybody_is_asked(suite: Run):
         "trainer.max_epochs=many": "max_epochs",
         "dataset.seed=3": "cannot differ between trials",
         "~seed": "no value of a trial",
+        "model.learning_rat=3": "Did you mean 'learning_rate'",
+        "train.init_from=/etc/passwd": "does not let recipes go",
         "model.lr=interval(1,2)": "An interval is no value",
     }.items():
-        with pytest.raises(RecipeError, match=why):
+        with pytest.raises(UserError, match=why):
             shown("add", suite.run_id, word)
     assert len(suite.folder.controls.read_text().splitlines()) == 1
     shown("add", suite.run_id, "seed=1,2", "--priority", "3")
     control = json.loads(suite.folder.controls.read_text().splitlines()[1])
     assert (control["points"], control["priority"]) == ([{"seed": 1}, {"seed": 2}], 3)
+
+
+def test_an_added_point_has_the_seeds_of_the_suite_unless_it_names_one():
+    run = make_suite(overrides=("suite.seeds=3", "suite.skip=[model.dropout > 0.4]"))
+    assert "add 3 trials" in shown("add", run.run_id, "model.dropout=0.1")
+    assert "add 1 trial;" in shown("add", run.run_id, "model.dropout=0.1", "seed=99")
+    journal(run.folder, added(1, model__dropout=0.2, seed=8))
+    for words, why in (
+        (("model.dropout=0.2", "seed=8"), "Trials 1 and 2 are the same"),
+        (("model.dropout=0.2",), "Trials 1 and 3 are the same"),
+        (("model.dropout=0.5",), "leaves out all of them"),
+    ):
+        with pytest.raises(RecipeError, match=why):
+            shown("add", run.run_id, *words)
+    assert len(run.folder.controls.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.console import Console
 from tests.unit.cli.test_view import view
 
 from headrace.cli import watching
@@ -12,6 +13,7 @@ from headrace.cli.console import open_console
 from headrace.cli.watching import Watching
 from headrace.runs.overview import StepView
 from headrace.states import StepState
+from support.suite_journal import added, ended, journal, make_suite, started
 
 WHY = "Rank 1 died\n  and more"
 
@@ -42,3 +44,31 @@ def test_why_an_attempt_ended_is_told_with_the_next_one(monkeypatch: pytest.Monk
         "train: running (attempt 2)",
         "train: failed (attempt 2)",
     ]
+
+
+@pytest.mark.usefixtures("headrace_home")
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_of_a_suite_its_own_table_is_shown_once_its_trials_begin(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    suite = make_suite()
+    ran = [StepView(name="pack", state=StepState.RUNNING, attempt=1)]
+    tried = [StepView(name="suite", state=StepState.RUNNING, attempt=1)]
+    views = iter([view(*ran), view(*ran, *tried), view(*ran, *tried), view(*ran, *tried)])
+    known = {"run_id": suite.run_id, "state": StepState.RUNNING}
+    monkeypatch.setattr(watching, "overview", lambda _: next(views).model_copy(update=known))
+    monkeypatch.setattr(watching, "REFRESH_S", 0.0)
+    monkeypatch.setattr(watching, "EVERY_S", 0.0)
+    console = Console(file=io.StringIO(), width=80, force_terminal=is_terminal, color_system=None)
+    with Watching(suite.run_id, console) as tick:
+        tick()
+        before = console.file.getvalue()
+        journal(suite.folder, added(1), added(2), started(1), ended(1, 0.5))
+        tick()
+        tick()
+    later = console.file.getvalue().removeprefix(before)
+    assert "accuracy" not in before
+    assert "2: 1 queued, 1 succeeded" in later
+    assert "accuracy 0.5 (#1" in later
+    assert is_terminal == ("│ best: accuracy 0.5 (#1" in later)
+    assert is_terminal or later.count("2: 1 queued") == 1

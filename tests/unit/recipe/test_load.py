@@ -355,3 +355,26 @@ def test_a_key_in_the_wrong_section_is_told_where_it_belongs(override, hint):
     with pytest.raises(RecipeError) as caught:
         load_recipe("digits", [override])
     assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("words", "metric", "mode"),
+    [
+        ((), "accuracy", "max"),
+        (("trainer.monitor=val_loss",), "val_loss", "min"),
+        (("trainer.monitor=val_loss", "suite.objectives=[{metric: f1, mode: max}]"), "f1", "max"),
+        (("evaluate.task=regression",), "mae", "min"),
+        (("evaluate=null",), "loss", "min"),
+    ],
+)
+def test_trials_are_compared_by_what_is_sought_else_by_the_main_metric(
+    words: tuple[str, ...], metric: str, mode: str
+):
+    (found,) = load_recipe("digits", words).objectives
+    assert (found.metric, found.mode) == (metric, mode)
+
+
+def test_what_the_users_code_alone_knows_is_no_objective():
+    assert load_recipe("digits", ["evaluate.task=custom"]).objectives == ()
+    words = ["model=null", "evaluate=null", "train.function={_target_: a.b}"]
+    assert load_recipe("digits", words).objectives == ()
