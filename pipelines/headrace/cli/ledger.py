@@ -1,11 +1,16 @@
-"""`headrace ledger`: what the database of runs holds, where it is, its schema."""
+"""`headrace ledger`: what the database of runs holds, where it is, its schema, all of its usage."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from headrace.ledger.database import default_url, masked
-from headrace.ledger.ledger import Ledger
+from headrace.ledger.ledger import Ledger, open_ledger
+from headrace.ledger.usage_file import write_usage
+from headrace.runs.spending import bring_up_to_date, first_day
 
 app = typer.Typer(help="The database of runs, leases and attempts.", no_args_is_help=True)
 
@@ -37,6 +42,27 @@ def migrate() -> None:
     """
     summary = Ledger.open().summary()
     typer.echo(f"{summary.url} has schema revision {summary.revision}.")
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="File to write, .parquet or .csv.", dir_okay=False)],
+    run: Annotated[str, typer.Option(help="Id of a run or suite; all runs without.")] = "",
+    since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
+) -> None:
+    """Write what each attempt took, a row for each, for other programs.
+
+    A row is an attempt at a step or a trial, or the time in which machines of a lease were idle.
+
+    Examples:
+        headrace ledger export attempts.parquet
+
+        headrace ledger export november.csv --since 2026-11
+    """
+    day = first_day(since)
+    bring_up_to_date(run or None)
+    count = write_usage(file, open_ledger().usage_blocks(run or None, day))
+    typer.echo(f"{file} has {count:,} rows.")
 
 
 @app.command()

@@ -30,6 +30,7 @@ By = Literal["suite", "trial", "user", "site", "recipe", "role", "kind", "cause"
 _COLUMNS = {"user": "owner", "site": "site_name", "recipe": "recipe_name", "month": "day"}
 Value = TypeVar("Value")
 _Key = tuple[str, str, int, int]
+_BLOCK = 10_000
 
 
 class UsageRows(LedgerPart):
@@ -54,6 +55,22 @@ class UsageRows(LedgerPart):
         order = (UsageRecord.trial, UsageRecord.created_at, UsageRecord.step, UsageRecord.attempt)
         with self._database.read() as session:
             return tuple(session.scalars(query.order_by(*order).limit(limit).offset(offset)))
+
+    def usage_blocks(
+        self, run_id: str | None = None, since: str = ""
+    ) -> Iterator[Sequence[RowMapping]]:
+        """What attempts used, by column, of one run or all, as it was at one moment.
+
+        Args:
+            run_id: Run whose attempts are wanted; None for those of all runs.
+            since: Day from which on they are.
+        """
+        table = UsageRecord.__table__
+        query = select(table).where(table.c.day >= since)
+        query = query if run_id is None else query.where(table.c.run_id == run_id)
+        with self._database.read() as session:
+            found = session.execute(query, execution_options={"yield_per": _BLOCK})
+            yield from found.mappings().partitions()
 
     def usage_sums(
         self, by: By | None = None, *, run_id: str | None = None, since: str = "", **only: str

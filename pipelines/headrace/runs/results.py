@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UnknownNameError, nearest
-from headrace.files.atomic import write_text
+from headrace.files.atomic import AS_USUAL, replacing, write_text
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
@@ -98,7 +98,9 @@ def write_parquet(table: Sequence[dict[str, Any]], file: Path) -> None:
     import pyarrow.parquet as pq
 
     columns = {name: [row[name] for row in table] for name in (table[0] if table else ["number"])}
-    pq.write_table(pa.table({name: _alike(values) for name, values in columns.items()}), file)
+    whole = pa.table({name: _alike(values) for name, values in columns.items()})
+    with replacing(file, AS_USUAL) as out:
+        pq.write_table(whole, out)
 
 
 def write_report(

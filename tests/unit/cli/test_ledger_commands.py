@@ -1,14 +1,19 @@
-"""`headrace ledger show|migrate|url` and `headrace schema`."""
+"""`headrace ledger show|migrate|export|url` and `headrace schema`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
-from headrace.errors import UnknownNameError
+from headrace.errors import UnknownNameError, UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.states import StepState
 from support.command_line import headrace
+from support.ledger_rows import lease_row, run_row, usage_row
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +41,31 @@ def test_show_counts_rows(headrace_home: Path):
 def test_migrate_tells_the_revision():
     assert output("ledger", "migrate").endswith("has schema revision 0004.\n")
     assert output("ledger", "migrate").endswith("has schema revision 0004.\n")
+
+
+@pytest.mark.parametrize("name", ["attempts.parquet", "attempts.csv"])
+def test_each_attempt_is_a_row_of_the_export(name: str, tmp_path: Path):
+    ledger = open_ledger()
+    ledger.add_run(run_row(state=StepState.SUCCEEDED))
+    ledger.add_lease(lease_row(), max_active=1)
+    ledger.put_usage(
+        usage_row(number, usd=None if number < 10_000 else 0.5) for number in range(1, 10_002)
+    )
+    file = tmp_path / name
+    assert output("ledger", "export", str(file), "--since", "2026-11") == (
+        f"{file} has 10,001 rows.\n"
+    )
+    read = pyarrow.csv.read_csv if file.suffix == ".csv" else pyarrow.parquet.read_table
+    rows = read(file).sort_by("trial").to_pylist()
+    assert [row["trial"] for row in rows] == list(range(1, 10_002))
+    assert (rows[0]["usd"], rows[-1]["usd"], rows[-1]["state"]) == (None, 0.5, "succeeded")
+    assert output("ledger", "export", str(file), "--since", "2026-12").endswith(" has 0 rows.\n")
+
+
+def test_an_export_has_a_known_form(tmp_path: Path):
+    with pytest.raises(UserError, match=r"\.parquet, \.csv"):
+        headrace("ledger", "export", str(tmp_path / "attempts.xlsx"))
+    assert not list(tmp_path.glob("*.*"))
 
 
 def test_url_hides_the_password(monkeypatch: pytest.MonkeyPatch):

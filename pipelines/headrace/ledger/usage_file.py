@@ -1,0 +1,56 @@
+"""What attempts took as a file for other programs: the ledger's columns, a row for each attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Integer, RowMapping
+
+from headrace.errors import UserError
+from headrace.files.atomic import AS_USUAL, replacing
+from headrace.ledger.columns import Number
+from headrace.ledger.usage_records import UsageRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ENDINGS = (".parquet", ".csv")
+
+
+def write_usage(file: Path, blocks: Iterable[Sequence[RowMapping]]) -> int:
+    """Write rows of usage as Parquet or CSV, by the file's ending; gives how many there are.
+
+    Raises:
+        UserError: The file has another ending.
+    """
+    if file.suffix not in _ENDINGS:
+        raise UserError(
+            f"Nothing is written as '{file.suffix}', for {file}",
+            f"Give the file one of the endings {', '.join(_ENDINGS)}.",
+        )
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    schema, count = _schema(), 0
+    kind = pa.csv.CSVWriter if file.suffix == ".csv" else pa.parquet.ParquetWriter
+    with replacing(file, AS_USUAL) as out, kind(out, schema) as writer:
+        for block in blocks:
+            writer.write_batch(pa.RecordBatch.from_pylist([dict(row) for row in block], schema))
+            count += len(block)
+    return count
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = ((Number, pa.float64()), (Integer, pa.int64()))
+    return pa.schema(
+        (
+            column.name,
+            next((to for kind, to in kinds if isinstance(column.type, kind)), pa.string()),
+        )
+        for column in UsageRecord.__table__.columns
+    )
