@@ -243,6 +243,8 @@ class GangContract(BackendContract):
             assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
             assert fleet.call(nodes[0], os.getenv, "OMP_NUM_THREADS") == "3"
             assert fleet.call(nodes[1], os.getenv, "HEADRACE_COLOUR") == "blue"
+            # it looks at all threads, which halts a worker on Python 3.11 for ever now and then
+            assert not fleet.call(nodes[0], fleet_functions.is_profiled)
 
     def test_a_gang_is_all_or_nothing(self, site: Path) -> None:
         folder = start(site, self.role(nodes=2, start_timeout=0.05))

@@ -9,6 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from distributed import get_worker
+
 from headrace.clusters.cancellable_call import wanted
 
 
@@ -104,6 +106,11 @@ def hold_for_ever(started: str) -> None:
 def hold_gil_for(seconds: int) -> None:
     """One call of C that keeps the GIL, so that no other thread of the worker runs meanwhile."""
     ctypes.PyDLL(None).sleep(seconds)
+
+
+def is_profiled() -> bool:
+    """Whether Dask looks a hundred times a second at what the threads of this worker do."""
+    return "profile" in get_worker().periodic_callbacks
 
 
 def leave_orphan(seconds: float) -> int:

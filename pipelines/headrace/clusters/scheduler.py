@@ -58,6 +58,9 @@ _CONFIG: dict[str, Any] = {
     "distributed.comm.timeouts.connect": "30s",
     # a worker has no pages: nobody looks at them, and every account of its machine could
     "distributed.worker.http.routes": [],
+    # Dask's profiler looks at all threads a hundred times a second, which on Python 3.11 halts a
+    # worker for ever now and then: https://github.com/dask/distributed/issues/8616
+    "distributed.worker.profile.enabled": False,
     # ranks take a worker's environment over: Dask would have their memory given back to the kernel
     # at each free, which makes training on CPUs twice as slow
     "distributed.nanny.pre-spawn-environ": {},
