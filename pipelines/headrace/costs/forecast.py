@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from headrace.costs.features import Features
 
 Floats = NDArray[np.float64]
+_NORMAL = NormalDist()
 EXPONENTS = {
     "trainer.max_epochs": 1.0,
     "trainer.max_steps": 1.0,
@@ -48,6 +50,8 @@ _WRONG, _WRONG_BY = 0.02, 0.7
 """How often a forecast is wrong by more than it tells, and the spread then."""
 _FARTHEST = 30.0
 """Standard deviations beyond which the tail of a normal distribution is no number any more."""
+_RAREST = 1e-9
+"""Part of such a tail that is left out: the quantile of 0 is no number."""
 _SMALLEST_S = _SURE = 1e-3
 
 
@@ -193,17 +197,22 @@ def _left(random: np.random.Generator, running: Running) -> Floats:
     A forecast is right with the spread that it tells, or, seldom, wrong by much more; the longer
     work lasts, the likelier it is that it was wrong.
     """
-    from scipy.special import ndtr, ndtri
-
     forecast, elapsed_s = corrected(running), max(running.elapsed_s, _SMALLEST_S)
     right = max(math.hypot(forecast.spread, forecast.shared), 0.01)
     wrong = math.hypot(right, _WRONG_BY)
     reached = min(math.log(elapsed_s / forecast.seconds), _FARTHEST * wrong)
-    tails = (1 - _WRONG) * ndtr(-reached / right), _WRONG * ndtr(-reached / wrong)
-    is_wrong = random.uniform(size=_DRAWS) < tails[1] / sum(tails)
+    tails = _above(reached / right), _above(reached / wrong)
+    share = _WRONG * tails[1] / ((1 - _WRONG) * tails[0] + _WRONG * tails[1])
+    is_wrong = random.uniform(size=_DRAWS) < share
     spreads = np.where(is_wrong, wrong, right)
-    beyond: Floats = -ndtri(random.uniform(size=_DRAWS) * ndtr(-reached / spreads))
+    chances = random.uniform(_RAREST, 1.0, size=_DRAWS) * np.where(is_wrong, *tails[::-1])
+    beyond: Floats = -np.array([_NORMAL.inv_cdf(chance) for chance in chances])
     return np.maximum(forecast.seconds * np.exp(spreads * beyond) - elapsed_s, 0.0)
+
+
+def _above(sigmas: float) -> float:
+    """Chance of a normal number beyond so many deviations, far out as well."""
+    return math.erfc(sigmas / math.sqrt(2)) / 2
 
 
 def _columns(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
