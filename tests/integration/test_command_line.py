@@ -13,6 +13,9 @@ import pytest
 import typer
 
 from headrace.cli.commands import build
+from headrace.errors import HeadraceError
+from headrace.states import FailureClass
+from support.command_line import headrace
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 
@@ -20,11 +23,11 @@ USAGE = 2
 """Exit code when the input, not the machine, is wrong."""
 
 
-def headrace(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def installed(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command as installed; wide, so that no message is broken into lines."""
     return subprocess.run(
         [str(HEADRACE), *arguments],
-        env={**os.environ, "COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", **environment},
+        env={**os.environ, "COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -45,7 +48,7 @@ def commands(group: Any = None, path: tuple[str, ...] = ()) -> dict[tuple[str, .
 
 def test_help_lists_every_command_of_the_readme():
     done = headrace("--help")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     for name in ("run", "status", "logs", "runs", "demo", "up", "down", "lease", "inspect"):
         assert f" {name} " in done.stdout
     lease = {path[1] for path in commands() if path[0] == "lease"}
@@ -66,12 +69,12 @@ def shows_call(path: tuple[str, ...], text: str | None) -> bool:
 
 def test_without_arguments_the_help_is_shown():
     done = headrace()
-    assert done.returncode == USAGE
-    assert "Usage" in done.stdout + done.stderr
+    assert done.exit_code == USAGE
+    assert "Usage" in done.output
 
 
 def test_version():
-    assert headrace("--version").stdout.strip() == "0.1.0"
+    assert installed("--version").stdout.strip() == "0.1.0"
 
 
 def test_the_command_line_loads_no_heavy_library():
@@ -110,22 +113,30 @@ def test_the_command_line_loads_no_heavy_library():
     ],
 )
 def test_a_users_mistake_is_told_in_words(arguments, messages, headrace_home):
-    done = headrace(*arguments)
-    assert done.returncode == USAGE, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
+    with pytest.raises(HeadraceError) as told:
+        headrace(*arguments)
+    assert told.value.failure_class is FailureClass.USER_ERROR
     for message in messages:
-        assert message in done.stderr
+        assert message in str(told.value)
     assert not list(headrace_home.glob("runs/*")), "a refused request left a run behind"
 
 
+def test_a_mistake_is_shown_without_a_trace(headrace_home):
+    """That is so of every error that headrace raises on purpose."""
+    done = installed("run", "digts")
+    assert done.returncode == USAGE, done.stdout + done.stderr
+    assert done.stdout == ""
+    first, second = done.stderr.splitlines()
+    assert first == "error: There is no recipe 'digts'"
+    assert "Did you mean 'digits'?" in second
+
+
 def test_an_unknown_command_or_option_is_a_usage_error(headrace_home):
-    assert headrace("rnu").returncode == USAGE
-    assert headrace("run", "digits", "--sit", "laptop").returncode == USAGE
+    assert headrace("rnu").exit_code == USAGE
+    assert headrace("run", "digits", "--sit", "laptop").exit_code == USAGE
 
 
 def test_runs_of_an_empty_home_are_none(headrace_home):
     done = headrace("runs", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == []
