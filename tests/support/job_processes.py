@@ -12,7 +12,7 @@ from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace_airflow.service import GENERATION_MARK
 from support.airflow_service import AirflowService
-from support.rank_processes import is_rank, worker_of
+from support.rank_processes import is_rank
 from support.waiting import wait_until
 
 _SUPERVISES = "airflow worker -- LocalExecutor: "
@@ -80,12 +80,6 @@ def step_drivers(service: AirflowService, run_id: str) -> list[psutil.Process]:
 def ranks(service: AirflowService, run_id: str) -> list[psutil.Process]:
     """The run's training ranks."""
     return [each for each in lease_processes(service, run_id) if is_rank(each)]
-
-
-def dask_workers(service: AirflowService, run_id: str) -> list[psutil.Process]:
-    """The Dask workers that have the run's ranks."""
-    workers = {worker_of(rank) for rank in ranks(service, run_id)}
-    return [worker for worker in workers if worker is not None]
 
 
 def lease_processes(service: AirflowService, run_id: str) -> list[psutil.Process]:

@@ -87,10 +87,6 @@ class Job:
         """How often Airflow has tried a task."""
         return int(self.service.tasks(self.dag_run)[task]["try_number"])
 
-    def wait_launches(self, number: int) -> None:
-        """Wait until the ranks have been launched so often."""
-        wait_until(lambda: len(self.launches()) >= number, LONG_S, f"launch {number} of the ranks")
-
     def launches(self) -> list[dict[str, Any]]:
         """All launches of the training's ranks, over all attempts."""
         return [
@@ -106,60 +102,45 @@ def job(airflow_service: AirflowService, undisturbed: Result, rng: random.Random
     return Job(airflow_service, rng)
 
 
-def test_components_of_airflow_and_task_processes_are_killed(
+def test_airflow_its_tasks_the_step_driver_and_the_lease_host_are_killed(
     job: Job, airflow_service: AirflowService, undisturbed: Result, rng: random.Random
 ):
     """Pains 8: the scheduler dies while a new triggerer takes over what the killed one watched.
 
     The code of task `train` runs for a moment to submit, and for another to collect; the process
-    that runs it is hit in one of them, the one that watches over it in the other.
+    that runs it is hit in one of them, the one that watches over it in the other. The work notices
+    nothing of that; the deaths of its driver and of its host cost an attempt each. A rank or a
+    worker is replaced below Airflow's sight, as in `tests/chaos/slurm` and `headrace chaos`.
     """
     at_submit, at_collect = rng.sample(
         [job_processes.task_runner, job_processes.task_supervisor], 2
     )
     kill(_running(at_submit, airflow_service, job))
-    job.reach_training()
+    job.reach_training(0.05, 0.2)
     for name in ("triggerer", "scheduler"):
         assert not job.records.ledger.run(job.run_id).state.is_final
         before = job_processes.component(airflow_service, name)
         kill(before)
         assert job_processes.component(airflow_service, name).pid != before.pid
-    kill(_running(at_collect, airflow_service, job))
-    job.assert_ends_like(undisturbed)
-    assert job.tries() in (1, 2, 3)  # who had not yet told of its start costs no try
-    assert job.states() == [StepState.SUCCEEDED]  # the work never noticed; each try found it
+    job.reach_training(0.3, 0.4)
+    assert job.states() == [StepState.RUNNING]
     assert len(job.launches()) == 1
-
-
-def test_a_rank_a_worker_the_step_driver_and_the_lease_host_are_killed(
-    job: Job, airflow_service: AirflowService, undisturbed: Result
-):
-    """The first two are replaced in the same attempt; each of the others costs an attempt.
-
-    A rank may also abort as it leaves (seen on crowded machines); that is one launch more.
-    """
-    job.reach_training(0.05, 0.15)
-    job.kill_one_of(job_processes.ranks)
-    job.wait_launches(2)
-    job.reach_training(0.2, 0.35)
-    job.kill_one_of(job_processes.dask_workers)
-    job.wait_launches(3)
-    job.reach_training(0.4, 0.55)
     job.kill_one_of(job_processes.step_drivers)
     job.reach_training(0.6, 0.75)
     kill(job_processes.lease_host(airflow_service, job.run_id))
+    wait_until(lambda: job.states()[2:] == [StepState.RUNNING], LONG_S, "the third attempt")
+    kill(_running(at_collect, airflow_service, job))
     job.assert_ends_like(undisturbed)
+    assert 3 <= job.tries() <= 5  # who had not yet told of its start costs no try
     assert job.states() == [StepState.LOST, StepState.LOST, StepState.SUCCEEDED]
     without_driver, without_host, whole = job.records.attempts(job.run_id, "train")
     assert {without_driver.failure_class, without_host.failure_class} == {FailureClass.LOST}
     assert "signal 9" in without_driver.message
     assert "host" in without_host.message
     assert without_driver.lease_id == without_host.lease_id != whole.lease_id
-    assert len(job.records.events(without_driver, "restart")) >= 2
-    resumed = [launch["resume"] for launch in job.launches()]
-    assert resumed[0] is None
-    assert len(resumed) >= 5
-    assert all(resumed[1:])
+    first, *resumed = [launch["resume"] for launch in job.launches()]
+    assert first is None
+    assert all(resumed)
 
 
 def _running(find: FindTask, service: AirflowService, job: Job) -> psutil.Process:
