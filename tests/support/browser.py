@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
+from headrace.cli.airflow_server import Login
+
 _ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -44,3 +46,12 @@ def page() -> Iterator[Page]:
         yield page
         browser.close()
     assert strangers == []
+
+
+def log_in(page: Page, url: str, login: Login) -> None:
+    """Into Airflow, as a user does who was shown name and password."""
+    page.goto(url)
+    page.locator("[name=username]").fill(login.user)
+    page.locator("[name=password]").fill(login.password)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(lambda url: "/auth/login" not in url)
