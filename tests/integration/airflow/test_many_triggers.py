@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -21,49 +19,40 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
 _NUM_TRIGGERS = 20
 _MOST_S = 480.0
 """For all twenty, on a machine that has a lot else to do; idle it takes a third."""
+_CONF = {"recipe": "digits", "site": NARROW_SITE, "overrides": ["dataset.name=twins"]}
 
 
-def test_two_runs_that_pack_the_same_pack_it_once(airflow_service: AirflowService):
-    """The second waits for the first, or finds its work done (pains 6)."""
-    overrides = ["dataset.name=twins"]
-    dag_runs = _at_once(airflow_service, 2, overrides)
-    run_ids = [airflow_service.wait_for_run(each, PACK_DAG_ID) for each in dag_runs]
-    for dag_run in dag_runs:
-        assert airflow_service.wait_end(dag_run, dag_id=PACK_DAG_ID) == "success"
-    outputs = [airflow_service.ledger.run(run_id).outputs["pack"] for run_id in run_ids]
-    assert sorted(output["reused"] for output in outputs) == [False, True]
-    assert len({(output["dataset"], output["fingerprint"]) for output in outputs}) == 1
-    logs = "".join(_driver_logs(airflow_service, run_id) for run_id in run_ids)
-    assert logs.count("Packed 1797 samples") == 1
+def test_twenty_triggers_at_once_all_end_well_pack_once_and_leave_nothing(
+    airflow_service: AirflowService,
+):
+    """No lock error, no orphan row, never more leases than the site gives (pains 6, 12).
 
-
-def test_a_dag_run_can_be_asked_for_once(airflow_service: AirflowService, tmp_path: Path):
-    """Whoever triggers again after a lost answer names the DAG run, and gets no second one."""
-    name = f"asked-{os.getpid()}-{tmp_path.name}"
-    first = airflow_service.api.trigger_as(PACK_DAG_ID, name, _conf())
-    with pytest.raises(StepError, match="Airflow answered 409"):
-        airflow_service.api.trigger_as(PACK_DAG_ID, name, _conf())
-    run_id = airflow_service.wait_for_run(first, PACK_DAG_ID)
-    assert airflow_service.wait_end(first, dag_id=PACK_DAG_ID) == "success"
-    assert [row.run_id for row in airflow_service.ledger.runs() if name in row.key] == [run_id]
-
-
-def test_twenty_triggers_at_once_all_end_well_and_leave_nothing(airflow_service: AirflowService):
-    """No lock error, no orphan row, never more leases than the site gives (pains 12)."""
+    All want the same dataset: one packs it, each other one waits for that, or finds it done.
+    Whoever triggers again after a lost answer names the DAG run, and gets no second one.
+    """
     most_leases = _MostLeases(airflow_service)
     with most_leases:
-        dag_runs = _at_once(airflow_service, _NUM_TRIGGERS, site=NARROW_SITE)
+        dag_runs = _at_once(airflow_service, _NUM_TRIGGERS)
         assert len(set(dag_runs)) == _NUM_TRIGGERS
+        with pytest.raises(StepError, match="Airflow answered 409"):
+            airflow_service.api.trigger_as(PACK_DAG_ID, dag_runs[0], _CONF)
         ends = [airflow_service.wait_end(each, _MOST_S, dag_id=PACK_DAG_ID) for each in dag_runs]
     assert ends == ["success"] * _NUM_TRIGGERS
     assert 1 <= most_leases.seen <= NARROW_LEASES
     run_ids = [airflow_service.wait_for_run(each, PACK_DAG_ID) for each in dag_runs]
     assert len(set(run_ids)) == _NUM_TRIGGERS
+    keys = [row.key for row in airflow_service.ledger.runs(limit=1000)]
+    assert [sum(dag_run in key for key in keys) for dag_run in dag_runs] == [1] * _NUM_TRIGGERS
     for run_id in run_ids:
         airflow_service.assert_books_closed(run_id)
         assert airflow_service.ledger.run(run_id).state is StepState.SUCCEEDED
         assert [row.attempt for row in airflow_service.ledger.attempts(run_id)] == [1]
         assert len(airflow_service.ledger.leases(run_id=run_id)) == 1
+    outputs = [airflow_service.ledger.run(run_id).outputs["pack"] for run_id in run_ids]
+    assert sorted(output["reused"] for output in outputs) == [False, *[True] * (_NUM_TRIGGERS - 1)]
+    assert len({(output["dataset"], output["fingerprint"]) for output in outputs}) == 1
+    logs = "".join(_driver_logs(airflow_service, run_id) for run_id in run_ids)
+    assert logs.count("Packed 1797 samples") == 1
     wait_until(
         lambda: not any(job_processes.lease_processes(airflow_service, each) for each in run_ids),
         60.0,
@@ -99,19 +88,13 @@ class _MostLeases:
             self.seen = max(self.seen, sum(row.site_name == NARROW_SITE for row in active))
 
 
-def _conf(**changes: object) -> dict[str, object]:
-    return {"recipe": "digits", "site": "chaos", "overrides": [], **changes}
-
-
-def _at_once(
-    service: AirflowService, number: int, overrides: list[str] | None = None, site: str = "chaos"
-) -> list[str]:
+def _at_once(service: AirflowService, number: int) -> list[str]:
     """Trigger the packing from so many threads at the same moment."""
     barrier = threading.Barrier(number)
 
     def trigger(_index: int) -> str:
         barrier.wait()
-        return service.trigger(site=site, overrides=overrides or [], dag_id=PACK_DAG_ID)
+        return service.api.trigger(PACK_DAG_ID, _CONF)
 
     with ThreadPoolExecutor(number) as pool:
         return list(pool.map(trigger, range(number)))
