@@ -26,6 +26,7 @@ from headrace_bench import machine
 
 _AT_ONCE = 20_000
 _PER_SUITE = 100_000
+_LINES = 41
 _CAUSES = ("succeeded", "succeeded", "succeeded", "preempted", "out_of_memory", "lost")
 
 
@@ -63,7 +64,8 @@ def ledger(
 def _questions(opened: Ledger) -> Iterator[tuple[str, Callable[[], object]]]:
     for by in get_args(By):
         run_id = "suite-0" if by == "trial" else None
-        yield f"by {by}", partial(opened.usage_sums, by, run_id=run_id)
+        yield f"by {by}", partial(opened.usage_sums, by, run_id=run_id, limit=_LINES)
+    yield "by trial, all of them", partial(opened.usage_sums, "trial", run_id="suite-0")
     yield "by user, since", lambda: opened.usage_sums("user", since="2026-06-15")
     yield "one suite by cause", lambda: opened.usage_sums("cause", run_id="suite-0")
     yield "its 50 best trials", lambda: opened.trials("suite-0", order="objective", limit=50)

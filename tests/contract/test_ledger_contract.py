@@ -347,6 +347,8 @@ class LedgerContract:
             "0": (1, 0, 4.0),
             "2": (1, 1, 0.0),
         }
+        dearest = with_lease.usage_sums("trial", run_id="run-1", limit=2)
+        assert [each.name for each in dearest] == ["1", "0"]
         assert sums("user") == {"tester": (3, 0, 9.0), "other": (1, 1, 0.0)}
         assert sums("month") == {"2026-11": (3, 1, 7.0), "2026-10": (1, 0, 2.0)}
         assert sums("month", since="2026-11-01") == {"2026-11": (3, 1, 7.0)}

@@ -6,7 +6,6 @@ import csv
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, cast, get_args
 
 import typer
@@ -56,28 +55,30 @@ def cost(  # noqa: PLR0913  options of a command
     bring_up_to_date(run or None)
     only = {name: value for name, value in (("owner", user), ("site_name", site)) if value}
     chosen: dict[str, Any] = {"run_id": run or None, "since": first_day(since), **only}
-    sums = open_ledger().usage_sums(cast("By", by), **chosen)
-    if as_json or as_csv:
+    is_whole = as_json or as_csv
+    most = None if is_whole else limit + 1
+    sums = open_ledger().usage_sums(cast("By", by), limit=most, **chosen)
+    if is_whole:
         _write([_for_programs(by, each) for each in sums], as_json=as_json)
         return
     if not sums:
         typer.echo("Nothing has been counted.")
         return
     (total,) = open_ledger().usage_sums(None, **chosen)
-    open_console().print(_table(by, sums[:limit], len(sums) - limit, total))
+    open_console().print(_table(by, sums[:limit], total, is_whole=len(sums) <= limit))
     for line in _notes(total, list(unpriced(**chosen)) if total.unpriced else []):
         typer.echo(line)
 
 
-def _table(by: str, sums: Sequence[UsageSum], left_out: int, total: UsageSum) -> Table:
+def _table(by: str, sums: Sequence[UsageSum], total: UsageSum, *, is_whole: bool) -> Table:
     table = Table(by, box=None, pad_edge=False)
     for title in ("attempts", "hours", "GPU h", "queue h", "USD", "staging", "idle", "failed",
                   "wasted"):  # fmt: skip
         table.add_column(title, justify="right")
     for each in sums:
         table.add_row(_NONE.get((by, each.name), each.name), *_cells(each))
-    if left_out > 0:
-        table.add_row(f"… {left_out} more: --limit, --csv")
+    if not is_whole:
+        table.add_row("… and more: --limit, --csv")
     table.add_row("all", *_cells(total))
     keep_whole(table.columns[0], [each.name for each in sums])
     return table
@@ -110,7 +111,7 @@ def _notes(total: UsageSum, roles: Sequence[str]) -> list[str]:
 
 
 def _for_programs(by: str, each: UsageSum) -> dict[str, Any]:
-    row = asdict(each)
+    row = each._asdict()
     if each.unpriced and not each.usd:
         row |= dict.fromkeys(_MONEY)
     return {by: row.pop("name"), **row, "wasted": wasted(each)}

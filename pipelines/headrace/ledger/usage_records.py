@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text
 from sqlalchemy.orm import Mapped, mapped_column
@@ -129,9 +129,11 @@ SUMS = Table(
 """Sums of usage, kept with every change of it: a million rows take too long to add up anew."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UsageSum:
-    """What attempts took together, and lost time with them."""
+class UsageSum(NamedTuple):
+    """What attempts took together, and lost time with them; the figures are `FIGURES`, in order.
+
+    A tuple, as a suite has as many as trials.
+    """
 
     name: str
     """What they have in common: a user, a site, a month, …"""

@@ -9,17 +9,20 @@ from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
+    Double,
     FromClause,
-    RowMapping,
     Select,
     case,
+    cast,
     delete,
     func,
     literal,
     select,
 )
 from sqlalchemy.orm import Session
+from sqlalchemy.types import TypeEngine
 
 from headrace.errors import LedgerError
 from headrace.ledger.database import Database, LedgerPart
@@ -73,7 +76,13 @@ class UsageRows(LedgerPart):
             yield from found.mappings().partitions()
 
     def usage_sums(
-        self, by: By | None = None, *, run_id: str | None = None, since: str = "", **only: str
+        self,
+        by: By | None = None,
+        *,
+        run_id: str | None = None,
+        since: str = "",
+        limit: int | None = None,
+        **only: str,
     ) -> tuple[UsageSum, ...]:
         """What attempts took together, the dearest first.
 
@@ -82,6 +91,7 @@ class UsageRows(LedgerPart):
                 within one run only.
             run_id: Run whose attempts count; None for those of all runs.
             since: Day from which on they count, such as `2026-11-01`.
+            limit: So many of them at most; None for all.
             only: What else they have in common: `owner`, `site_name`, `suite`, `lease_id`.
 
         Raises:
@@ -90,8 +100,8 @@ class UsageRows(LedgerPart):
         if by == "trial" and run_id is None:
             raise LedgerError("Trials are told apart within one suite only", "Name its run.")
         with self._database.read() as session:
-            found = session.execute(_sums(by, run_id, since, only)).mappings()
-            return tuple(_sum(row) for row in found if row["entries"])
+            found = session.execute(_sums(by, run_id, since, only).limit(limit))
+            return tuple(UsageSum(str(name), *sums) for name, entries, *sums in found if entries)
 
 
 def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord]) -> None:
@@ -146,18 +156,17 @@ def _sums(by: By | None, run_id: str | None, since: str, only: dict[str, str]) -
     is_kept = run_id is None and "lease_id" not in only
     table = SUMS if is_kept else UsageRecord.__table__
     counts = [table.c[each] for each in COUNTS] if is_kept else _counts(table)
-    sums = [func.coalesce(func.sum(each), 0) for each in (*counts, *(table.c[f] for f in FIGURES))]
-    labels = (*COUNTS, *FIGURES)
-    named = [each.label(label) for each, label in zip(sums, labels, strict=True)]
+    figures = [table.c[each] for each in FIGURES]
+    sums = [_sum(each, BigInteger()) for each in counts] + [_sum(each, Double()) for each in figures]
     only = only if run_id is None else {**only, "run_id": run_id}
     name: ColumnElement[Any] = literal("")
     if by is not None:
         column = table.c[_COLUMNS.get(by, by)]
         name = func.substr(column, 1, 7) if by == "month" else column
-    query = select(name.label("name"), *named).select_from(table).filter_by(**only)
+    query = select(name.label("name"), *sums).select_from(table).filter_by(**only)
     query = query.where(table.c.day >= since)
     grouped = query if by is None else query.group_by(name)
-    return grouped.order_by(func.sum(table.c.usd).desc(), name)
+    return grouped.order_by(_sum(table.c.usd, Double()).desc(), name)
 
 
 def _counts(table: FromClause) -> list[ColumnElement[int]]:
@@ -165,7 +174,6 @@ def _counts(table: FromClause) -> list[ColumnElement[int]]:
     return [literal(1), is_attempt, case((table.c.usd.is_(None), 1), else_=0)]
 
 
-def _sum(row: RowMapping) -> UsageSum:
-    figures: dict[str, Any] = {name: float(row[name]) for name in FIGURES}
-    counts = {name: int(row[name]) for name in ("attempts", "unpriced")}
-    return UsageSum(name=str(row["name"]), **figures, **counts)
+def _sum(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
+    """Of no rows 0; PostgreSQL makes decimal numbers of whole ones by itself."""
+    return cast(func.coalesce(func.sum(column), 0), kind)

@@ -83,7 +83,10 @@ def test_it_is_told_by_whatever_attempts_have_in_common():
     assert output("--by", "suite").splitlines()[2].startswith("(no suite)")
     rows = list(csv.DictReader(io.StringIO(output("--by", "site", "--csv"))))
     assert {row["site"]: row["usd"] for row in rows} == {"laptop": "9.5", "cluster": ""}
-    assert "… 1 more" in output("--by", "site", "--limit", "1")
+    text = output("--by", "site", "--limit", "1")
+    assert "… and more" in text
+    assert "cluster  " not in text
+    assert "… and more" not in output("--by", "site", "--limit", "2")
     assert output("--user", "nobody") == "Nothing has been counted.\n"
 
 
