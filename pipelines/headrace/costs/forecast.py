@@ -37,6 +37,9 @@ LEVEL = 0.8
 MOST_KNOWN = 60
 """So many of the newest durations count."""
 
+AGEING = 0.95
+"""How much less a duration counts than the next newer one: machines and programs change."""
+
 _NOISES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _SLOPES = (0.05, 0.2, 0.8)
 _BENDS = (0.0, 0.2, 0.6)
@@ -282,7 +285,8 @@ def _posterior(
         _FLAT + slope**2 * product + bend**2 * near
         for product, near in zip(alike.products, alike.nearness, strict=False)
     )
-    root = np.linalg.inv(np.linalg.cholesky(among + noise**2 * np.eye(len(logs))))
+    doubts = noise**2 * AGEING ** -np.arange(len(logs))[::-1]
+    root = np.linalg.inv(np.linalg.cholesky(among + np.diag(doubts)))
     inner = root @ (logs - level)
     reach = np.einsum("ij,jk->ik", root, across)  # BLAS takes threads for it, and far longer
     variance = _FLAT + slope**2 * alike.products[2] + bend**2 - (reach**2).sum(axis=0)

@@ -17,7 +17,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.flow import PlannedStep, steps_of
-from headrace.runs.history import SUITE, Taken, earlier, features_for, known_of
+from headrace.runs.history import SUITE, Taken, earlier, features_for, known_of, usual
 from headrace.runs.runs import Run
 from headrace.runs.walltime import slots
 from headrace.states import StepState
@@ -210,7 +210,7 @@ def _between(steps: Sequence[PlannedStep], taken: Sequence[Taken]) -> Part | Non
     from headrace.costs.forecast import duration_s
 
     by_run: dict[str, list[Taken]] = {}
-    for one in taken:
+    for one in usual(taken, taken):
         by_run.setdefault(one.run_id, []).append(one)
     known: list[tuple[Features, float]] = []
     for run_id, mine in by_run.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,9 @@ _NUM_ATTEMPTS = 400
 _NUM_RUNS = 60
 _SQLITE = "sqlite:///"
 _LENGTHS = ("trainer.max_epochs", "trainer.max_steps")
+_FOUND = 0.02
+"""Share of the time of packing that it takes to find a dataset packed, before one was found. An
+assumption."""
 
 SUITE = "suite"
 """Kind of the step that runs trials: also one that has failed tells of those that succeeded."""
@@ -49,8 +54,10 @@ class Taken:
     attempts: int
     samples: float = 0.0
     """Samples that training went over, every epoch counted; 0 where that is not known."""
+    loop_samples: float = 0.0
+    """Those of them after its first batch, which is slower than all others."""
     loop_s: float = 0.0
-    """Seconds of it from the first batch to the last; the rest does not grow with the work."""
+    """Seconds that these took; the rest does not grow with the work."""
     num_samples: float | None = None
     """Samples that it packed, all splits, or evaluated; None where the step does not tell."""
     num_bytes: float | None
@@ -91,7 +98,9 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
         if role is None or not is_over:
             continue
         outputs = last.outputs
-        steps, loop_s = _loop(run) if last.kind == "train" and last.attempt == 1 else (0, 0.0)
+        is_one = last.kind == "train" and last.attempt == 1
+        steps, loop_steps, loop_s = _loop(run) if is_one else (0, 0, 0.0)
+        batch = run.recipe.data.global_batch_size
         yield Taken(
             kind=last.kind,
             recipe=run.recipe,
@@ -100,7 +109,8 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
                         if row.started_at and row.finished_at),
             attempts=last.attempt,
             was_done=bool(outputs.get("reused")) or outputs.get("copied_bytes") == 0,
-            samples=steps * run.recipe.data.global_batch_size,
+            samples=steps * batch,
+            loop_samples=loop_steps * batch,
             loop_s=loop_s,
             num_samples=outputs.get("num_samples"),
             num_bytes=outputs.get("num_bytes"),
@@ -108,37 +118,83 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
         )  # fmt: skip
 
 
-def _loop(run: Run) -> tuple[int, float]:
-    """Optimizer steps of a training in one go, and the seconds between its first and last."""
+def _loop(run: Run) -> tuple[int, int, float]:
+    """Optimizer steps of a training in one go, those after its first row, and their seconds."""
     with suppress(OSError, ValidationError):
         file = training_file(run.folder)
         with file.open("rb") as lines:
-            first = HistoryRow.model_validate_json(next(lines, b""))
+            first, second = (HistoryRow.model_validate_json(next(lines, b"")) for _ in range(2))
         last = read_last_line(file, HistoryRow)
         if last is not None and last.launch == first.launch and first.step == 0 < last.step:
-            return last.step, last.at - first.at
-    return 0, 0.0
+            begin = second if second.step < last.step else first
+            return last.step, last.step - begin.step, last.at - begin.at
+    return 0, 0, 0.0
 
 
 def known_of(kind: str, recipe: Recipe, taken: Sequence[Taken]) -> list[tuple[Features, float]]:
     """Known durations of a kind of step that tell of this recipe, the newest last.
 
-    The dataset must be the same, for training and evaluation the model or script as well. Once a
-    dataset was packed, or staged, the next run finds it there, and only such runs tell. What a
-    training took is scaled to the samples of this one: only the time between its first batch and
-    its last grows with them.
+    The dataset must be the same, for training and evaluation the model or script as well. What a
+    training took is scaled to the samples of this one: only the time after its first batch grows
+    with them.
     """
     alike = [each for each in taken if each.kind == kind and is_alike(kind, each.recipe, recipe)]
-    if kind in ("pack", "stage"):
-        telling = [each for each in alike if each.was_done] or alike
-        return [({}, each.seconds) for each in telling]
+    alike = _preferred(alike, lambda each: each.attempts == 1)
+    if kind == "pack":
+        return [({}, seconds) for seconds in _packing_s(recipe, alike)]
+    alike = usual(alike, taken)
+    if kind == "stage":
+        return [({}, each.seconds) for each in _preferred(alike, lambda each: each.was_done)]
     wanted = _samples(recipe, taken) if kind == "train" else None
-    if wanted and alike and all(each.samples for each in alike):
-        return [
-            (features_for(kind, each.recipe, each.ranks, scaled=True), _scaled_s(each, wanted))
-            for each in alike
-        ]
+    measured = [each for each in alike if each.loop_samples]
+    if wanted and measured:
+        return _scaled(measured, wanted)
     return [(features_for(kind, each.recipe, each.ranks), each.seconds) for each in alike]
+
+
+def usual(some: Sequence[Taken], taken: Sequence[Taken]) -> Sequence[Taken]:
+    """What runs took that found their dataset packed, if there are such, as the next run will.
+
+    Elsewhere processes start while shards are packed, and nobody waits for them.
+    """
+    first = {each.run_id for each in taken if each.kind == "pack" and not each.was_done}
+    return _preferred(some, lambda each: each.run_id not in first)
+
+
+def _preferred(some: Sequence[Taken], is_telling: Callable[[Taken], bool]) -> Sequence[Taken]:
+    return [each for each in some if is_telling(each)] or some
+
+
+def _packing_s(recipe: Recipe, alike: Sequence[Taken]) -> list[float]:
+    """Seconds of packing: what was packed in the same way is found there the next time."""
+    same = [each for each in alike if each.recipe.pack == recipe.pack]
+    if not same:
+        return [each.seconds for each in alike if not each.was_done]
+    found = [each.seconds for each in same if each.was_done]
+    return found or [_FOUND * each.seconds for each in same]
+
+
+def _scaled(alike: Sequence[Taken], samples: float) -> list[tuple[Features, float]]:
+    """What trainings would have taken with so many samples.
+
+    A sample takes as long as on average in all trainings with the same features: what a short one
+    tells of a long one is little.
+    """
+    features = [features_for("train", each.recipe, each.ranks, scaled=True) for each in alike]
+    from headrace.costs.forecast import AGEING  # it brings numpy
+
+    keys = [frozenset(of.items()) for of in features]
+    loop_s: Counter[object] = Counter()
+    loop_samples: Counter[object] = Counter()
+    for age, (each, key) in enumerate(zip(alike[::-1], keys[::-1], strict=True)):
+        loop_s[key] += AGEING**age * each.loop_s
+        loop_samples[key] += AGEING**age * each.loop_samples
+    rest_s = [max(each.seconds - each.loop_s, 0.0) for each in alike]
+    more = [samples - each.samples + each.loop_samples for each in alike]
+    return [
+        (of, seconds + loop_s[key] / loop_samples[key] * num)
+        for of, seconds, key, num in zip(features, rest_s, keys, more, strict=True)
+    ]
 
 
 def features_for(kind: str, recipe: Recipe, ranks: int, *, scaled: bool = False) -> Features:
@@ -149,18 +205,14 @@ def features_for(kind: str, recipe: Recipe, ranks: int, *, scaled: bool = False)
     return {name: value for name, value in found.items() if not (scaled and name in _LENGTHS)}
 
 
-def _scaled_s(past: Taken, samples: float) -> float:
-    """What a training would have taken with so many samples."""
-    return past.seconds + past.loop_s * (samples / past.samples - 1.0)
-
-
 def _samples(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
     """Samples that a training will go over; None where no earlier run tells an epoch's."""
     batch, trainer = recipe.data.global_batch_size, recipe.trainer
     limits = [float(trainer.max_steps * batch)] if trainer.max_steps >= 0 else []
     an_epoch = recipe.data.samples_per_epoch or _epoch(recipe, taken)
     if an_epoch is not None:
-        limits.append(float(an_epoch * trainer.max_epochs))
+        batches = an_epoch // batch if recipe.data.drop_last else math.ceil(an_epoch / batch)
+        limits.append(float(batches * batch * trainer.max_epochs))
     return min(limits, default=None)
 
 
