@@ -54,7 +54,7 @@ class LedgerContract:
         Ledger.open(url).add_run(run_row())
         again = Ledger.open(url)
         assert again.run("run-1") == run_row()
-        assert again.summary().revision == "0004"
+        assert again.summary().revision == "0005"
 
     def test_a_newer_schema_is_refused_and_left_alone(self, url: str, ledger: Ledger):
         set_revision(url, "9999")

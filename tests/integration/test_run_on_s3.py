@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,11 @@ def test_pack_stage_train_and_evaluate(
     final = Path(steps["train"]["outputs"]["checkpoint"])
     kept = open_store(below(rclone_bucket, "kept", final.parents[1].name), rclone_server.options)
     assert kept.read(final.name) == final.read_bytes()
+    told = place.headrace("cost", "--by", "kind", "--json")
+    took = {each["kind"]: each for each in json.loads(told.stdout)}
+    size = steps["pack"]["outputs"]["num_bytes"]
+    pictures = sum(file.num_bytes for file in raw.list_files())
+    assert (took["pack"]["stored_bytes"], took["pack"]["fetched_bytes"]) == (size, pictures)
+    assert took["pack"]["samples"] == 10 * NUM_EACH
+    assert took["stage"]["fetched_bytes"] == steps["stage"]["outputs"]["copied_bytes"]
+    assert took["stage"]["unpriced_bytes"] > 0

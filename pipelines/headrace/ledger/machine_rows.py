@@ -10,6 +10,9 @@ from sqlalchemy import select
 from headrace.ledger.database import LedgerPart
 from headrace.ledger.records import LeaseRecord, MachineRecord
 
+PRICE = ("usd_per_hour", "price_source", "price_as_of")
+"""Columns of a machine's price."""
+
 
 class MachineRows(LedgerPart):
     """The part of the ledger that knows the machines of leases, and what they cost."""
@@ -17,7 +20,7 @@ class MachineRows(LedgerPart):
     def put_machines(self, rows: Iterable[MachineRecord]) -> None:
         """Enter machines, or replace what is known of them: the last writer knows most.
 
-        An end that somebody told stays.
+        An end that somebody told stays, with a price that is known by then.
 
         Raises:
             LedgerError: Their lease is not in the ledger.
@@ -27,9 +30,12 @@ class MachineRows(LedgerPart):
                 found = session.get(MachineRecord, (row.lease_id, row.machine_id))
                 if found is None:
                     session.add(row)
-                elif found.ended_at is None or found.is_estimate:
-                    for name, value in asdict(row).items():
-                        setattr(found, name, value)
+                    continue
+                is_over = found.ended_at is not None and not found.is_estimate
+                names = PRICE if is_over else asdict(row).keys()
+                if not is_over or found.usd_per_hour is None:
+                    for name in names:
+                        setattr(found, name, getattr(row, name))
 
     def machines(
         self, *, run_id: str | None = None, lease_id: str | None = None, only_open: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from headrace.errors import LedgerError, UnknownNameError, nearest
 from headrace.ledger.database import LedgerPart
@@ -52,6 +52,11 @@ class TrialRows(LedgerPart):
             self._database.put(session, TrialRecord.__table__, values)
             enter_usage(self._database, session, tuple(usage))
         return True
+
+    def read_journal_again(self, run_id: str) -> None:
+        """Have a suite's journal entered anew, such as when prices are known now."""
+        with self._database.write("usage") as session:
+            session.execute(delete(JOURNALS).where(JOURNALS.c.run_id == run_id))
 
     def journal_read(self, run_id: str) -> int:
         """Bytes of a suite's journal that have been entered."""

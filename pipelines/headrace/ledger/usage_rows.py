@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Double,
     FromClause,
+    RowMapping,
     Select,
     case,
     cast,
@@ -156,8 +157,10 @@ def _sums(by: By | None, run_id: str | None, since: str, only: dict[str, str]) -
     is_kept = run_id is None and "lease_id" not in only
     table = SUMS if is_kept else UsageRecord.__table__
     counts = [table.c[each] for each in COUNTS] if is_kept else _counts(table)
-    figures = [table.c[each] for each in FIGURES]
-    sums = [_sum(each, BigInteger()) for each in counts] + [_sum(each, Double()) for each in figures]
+    sums = [
+        *(_sum(each, BigInteger()) for each in counts),
+        *(_sum(table.c[each], Double()) for each in FIGURES),
+    ]
     only = only if run_id is None else {**only, "run_id": run_id}
     name: ColumnElement[Any] = literal("")
     if by is not None:

@@ -15,7 +15,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.files.locks import exclusive_while
 from headrace.files.machine import require_room
 from headrace.files.manifest import Manifest
-from headrace.objects.store import open_store
+from headrace.objects.store import is_remote, open_store
 from headrace.packing.append import (
     SETTINGS,
     check_can_grow,
@@ -36,7 +36,7 @@ from headrace.packing.pack_shard import (
     merge,
     pack_shard,
 )
-from headrace.packing.plan import PackPlan, make_plan, pack_key, settings_key
+from headrace.packing.plan import PackPlan, PlannedShard, make_plan, pack_key, settings_key
 from headrace.packing.samples import Access, Listed, Source
 from headrace.packing.sources.function import reader_code
 from headrace.packing.sources.open import open_source, settled
@@ -44,6 +44,7 @@ from headrace.packing.target import PackTarget, packed_dataset, set_stripes
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
+from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +200,7 @@ def _packed_shards(
     work: tuple[OpenedSource, tuple[FieldRule, ...], PackPlan],
 ) -> list[PackedShard]:
     opened, rules, plan = work
-    _prepare(plan, target)
+    to_do, source = _prepare(plan, target), opened.listing.source
     pattern = PackTask(
         dataset=opened.dataset,
         access=opened.access,
@@ -212,6 +213,9 @@ def _packed_shards(
     )
     packed: dict[int, PackedShard] = {}
     done = num_quarantined = 0
+    role = context.site.roles[context.recipe.pack_role]
+    nodes = min(role.nodes, -(-len(plan.shards) // role.threads_per_node))
+    context.usage = AttemptUsage(nodes=max(nodes, 1), cpus=float(nodes * role.cpus_per_node))
     with open_fleet(context.lease_folder) as fleet:
         context.progress(done, plan.num_samples, _UNIT, "packing")
         tasks = PackTasks(pattern, plan.shards)
@@ -219,6 +223,8 @@ def _packed_shards(
             packed[index] = part
             done += part.num_planned
             num_quarantined += len(part.quarantined)
+            if plan.shards[index].file in to_do:  # others were there from an earlier attempt
+                context.usage = _with_shard(context.usage, part, plan.shards[index], source)
             context.progress(done, plan.num_samples, _UNIT, "packing")
             context.report(num_quarantined=num_quarantined)
     return [packed[index] for index in range(len(plan.shards))]
@@ -231,7 +237,20 @@ def _published(context: StepContext, target: PackTarget, manifest: Manifest) -> 
     return manifest
 
 
-def _prepare(plan: PackPlan, target: PackTarget) -> None:
+def _with_shard(
+    used: AttemptUsage, packed: PackedShard, planned: PlannedShard, source: str
+) -> AttemptUsage:
+    """What packing used, with one more shard."""
+    more = {
+        "samples": packed.num_planned - len(packed.quarantined),
+        "stored_bytes": packed.shard.num_bytes if packed.shard else 0,
+        "fetched_bytes": sum(planned.sizes) if is_remote(source) else 0,
+    }
+    return used.model_copy(update={k: (getattr(used, k) or 0) + more[k] for k in more})
+
+
+def _prepare(plan: PackPlan, target: PackTarget) -> set[str]:
+    """Make the folders; the files of the shards that are still to be packed."""
     folder = target.folder
     for each in (folder.shards, folder.parts):
         each.mkdir(parents=True, exist_ok=True)
@@ -241,6 +260,7 @@ def _prepare(plan: PackPlan, target: PackTarget) -> None:
     require_room(folder.path, sum(sizes) if target.url is None else max(sizes, default=0))
     if target.url is None:
         set_stripes(folder.shards, sizes)
+    return {shard.file for shard in waiting}
 
 
 def _provenance(context: StepContext, opened: OpenedSource) -> dict[str, Any]:

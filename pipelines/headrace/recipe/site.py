@@ -10,7 +10,7 @@ from headrace.errors import SiteError
 from headrace.recipe.base import Bytes, Lifetime, Name, Seconds, no_credentials
 from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
 from headrace.recipe.ec2 import Ec2
-from headrace.recipe.prices import NodePrice
+from headrace.recipe.prices import NodePrice, SitePrices
 from headrace.record import Record
 
 
@@ -248,6 +248,8 @@ class Site(Record):
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
+    prices: SitePrices = SitePrices()
+    """What storage, transfer and people cost; of machines roles tell."""
     s3: StoreOptions = StoreOptions()
     """How sources, datasets and targets on S3 and in other object stores are reached."""
 

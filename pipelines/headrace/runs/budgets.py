@@ -83,7 +83,7 @@ def _of_run(run: Run, ahead_s: float) -> float:
     return 0.0 if cost is None else cost.usd
 
 
-def _of_month(run: Run, ahead_s: float, **only: str) -> float:
+def _of_month(run: Run, ahead_s: float, **only: Any) -> float:
     """What usage tells of the month, and what the run will have cost more by then."""
     month = time.strftime("%Y-%m-01", time.gmtime())
     total = sum(each.usd for each in open_ledger().usage_sums(None, since=month, **only))

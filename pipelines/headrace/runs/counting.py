@@ -20,7 +20,9 @@ from headrace.errors import BatchError, StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.machine_rows import PRICE
 from headrace.ledger.records import LeaseRecord, MachineRecord
+from headrace.recipe.site import Role
 from headrace.runs.costs import LEAST_BILLED_S, billed_s
 from headrace.runs.site_machines import marks_of_lease, meter_of_lease
 
@@ -68,6 +70,26 @@ def note_machines(lease: LeaseRecord) -> None:
     known = open_ledger().machines(lease_id=lease.lease_id)
     rows = rows_of(_signs(folder, spec, lease), known, seen)
     open_ledger().put_machines(_priced(rows, meter))
+
+
+def price_again(lease: LeaseRecord, role: Role | None) -> bool:
+    """Price the machines of a lease that have none, as a role is now; whether that changed any.
+
+    None leaves the role as it was. What has a price keeps it. The price list of AWS is asked, too.
+    """
+    folder = LeaseFolder(Path(lease.folder))
+    rows = [row for row in open_ledger().machines(lease_id=lease.lease_id)
+            if row.usd_per_hour is None]  # fmt: skip
+    spec = read_record(folder.spec, LeaseSpec)
+    if not rows or spec is None:
+        return False
+    role = role or spec.role
+    if role.ec2 is not None:
+        ec2 = role.ec2.model_copy(update={"price_sources": ("spot-history", "price-list")})
+        role = role.model_copy(update={"ec2": ec2})
+    priced = _priced(rows, meter_of_lease(folder, spec.model_copy(update={"role": role})))
+    open_ledger().put_machines(priced)
+    return priced != rows
 
 
 def note_unfinished() -> None:
@@ -172,8 +194,7 @@ def _with_marks(row: MachineRecord, marks: NodeMarks) -> MachineRecord:
 def _with_price(row: MachineRecord, before: MachineRecord | None) -> MachineRecord:
     if before is None:
         return row
-    names = ("usd_per_hour", "price_source", "price_as_of")
-    return replace(row, **{name: getattr(before, name) for name in names})
+    return replace(row, **{name: getattr(before, name) for name in PRICE})
 
 
 def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord) -> Signs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,6 +63,8 @@ class Taken:
     num_bytes: float | None
     """Size of the dataset; None where the step does not tell."""
     run_id: str
+    succeeded: bool = True
+    """Whether it did; of others only suites tell, namely of trials that did."""
 
 
 def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[Taken, ...]:
@@ -115,6 +117,7 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
             num_samples=outputs.get("num_samples"),
             num_bytes=outputs.get("num_bytes"),
             run_id=run.run_id,
+            succeeded=last.state is StepState.SUCCEEDED,
         )  # fmt: skip
 
 
@@ -138,13 +141,13 @@ def known_of(kind: str, recipe: Recipe, taken: Sequence[Taken]) -> list[tuple[Fe
     training took is scaled to the samples of this one: only the time after its first batch grows
     with them.
     """
-    alike = [each for each in taken if each.kind == kind and is_alike(kind, each.recipe, recipe)]
-    alike = _preferred(alike, lambda each: each.attempts == 1)
+    every = [each for each in taken if each.kind == kind and is_alike(kind, each.recipe, recipe)]
+    alike = preferred(every, lambda each: each.attempts == 1)
     if kind == "pack":
         return [({}, seconds) for seconds in _packing_s(recipe, alike)]
     alike = usual(alike, taken)
     if kind == "stage":
-        return [({}, each.seconds) for each in _preferred(alike, lambda each: each.was_done)]
+        return [({}, each.seconds) for each in preferred(alike, lambda each: each.was_done)]
     wanted = _samples(recipe, taken) if kind == "train" else None
     measured = [each for each in alike if each.loop_samples]
     if wanted and measured:
@@ -158,10 +161,11 @@ def usual(some: Sequence[Taken], taken: Sequence[Taken]) -> Sequence[Taken]:
     Elsewhere processes start while shards are packed, and nobody waits for them.
     """
     first = {each.run_id for each in taken if each.kind == "pack" and not each.was_done}
-    return _preferred(some, lambda each: each.run_id not in first)
+    return preferred(some, lambda each: each.run_id not in first)
 
 
-def _preferred(some: Sequence[Taken], is_telling: Callable[[Taken], bool]) -> Sequence[Taken]:
+def preferred(some: Sequence[Taken], is_telling: Callable[[Taken], bool]) -> Sequence[Taken]:
+    """Those that tell best; all where there are none."""
     return [each for each in some if is_telling(each)] or some
 
 
@@ -184,8 +188,8 @@ def _scaled(alike: Sequence[Taken], samples: float) -> list[tuple[Features, floa
     from headrace.costs.forecast import AGEING  # it brings numpy
 
     keys = [frozenset(of.items()) for of in features]
-    loop_s: Counter[object] = Counter()
-    loop_samples: Counter[object] = Counter()
+    loop_s: defaultdict[object, float] = defaultdict(float)
+    loop_samples: defaultdict[object, float] = defaultdict(float)
     for age, (each, key) in enumerate(zip(alike[::-1], keys[::-1], strict=True)):
         loop_s[key] += AGEING**age * each.loop_s
         loop_samples[key] += AGEING**age * each.loop_samples

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace.errors import HeadraceError, UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
+from headrace.ledger.records import LeaseRecord, RunRecord
 from headrace.ledger.usage_records import UsageSum
-from headrace.runs.counting import note_machines
+from headrace.recipe.load import load_site
+from headrace.recipe.site import Role
+from headrace.runs import counting
+from headrace.runs.runs import open_run
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
@@ -42,9 +46,59 @@ def bring_up_to_date(run_id: str | None = None) -> None:
 def _bring_up_to_date(run: RunRecord) -> None:
     for lease in open_ledger().leases(run_id=run.run_id):
         if lease.state.is_active:
-            note_machines(lease)
+            counting.note_machines(lease)
     note_trials(RunFolder(Path(run.folder)))
     note_usage(run.run_id)
+
+
+def price_again(run_id: str | None = None) -> int:
+    """Ask again for prices of machines that have none, of a run or all; how many leases got some.
+
+    Prices are those of the site as it is now, and what AWS tells where the site allows it. What
+    attempts took is entered anew then, with the same time and more money.
+    """
+    ledger, changed = open_ledger(), 0
+    runs = ledger.runs(limit=_MOST_RUNS) if run_id is None else (ledger.run(run_id),)
+    for run in runs:
+        leases = ledger.leases(run_id=run.run_id)
+        roles = _roles_now(run) if any(_lacks_price(each) for each in leases) else {}
+        new = sum(counting.price_again(each, roles.get(each.role)) for each in leases)
+        if new:
+            ledger.read_journal_again(run.run_id)
+            _bring_up_to_date(run)
+        changed += new
+    return changed
+
+
+def _lacks_price(lease: LeaseRecord) -> bool:
+    machines = open_ledger().machines(lease_id=lease.lease_id)
+    return any(row.usd_per_hour is None for row in machines)
+
+
+def _roles_now(run: RunRecord) -> Mapping[str, Role]:
+    """Roles of a run's site; of one that is gone, nothing."""
+    try:
+        return load_site(open_run(run.run_id).request.site).roles
+    except HeadraceError as error:
+        logger.warning("The site of run %s counts as it was then: %s", run.run_id, error.what)
+        return {}
+
+
+def staff_rate(run_id: str | None, site: str) -> float:
+    """US dollars for an hour of people, as the site says that is named, or that of the run.
+
+    Raises:
+        UserError: Neither is named, or the site does not say.
+    """
+    if not site and run_id is None:
+        raise UserError("--staff-hours needs a rate", "Name a run, or the site with --site.")
+    found = load_site(site) if site else open_run(run_id or "").site
+    if found.prices.usd_per_staff_hour is None:
+        raise UserError(
+            f"Site '{found.name}' does not say what an hour of people costs",
+            "Write `prices: {usd_per_staff_hour: 70}` there.",
+        )
+    return found.prices.usd_per_staff_hour
 
 
 def wasted(total: UsageSum) -> float | None:
@@ -52,7 +106,7 @@ def wasted(total: UsageSum) -> float | None:
     return (total.idle_s + total.failed_s) / total.node_s if total.node_s > 0 else None
 
 
-def unpriced(run_id: str | None, since: str, **only: str) -> Iterator[str]:
+def unpriced(run_id: str | None, since: str, **only: Any) -> Iterator[str]:
     """The roles whose machines have no price, with their sites, for the user."""
     ledger = open_ledger()
     for site in ledger.usage_sums("site", run_id=run_id, since=since, **only):

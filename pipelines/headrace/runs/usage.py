@@ -12,10 +12,13 @@ from typing import Any
 from headrace.costs.shares import HOUR_S, Part, Span, parts, rest, split, whole
 from headrace.costs.terms import mean_price, terms, waits
 from headrace.errors import StepError
+from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.usage_records import IDLE, UsageRecord
+from headrace.recipe.prices import SitePrices
+from headrace.recipe.site import Site
 from headrace.runs.costs import billed_s
 from headrace.runs.counting import note_machines
 from headrace.runs.provenance import user_of
@@ -117,7 +120,10 @@ class _Held:
         if not self.machines:  # nobody has looked yet
             note_machines(lease)
             self.machines = open_ledger().machines(lease_id=lease.lease_id)
-        self._user = user_of(RunFolder(Path(run.folder)), run.owner)
+        folder = RunFolder(Path(run.folder))
+        self._user = user_of(folder, run.owner)
+        site = read_record(folder.site, Site)
+        self._prices = SitePrices() if site is None else site.prices
         self._spans = [
             Span(begin=row.started_at, end=row.ended_at or now, usd_per_hour=row.usd_per_hour)
             for row in self.machines
@@ -235,6 +241,7 @@ class _Held:
             role=self._lease.role,
             suite=self._suite,
             day=time.strftime("%Y-%m-%d", time.gmtime(at)),
+            **self._prices.of_bytes(values.get("stored_bytes"), values.get("fetched_bytes")),
             **values,
         )
 

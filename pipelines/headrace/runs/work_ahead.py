@@ -25,7 +25,7 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.suite import SuiteSpec
-from headrace.runs.history import SUITE, Taken, earlier, has_ledger, is_alike
+from headrace.runs.history import SUITE, Taken, earlier, has_ledger, is_alike, preferred
 from headrace.runs.runs import Run, open_run
 from headrace.runs.site_machines import site_offers
 from headrace.suites import points
@@ -72,7 +72,26 @@ def suite_ahead(recipe: Recipe, site: Site) -> tuple[Eta | None, int]:
     trials = _forecasts(recipe, site, known)
     if recipe.suite is not None and recipe.suite.order == "longest":
         trials.sort(key=lambda each: -each.seconds)
-    return (eta(trials, places) if trials else None), len(known)
+    if not trials:
+        return None, 0
+    found = eta(trials, places)
+    return replace(found, seconds=found.seconds + _around_s(recipe, site)), len(known)
+
+
+def _around_s(recipe: Recipe, site: Site) -> float:
+    """Seconds of a suite before its first trial and after its last: the mean of those that were."""
+    spent = []
+    for one in _suites(earlier(recipe, site, recipe.train.role), recipe):
+        began, ended = board_of(open_run(one.run_id)).span
+        if one.succeeded and one.attempts == 1 and ended > began:
+            spent.append(max(one.seconds - (ended - began), 0.0))
+    return statistics.fmean(spent) if spent else 0.0
+
+
+def _suites(taken: Sequence[Taken], recipe: Recipe) -> Sequence[Taken]:
+    """Suites of like trials: those that have succeeded, if there are such."""
+    alike = [one for one in taken if one.kind == SUITE and is_alike("train", one.recipe, recipe)]
+    return preferred(alike, lambda one: one.succeeded)
 
 
 def places_of(recipe: Recipe, role: Role) -> int:
@@ -150,19 +169,24 @@ def _points(recipe: Recipe) -> Iterator[Point]:
 
 
 def _known_trials(recipe: Recipe, site: Site) -> list[tuple[Features, float]]:
-    """What trainings with their evaluation took, and trials of suites, the newest last."""
+    """What trials of suites took; without any, trainings with their evaluation. The newest last.
+
+    A trial does not wait for a process to start, and shares its node.
+    """
     taken = earlier(recipe, site, recipe.train.role)
+    known: list[tuple[Features, float]] = []
+    for one in _suites(taken, recipe):
+        suite = open_run(one.run_id)
+        base = features_of(suite.recipe, _ranks_of_trial(suite.recipe))
+        told = known_of(board_of(suite).rows.values())
+        known += [({**base, **features}, seconds) for features, seconds in told]
+    if known and recipe.suite is not None:
+        return known
     by_run: dict[str, list[Taken]] = {}
     for one in taken:
         by_run.setdefault(one.run_id, []).append(one)
     wanted = {"train"} if recipe.evaluate is None else {"train", "evaluate"}
-    known: list[tuple[Features, float]] = []
-    for run_id, mine in by_run.items():
-        if any(one.kind == SUITE for one in mine):
-            suite = open_run(run_id)
-            base = features_of(suite.recipe, _ranks_of_trial(suite.recipe))
-            told = known_of(board_of(suite).rows.values())
-            known += [({**base, **features}, seconds) for features, seconds in told]
+    for mine in by_run.values():
         parts = [one for kind in sorted(wanted) for one in mine if one.kind == kind]
         if {one.kind for one in parts} == wanted and is_alike("train", parts[0].recipe, recipe):
             features = features_of(parts[0].recipe, parts[0].ranks)

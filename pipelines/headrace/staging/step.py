@@ -14,7 +14,7 @@ from headrace.data.order import by_first_use
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
-from headrace.objects.store import read_manifest_at
+from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import Tier
@@ -56,6 +56,7 @@ def run(context: StepContext) -> dict[str, Any]:
         nodes=len(nodes),
         cpus=float(len(nodes) * role.cpus_per_node),
         staging_s=seconds,
+        fetched_bytes=sum(copy.source_bytes for copy in copies) if is_remote(dataset) else 0,
     )
     copied_bytes = sum(copy.copied_bytes for copy in copies)
     rows = [_row(context, node, copy) for node, copy in zip(nodes, copies, strict=True)]

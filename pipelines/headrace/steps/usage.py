@@ -29,7 +29,11 @@ class AttemptUsage(Record):
     evaluate_s: float | None = None
     """Seconds of evaluation."""
     samples: int | None = None
-    """Samples trained on, every epoch counted."""
+    """Samples trained on, every epoch counted, or packed."""
+    stored_bytes: int | None = None
+    """Bytes that it added to packed datasets."""
+    fetched_bytes: int | None = None
+    """Bytes that it read from an object store."""
     cpu_use: float | None = None
     """Mean share of the CPUs of its nodes that was busy, 0 to 1."""
     gpu_use: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class Board:
     """Trials with an attempt that has no end, by number."""
     best: Row | None = None
     """The best trial; None without one objective, or a trial that has it."""
+    span: tuple[float, float] = (math.inf, -math.inf)
+    """When the first attempt began, and the last one ended, seconds since the epoch."""
     heeded: int = 0
     """Lines of the controls that have been read."""
 
@@ -133,6 +136,9 @@ class Board:
         self.running.pop(entry.number, None)
         took_s = max(entry.finished_at - entry.started_at, 0.0)  # clocks may be set back
         row.took_s += took_s
+        if entry.attempt:
+            began, ended = self.span
+            self.span = min(began, entry.started_at), max(ended, entry.finished_at)
         if not entry.is_final:
             row.state, row.since = StepState.QUEUED, entry.at
             row.failures += entry.is_counted

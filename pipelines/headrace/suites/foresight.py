@@ -94,8 +94,9 @@ def expected_of(board: Board) -> dict[int, float]:
 
 
 def known_of(rows: Iterable[Row]) -> list[tuple[Features, float]]:
-    """Features and seconds of trials that have succeeded, all attempts at one together."""
-    told = [row for row in rows if row.state is StepState.SUCCEEDED and not row.pruned]
+    """Features and seconds of trials that have succeeded, at once if there are such."""
+    ended = [row for row in rows if row.state is StepState.SUCCEEDED and not row.pruned]
+    told = [row for row in ended if row.attempts == 1] or ended
     return [(_features(row), row.took_s) for row in _some_of(told, _MOST_KNOWN)]
 
 

@@ -67,6 +67,12 @@ def test_repeats_shrink_to_their_mean():
     assert found.seconds == pytest.approx(100.2, rel=0.05)
 
 
+def test_newer_work_tells_more_than_older():
+    found = duration_s([({}, 20.0)] * 30 + [({}, 10.0)] * 30, {})
+    assert found is not None
+    assert found.seconds == pytest.approx(11.3, rel=0.05)
+
+
 def test_progress_outweighs_the_forecast_as_more_is_done():
     before = Forecast(seconds=100.0, spread=0.3)
     totals = [

@@ -41,8 +41,13 @@ def test_new_samples_come_into_new_shards(
     for number in range(40, 50):
         write_image(image_source / "cow" / f"{number}.png", number)
     (image_source / "cat/broken.png").write_bytes(b"")
-    again = pack(make_context(image_source, pack=APPEND), in_process)
+    context = make_context(image_source, pack=APPEND)
+    again = pack(context, in_process)
     manifest = read_manifest(folder)
+    assert context.usage is not None
+    told = (context.usage.nodes, context.usage.samples, context.usage.fetched_bytes)
+    assert told == (1, 10, 0)
+    assert context.usage.stored_bytes == manifest.num_bytes - old.num_bytes
     assert (again["dataset"], again["reused"]) == (first["dataset"], False)
     assert (old.version, manifest.version, manifest.num_samples) == (1, 2, 50)
     assert {name: shard_bytes(folder)[name] for name in before} == before
@@ -53,8 +58,9 @@ def test_new_samples_come_into_new_shards(
     assert len(set(sources(folder, manifest))) == 50
     assert verify_dataset(folder) == ()
     assert parse_manifest((folder / "manifest-1.json").read_bytes(), "manifest-1.json") == old
-    third = pack(make_context(image_source, pack=APPEND), in_process)
-    assert third == {**again, "reused": True}
+    context = make_context(image_source, pack=APPEND)
+    assert pack(context, in_process) == {**again, "reused": True}
+    assert context.usage is None
     # statistics are over old and new samples
     images = ShardedDataset(folder, "train").gather("image", np.arange(manifest.splits["train"]))
     np.testing.assert_allclose(manifest.statistics["image"].mean, [images.mean()])

@@ -26,22 +26,36 @@ from support.runs import attempt_row_of, lease_on_disk, make_run
 STEPS = {"pack": 2.0, "stage": 1.0, "evaluate": 4.0}
 
 
-def past_run(epochs: int, *overrides: str, batch_s: float = 0.5, start_s: float = 10.0) -> Run:
-    """A run of ten batches an epoch, that took 13 s besides its steps."""
+def past_run(
+    epochs: int,
+    *overrides: str,
+    batch_s: float = 0.5,
+    start_s: float = 10.0,
+    first_s: float | None = None,
+    packed_s: float | None = None,
+) -> Run:
+    """A run of ten batches an epoch, that took 13 s besides its steps.
+
+    Its first batch may take longer, and it may find its dataset packed.
+    """
     run = make_run(overrides=(f"trainer.max_epochs={epochs}", *overrides))
     leases = {"pack": lease_on_disk(run, "cpu")}
     gang = lease_on_disk(run, "gpu")
-    loop_s = 10 * epochs * batch_s
-    seconds = {**STEPS, "train": start_s + loop_s}
+    first_s = batch_s if first_s is None else first_s
+    loop_s = first_s + (10 * epochs - 1) * batch_s
+    pack_s = STEPS["pack"] if packed_s is None else packed_s
+    seconds = {**STEPS, "pack": pack_s, "train": start_s + loop_s}
     rows = [
         HistoryRow(at=500.0, launch=1, starts=True, epoch=0, step=0),
+        HistoryRow(at=500.0 + first_s, launch=1, epoch=0, step=1),
         HistoryRow(at=500.0 + loop_s, launch=1, epoch=epochs, step=10 * epochs),
     ]
     training_file(run.folder).parent.mkdir()
     training_file(run.folder).write_text("".join(f"{row.model_dump_json()}\n" for row in rows))
     for step, took_s in seconds.items():
         outputs: dict[str, Any] = {
-            "pack": {"num_samples": 1000, "num_bytes": 5e6}, "evaluate": {"num_samples": 30},
+            "pack": {"num_samples": 1000, "num_bytes": 5e6,
+                     "reused": packed_s is not None}, "evaluate": {"num_samples": 30},
         }.get(step, {})  # fmt: skip
         attempt_row_of(run, step, leases.get(step, gang), state=StepState.SUCCEEDED, number=None,
                        started_at=1000.0, finished_at=1000.0 + took_s, outputs=outputs)  # fmt: skip
@@ -74,6 +88,21 @@ def test_only_the_time_between_batches_grows_with_the_epochs(headrace_home: Path
     short = told(overrides[0], "trainer.max_steps=20", "trainer.accelerator=gpu")
     assert {part.name: part.seconds for part in short.parts}["train"] == pytest.approx(20.0)
     assert short.gpu_hours == pytest.approx((1 + 20 + 4) * 2 / 3600)
+
+
+def test_what_was_unlike_the_next_run_tells_only_as_long_as_nothing_else_does(headrace_home: Path):
+    past_run(10)  # it packed: processes start meanwhile, and nobody waits for them
+    again = past_run(10, batch_s=9.0, packed_s=0.1)
+    attempt_row_of(again, "train", f"{again.run_id}-gpu-1", attempt=2, key="again",
+                   state=StepState.SUCCEEDED, started_at=1.0, finished_at=900.0)  # fmt: skip
+    found = {"packed_s": 0.1, "batch_s": 0.5, "start_s": 16.0}
+    past_run(1, **{**found, "first_s": 9.0})
+    past_run(20, **found)
+    parts = {part.name: part for part in told("trainer.max_epochs=40").parts}
+    assert parts["pack"].seconds == pytest.approx(0.1)
+    assert (parts["pack"].num_known, parts["train"].num_known) == (3, 2)
+    # ten whole batches an epoch, of which the first of the short run was slow
+    assert parts["train"].seconds == pytest.approx(16 + 200, rel=0.03)
 
 
 def test_more_runs_make_the_interval_narrower(headrace_home: Path):

@@ -103,6 +103,24 @@ def test_a_suite_is_known_as_far_as_it_has_ended_and_tells_of_the_next(headrace_
     assert two["makespan_s"]["mean"] == pytest.approx(51, rel=0.15)
 
 
+def test_suites_that_have_succeeded_tell_best_with_what_they_take_around_their_trials(
+    headrace_home: Path,
+):
+    past_run(2, 500.0)  # a process of its own starts, and nobody shares the node
+    for seconds, state in (([90.0] * 4, StepState.FAILED), ([10.0] * 4, StepState.SUCCEEDED)):
+        run = make_run()
+        journal(run, *seconds)
+        attempt_row_of(run, "suite", lease_on_disk(run, "gpu"), state=state,
+                       started_at=1.0, finished_at=22.0)  # fmt: skip
+    suite = "suite={grid: {seed: [1, 2]}, max_running: 1}"
+    whole, num_known = suite_ahead(
+        load_recipe("digits", [f"+{suite}", "trainer.max_epochs=2"]), load_site("laptop")
+    )
+    assert num_known == 4
+    assert whole is not None
+    assert whole.seconds == pytest.approx(2 * 10 + 21 - 10, rel=0.1)
+
+
 def test_another_day_may_be_slower_for_all_trials_together(headrace_home: Path):
     run = make_run()
     journal(run, *(10.0 * number for number in range(1, 15)))
