@@ -76,7 +76,12 @@ class ChildEnd:
 
     @property
     def last_words(self) -> str:
-        """The last lines of its log, of any size, less those of earlier processes."""
+        """The last lines of its log, of any size, less those of earlier processes.
+
+        Empty of one that was not forked before its server ended, or before it was stopped.
+        """
+        if not self.log.exists():
+            return ""
         with self.log.open("rb") as file:
             file.seek(max(self.log_start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()

@@ -130,6 +130,7 @@ def test_children_that_wait_for_the_import_are_stopped_at_once(tmp_path, servers
     later = child(tmp_path, TELL, "later", IMPORT_HOLDS=str(hold))
     assert len(told(servers, later)) == 1  # from the same server, which has forked none of the two
     assert children[1].log.exists() is False
+    assert [end.last_words for end in ends] == ["", ""]  # of one that never was there, too
 
 
 def test_a_child_has_the_name_that_it_was_given(tmp_path, servers):
