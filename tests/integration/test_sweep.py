@@ -1,4 +1,4 @@
-"""`headrace sweep` as its user meets it: the host is killed, then Ctrl-C, then it goes on."""
+"""`headrace sweep`: the host is killed, Ctrl-C is pressed, the ledger is lost; then it goes on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _entries(run: RunFolder) -> Sequence[object]:
 
 
 def test_what_has_ended_is_not_run_again(place: Place) -> None:
-    seeds = "seed=range(1,4)"
+    seeds = "seed=range(1,5)"
     command = _begun(place, "sweep", "blobs", seeds, "--site", "here", "suite.max_running=1")
     wait_until(place.has_run, _LONG_S, "the run to be there")
     record, _ = place.newest()
@@ -68,19 +68,30 @@ def test_what_has_ended_is_not_run_again(place: Place) -> None:
     os.killpg(command.pid, signal.SIGINT)
     assert command.wait(_LONG_S) == _INTERRUPTED
     place.wait_for_quiet()
+    command = _begun(place, "resume", record.run_id)
+    wait_until(lambda: len(_ended(run)) == 3, _LONG_S, "the third trial to end")
+    for file in place.home.glob("ledger.db*"):
+        file.unlink()
+    assert command.wait(_LONG_S) == 1
+    shown = (place.home / "output.log").read_text()
+    words(shown, "The ledger", "cannot be used", "headrace lease adopt")
+    words(shown, "best loss")  # as `headrace suite watch` tells it
+    place.wait_for_quiet()
+    adopted = place.headrace("lease", "adopt", "--site", "here")
+    words(adopted.stdout, f"headrace resume {record.run_id}")
     done = place.headrace("resume", record.run_id, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
 
     steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
-    assert steps["suite"]["outputs"]["counts"] == {"succeeded": 3}
-    assert steps["suite"]["attempt"] == 3
+    assert steps["suite"]["outputs"]["counts"] == {"succeeded": 4}
+    assert steps["suite"]["attempt"] == 4
     ends = _ended(run)
-    assert [each.number for each in ends] == [1, 2, 3]
+    assert [each.number for each in ends] == [1, 2, 3, 4]
     assert all(each.metrics for each in ends)
     for each in ends:
         begun = [one for one in _entries(run) if isinstance(one, Started)]
         assert max(one.attempt for one in begun if one.number == each.number) == each.attempt
-    assert len({one.lease_id for one in _entries(run) if isinstance(one, Started)}) == 3
+    assert len({one.lease_id for one in _entries(run) if isinstance(one, Started)}) == 4
 
 
 def test_a_sweep_that_cannot_run_is_refused_before_anything_runs(place: Place) -> None:

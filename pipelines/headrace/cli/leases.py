@@ -134,10 +134,10 @@ def reap(site: SiteOption = "laptop") -> None:
 
 @app.command()
 def adopt(site: SiteOption = "laptop") -> None:
-    """Enter open leases that the ledger does not know: it, or Airflow's database, was lost.
+    """Enter runs and open leases that the ledger does not know: it, or Airflow's, was lost.
 
-    Their runs come with them. What asks for such a run again, an Airflow run with the same id or
-    `headrace resume`, goes on with the lease and the step that runs on it.
+    A run comes with its leases and steps. What asks for such a run again, an Airflow run with the
+    same id or `headrace resume`, goes on with the lease and the step that runs on it.
 
     Example: headrace lease adopt --site my-cluster
     """
@@ -145,7 +145,7 @@ def adopt(site: SiteOption = "laptop") -> None:
     for line in adopted:
         typer.echo(line)
     if not adopted:
-        typer.echo("Nothing to adopt: the ledger knows all open leases.")
+        typer.echo("Nothing to adopt: the ledger knows all runs and open leases.")
 
 
 @app.command()

@@ -244,7 +244,8 @@ class Database:
                 ) from error
             raise LedgerError(
                 f"The ledger {self.shown} cannot be used: {_cause(error)}",
-                f"Check {VARIABLE} and that the database is there, or run `headrace ledger show`.",
+                f"Check {VARIABLE} and that the database is there: headrace ledger show. After the "
+                "loss of one, headrace lease adopt enters the runs anew.",
             ) from error
 
 

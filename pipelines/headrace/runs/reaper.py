@@ -21,8 +21,16 @@ from headrace.ledger.records import AttemptRecord, RunRecord
 from headrace.runs import budget, leases
 from headrace.runs.counting import note_machines, note_unfinished
 from headrace.runs.ec2_places import known_places
+from headrace.runs.flow import steps_of
 from headrace.runs.provenance import owner_is_gone
-from headrace.runs.runs import Run, finish_run, open_run, recorded, run_of_folder
+from headrace.runs.runs import (
+    Run,
+    finish_run,
+    open_run,
+    outputs_of,
+    recorded,
+    run_of_folder,
+)
 from headrace.runs.settling import settle_ended, try_to_settle
 from headrace.runs.steps import record_lost, record_outcome
 from headrace.states import LeaseState, StepState
@@ -117,14 +125,14 @@ def _settle_attempts(run: Run) -> None:
 
 
 def adopt(site: SiteFolder) -> tuple[str, ...]:
-    """Enter the open leases of a site that the ledger does not know, from the files they left.
+    """Enter the runs and open leases of a site that the ledger does not know, from their files.
 
-    Their runs come with all their leases and steps, also the ended ones, so that whoever asks for
+    Runs come with all their leases and steps, also the ended ones, so that whoever asks for
     the same run again goes on where it is. Nothing is submitted, cancelled or changed but the
     ledger; a second call finds nothing more.
 
     Returns:
-        One line for each open lease that the ledger did not know.
+        One line for each open lease that the ledger did not know, and for each run without any.
     """
     by_run: dict[str, list[LeaseFolder]] = defaultdict(list)
     for folder in folders(site):
@@ -136,10 +144,10 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
     known = {record.lease_id for record in open_ledger().leases(run_id=run_id)}
     new = [folder for folder in found if not is_there(folder.closed)]
     new = [folder for folder in new if folder.lease_id not in known]
-    if not new:
+    if known and not new:
         return
     try:
-        _enter_run(site, run_id)
+        run = _enter_run(site, run_id)
     except HeadraceError as error:
         yield from (f"lease {folder.lease_id}: left alone: {error.what}" for folder in new)
         return
@@ -150,9 +158,21 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
         state = client.state(folder, client.spec(folder).lost_after_s)
         job = jobs[folder.lease_id]
         yield f"lease {folder.lease_id}: {state.value}{f', {job}' if job else ''}, run {run_id}"
+    if not new:
+        yield _without_lease(run)
 
 
-def _enter_run(site: SiteFolder, run_id: str) -> None:
+def _without_lease(run: Run) -> str:
+    """What becomes of a run that was entered, and whose leases have all ended."""
+    outputs, attempts = outputs_of(run.run_id), open_ledger().attempts(run.run_id)
+    if all(step.name in outputs for step in steps_of(run.recipe, run.request.kind)):
+        at = max(each.finished_at or each.created_at for each in attempts)
+        open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, at, outputs)
+        return f"run {run.run_id}: succeeded"
+    return f"run {run.run_id}: no lease is open; go on with it: headrace resume {run.run_id}"
+
+
+def _enter_run(site: SiteFolder, run_id: str) -> Run:
     run = run_of_folder(run_id, site.run(run_id))
     open_ledger().add_run(recorded(run, run.folder.recipe.stat().st_mtime))
     holder = open_ledger().run_by_key(run.request.key)
@@ -161,6 +181,7 @@ def _enter_run(site: SiteFolder, run_id: str) -> None:
             f"run {run_id} was asked for again meanwhile, as {holder.run_id}; "
             "`headrace lease close` ends the lease"
         )
+    return run
 
 
 def _enter_lease(folder: LeaseFolder) -> None:

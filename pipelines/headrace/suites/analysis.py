@@ -22,6 +22,7 @@ REPEATS = ("seed", "data.fold")
 _CONFIDENCE = 0.95
 _MOST_VALUES = 20
 _PARTS = 10
+_WRITER = json.JSONEncoder(sort_keys=True)
 
 
 class Spread(Figures):
@@ -117,7 +118,7 @@ def spread(values: Sequence[float]) -> Spread:
         return Spread(count=1, mean=mean)
     from scipy.special import stdtrit
 
-    std = statistics.stdev(values)
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     half = float(stdtrit(count - 1, (1 + _CONFIDENCE) / 2)) * std / math.sqrt(count)
     return Spread(count=count, mean=mean, std=std, low=mean - half, high=mean + half)
 
@@ -243,7 +244,7 @@ def _sign(objective: Objective) -> int:
 
 def written(value: object) -> str:
     """A value as JSON, by which equal ones are told."""
-    return json.dumps(value, sort_keys=True)
+    return _WRITER.encode(value)
 
 
 def short_keys(keys: Iterable[str]) -> Mapping[str, str]:

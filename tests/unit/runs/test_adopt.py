@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,4 +60,19 @@ def test_leases_with_their_states_and_steps(
     assert (ended.state, ended.why_ended) == (LeaseState.CLOSED, "done")
     attempts = open_ledger().attempts(run.run_id)
     assert [each.state for each in attempts] == [StepState.LOST, StepState.SUCCEEDED]
+    assert adopt(site) == ()
+
+    for lease in (ready, starting):
+        ending = Ending(state=LeaseState.CLOSED, reason="done")
+        write_record(run.lease_folder(lease).closed, ending)
+    shutil.rmtree(run.lease_folder(starting).path)  # so that no step but pack was asked for
+    monkeypatch.setenv("HEADRACE_LEDGER", f"sqlite:///{headrace_home}/newer.db")
+    (told_of_run,) = adopt(site)
+    assert told_of_run.endswith(f"headrace resume {run.run_id}")
+    assert open_ledger().run(run.run_id).state is StepState.RUNNING
+    packs = run.request.model_copy(update={"kind": "pack"})
+    write_record(run.folder.request, packs)
+    monkeypatch.setenv("HEADRACE_LEDGER", f"sqlite:///{headrace_home}/newest.db")
+    assert adopt(site) == (f"run {run.run_id}: succeeded",)
+    assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
     assert adopt(site) == ()

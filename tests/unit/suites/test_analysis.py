@@ -133,7 +133,7 @@ def test_many_different_numbers_of_a_key_are_told_in_ten_parts_of_one_size():
     assert len(marginals(words)["act"]) == 30
 
 
-@pytest.mark.parametrize("count", [60, 600])
+@pytest.mark.parametrize("count", [60, 600, 2400])
 def test_what_matters_is_what_the_outcome_comes_from(count: int):
     draw = random.Random(1)
     rows = []
