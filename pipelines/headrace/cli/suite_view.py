@@ -121,6 +121,10 @@ def live(view: SuiteView) -> RenderableType:
         )
     more = len(view.running) - _MOST_RUNNING
     told = [Text(f"and {more} more", style="dim")] if more > 0 else []
+    waiting = [each for each in view.running if each.waits]
+    if waiting:
+        others = f", and {len(waiting) - 1} others wait" if len(waiting) > 1 else ""
+        told.append(Text(f"#{waiting[0].number} {waiting[0].waits}{others}"))
     table = [running] if view.running else []
     return Panel(Group(bar, *table, *told, *_foot(view)), title=_heading(view), title_align="left")
 

@@ -38,6 +38,8 @@ class StepFolder(Folder):
     """Exit code of the driver, written by the host after the driver ended."""
     cancel = Named("cancel")
     """Its presence asks the step to stop; its text says who asked and why."""
+    waits = Named("waits")
+    """What an attempt waits for that is about to begin; absent when for nothing."""
     profile = Named("profile.json")
     """Asks ranks of a training for a profile; see `headrace.steps.profile`."""
     logs = Named("logs")

@@ -117,7 +117,7 @@ class Role(Record):
     @model_validator(mode="after")
     def _check_lifetime(self) -> Role:
         is_auto = isinstance(self.lifetime, str)
-        if is_auto and self.backend in ("local", "ssh"):
+        if is_auto and self.shares_machines:
             raise ValueError(f"backend '{self.backend}' has no queue; write `lifetime` as a time")
         if is_auto and self.node_lifetime is not None:
             raise ValueError("`lifetime: auto` chooses `node_lifetime`, too; leave that out")
@@ -140,6 +140,11 @@ class Role(Record):
     def leaves_nodes_out(self) -> bool:
         """Whether its jobs can be kept off nodes on which others have failed."""
         return leaves_nodes_out(self.backend)
+
+    @property
+    def shares_machines(self) -> bool:
+        """Whether no queue keeps others off its machines."""
+        return self.backend in ("local", "ssh")
 
     @property
     def cpus_per_node(self) -> int:

@@ -12,7 +12,14 @@ from filelock import FileLock
 from pydantic import Field, JsonValue
 
 from headrace.errors import LeaseLostError
-from headrace.files.atomic import is_there, leave_word, publish_folder, read_record, write_record
+from headrace.files.atomic import (
+    is_there,
+    leave_word,
+    publish_folder,
+    read_record,
+    read_text,
+    write_record,
+)
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
@@ -177,8 +184,12 @@ def request_cancel(folder: StepFolder, reason: str) -> None:
 
 
 def status(folder: StepFolder) -> StepStatus:
-    """How a step stands; queued until its driver has written something."""
-    return read_record(folder.status, StepStatus) or StepStatus(state=StepState.QUEUED)
+    """How a step stands; queued, with what it waits for, until its driver has written something."""
+    found = read_record(folder.status, StepStatus)
+    if found is not None:
+        return found
+    waits = Progress(phase=read_text(folder.waits) or "")
+    return StepStatus(state=StepState.QUEUED, progress=waits)
 
 
 def outcome(folder: StepFolder) -> StepResult | None:

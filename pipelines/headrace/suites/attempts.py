@@ -81,7 +81,7 @@ class Glances:
         return tuple(self._shown(row) for row in islice(running.values(), _SHOWN))
 
     def _shown(self, row: Row) -> RunningTrial:
-        metrics = self._seen.get(row.trial.number, _UNKNOWN).metrics
+        seen = self._seen.get(row.trial.number, _UNKNOWN)
         return RunningTrial(
             number=row.trial.number,
             name=row.trial.name,
@@ -89,7 +89,8 @@ class Glances:
             node=row.started.node if row.started else "",
             started_at=row.started.at if row.started else time.time(),
             done=round(self.done(row), 4),
-            metrics=dict(islice(metrics.items(), _SHOWN_METRICS)),
+            waits=seen.progress.phase if seen.state is StepState.QUEUED else "",
+            metrics=dict(islice(seen.metrics.items(), _SHOWN_METRICS)),
         )
 
 

@@ -53,9 +53,6 @@ class TrialJob(Record):
     """Its share of each of them."""
     cpus: tuple[int, ...] = ()
     """CPUs that it may use; empty: as the worker."""
-    memory_bytes: int | None = None
-    """The most memory that its ranks together may ask for; null: what the node has, on GPUs no
-    limit."""
     time_limit_s: float | None = None
     """Time after which it is ended; null: none."""
 
@@ -177,6 +174,8 @@ class RunningTrial(Figures):
     started_at: float
     done: float = 0.0
     """Share that is done, 0 to 1."""
+    waits: str = ""
+    """What it waits for before it begins; empty when for nothing."""
     metrics: dict[str, float] = {}
 
 

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.gpus import Gpu
 from headrace.errors import HeadraceError, StepCancelledError, StepError
 from headrace.evaluation.step import evaluate, own_predictor
-from headrace.files.atomic import read_record, read_text, write_record
+from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
+from headrace.recipe.site import Role, Site
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import refused, run_step
+from headrace.suites.gpu_turns import TURNS, gpus_at
 from headrace.suites.node_slots import capacity, part_of
 from headrace.suites.one_node import OneNode
 from headrace.suites.points import trial_recipe
@@ -54,15 +58,20 @@ def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:
     existing = read_record(folder.result, StepResult)
     if existing is not None:
         return existing
-    try:
-        _prepare(job, folder, is_alone=fleet is None)
-    except HeadraceError as error:
-        return refused(folder, error)
-    return run_step(folder, partial(_run, job, fleet))
+    with ExitStack() as stack:
+        try:
+            _prepare(job, folder, None if fleet is not None else stack)
+        except HeadraceError as error:
+            return refused(folder, error)
+        return run_step(folder, partial(_run, job, fleet))
 
 
-def _prepare(job: TrialJob, folder: StepFolder, *, is_alone: bool) -> None:
-    """Make the folders of the trial and of the attempt, with the trial's recipe and site."""
+def _prepare(job: TrialJob, folder: StepFolder, holding: ExitStack | None) -> None:
+    """Make the folders of the trial and of the attempt, with the trial's recipe and site.
+
+    A trial on one node waits here for the part of it that it gets, and has it as long as `holding`
+    is open; None: it is on several.
+    """
     suite = RunFolder(Path(job.run_folder))
     trial = suite.trial(job.trial.number)
     for each in (trial.path, folder.logs, folder.parts):
@@ -71,6 +80,10 @@ def _prepare(job: TrialJob, folder: StepFolder, *, is_alone: bool) -> None:
     if site is None:
         raise StepError(f"{suite.path} holds no site.json")
     recipe = trial_recipe(json.loads(suite.source.read_bytes()), job.trial.values)
+    if holding is not None:
+        role = site.roles[recipe.train.role]
+        gpus = holding.enter_context(_gpus(job, folder, role))
+        site = _site_of(site, recipe, job, gpus)
     limits = (job.time_limit_s, recipe.train.timeout)
     spec = StepSpec(
         key=f"{suite.run_id}/{job.trial.number}/{job.attempt}",
@@ -85,10 +98,23 @@ def _prepare(job: TrialJob, folder: StepFolder, *, is_alone: bool) -> None:
     )
     write_record(folder.spec, spec)
     write_record(trial.recipe, recipe)
-    write_record(trial.site, _site_of(site, recipe, job) if is_alone else site)
+    write_record(trial.site, site)
 
 
-def _site_of(site: Site, recipe: Recipe, job: TrialJob) -> Site:
+def _gpus(job: TrialJob, folder: StepFolder, role: Role) -> AbstractContextManager[tuple[Gpu, ...]]:
+    """The GPUs that the trial has; where no queue gives out machines, when it is its turn."""
+    node = capacity()
+    if not role.shares_machines:
+        return nullcontext(gpus_at(node, job.gpus))
+    run_id = RunFolder(Path(job.run_folder)).run_id
+
+    def keep_on() -> bool:
+        return wanted() and not is_there(folder.cancel)
+
+    return TURNS.gpus(node, job.gpus, run_id, folder, keep_on)
+
+
+def _site_of(site: Site, recipe: Recipe, job: TrialJob, gpus: Sequence[Gpu]) -> Site:
     """The site as a trial on one node sees it: a node with the part that it may use.
 
     A trial has one rank unless its recipe says more: the ranks of the role are those of a run that
@@ -97,14 +123,13 @@ def _site_of(site: Site, recipe: Recipe, job: TrialJob) -> Site:
     role = site.roles[recipe.train.role]
     num_ranks = recipe.train.ranks_per_node or 1
     threads = max(len(job.cpus) // num_ranks, 1) if job.cpus else role.threads_per_rank
-    memory_bytes = None if job.memory_bytes is None else job.memory_bytes // num_ranks
     part = {
         "nodes": 1,
         "ranks_per_node": 1,
         "threads_per_rank": threads,
         "launcher": None,
         "launcher_options": (),
-        "env": {**role.env, **part_of(capacity(), job.gpus, job.cpus, memory_bytes)},
+        "env": {**role.env, **part_of(capacity(), gpus, job.cpus)},
     }
     roles = {**site.roles, recipe.train.role: role.model_copy(update=part)}
     return site.model_copy(update={"roles": roles})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headrace.files.atomic import read_record
+from headrace.files.atomic import read_record, read_text
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_evaluated
 from headrace.training import checkpoints
@@ -34,7 +34,8 @@ class Follower:
         total = None if self._plan is None else self._plan.steps_with(latest.steps_per_batch)
         if progress is None:
             does = "running" if self._plan is None else "starting"  # scripts need not report
-            phase = f"{does} {self._world_size} ranks"
+            waits = read_text(self._context.folder.waits)
+            phase = waits or f"{does} {self._world_size} ranks"
             self._context.progress(self.last.step, total, "steps", phase)
             return
         total = total or progress.total_steps

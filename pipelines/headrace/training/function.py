@@ -21,12 +21,14 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.fork_server import ForkServers
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import VARYING, KeptProcess, model_environment, python_module
 from headrace.steps.usage import AttemptUsage
 from headrace.training import checkpoints
 from headrace.training.follower import Follower
 from headrace.training.launch import script_environment
+from headrace.training.own_gpus import own_gpus
 from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.watch import is_unwanted
 
@@ -162,23 +164,28 @@ def function_on_node(launch: NodeLaunch) -> Called:
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     if recipe.train.function is None:
         raise StepError(f"{launch.run_folder} holds no recipe with 'train.function'")
-    target = recipe.train.function.target
-    child = Child(
+    role = site.roles[recipe.train.role]
+    with own_gpus(launch, recipe, role) as role:
+        child = _child(launch, recipe, recipe.train.function.target, role)
+        process = KeptProcess(_SERVERS.start)
+        try:
+            called: Called = process.call(child, (recipe, site), lambda: not is_unwanted(launch))
+        finally:
+            process.end()
+    return called
+
+
+def _child(launch: NodeLaunch, recipe: Recipe, target: str, role: Role) -> Child:
+    return Child(
         name="function",
         command=python_module(_PROCESS, "call"),
         log=StepFolder(Path(launch.step_folder)).logs / "function.log",
         env={
-            **model_environment(site.roles[recipe.train.role]),
+            **model_environment(role),
             **_environment(launch, recipe),
             PRELOAD: f"{_first_folder(launch, target)}:{_newest(recipe.code, target)}",
         },
     )
-    process = KeptProcess(_SERVERS.start)
-    try:
-        called: Called = process.call(child, (recipe, site), lambda: not is_unwanted(launch))
-    finally:
-        process.end()
-    return called
 
 
 def _first_folder(launch: NodeLaunch, target: str) -> str:

@@ -35,6 +35,7 @@ from headrace.training.data_watch import DataWatch, Rounds
 from headrace.training.failures import PortTakenError, verdict
 from headrace.training.launch import free_port, interface_of, interfaces, rank_children
 from headrace.training.mpi import run_together
+from headrace.training.own_gpus import own_gpus
 from headrace.training.plan import check_memory, plan_training, training_fingerprint
 from headrace.training.records import (
     LaunchFolder,
@@ -48,9 +49,8 @@ from headrace.training.records import (
 )
 from headrace.training.watch import run_watched, tell_failure
 
-_MAX_PORT_CLASHES = 5
+_MAX_PORT_CLASHES, _SECRET_BYTES = 5, 32
 _STOPPING_S = 5.0
-_SECRET_BYTES = 32
 
 
 class Gang:
@@ -149,8 +149,7 @@ class Gang:
         role = self._context.site.roles[self._context.recipe.train.role]
         self._follow(None)
         nodes = self._fleet.nodes(self._num_nodes, role.start_timeout, check=self._context.check)
-        folder = self._next_folder()
-        resume = self._resume()
+        folder, resume = self._next_folder(), self._resume()
         if self._context.recipe.stage.verify:
             self._rounds.begin(folder, self._num_nodes, resume)
         launches = self._launches(nodes, resume, self._groups(nodes, folder))
@@ -285,9 +284,10 @@ def _run_ranks(
 ) -> NodeOutcome:
     if role.launcher is not None:
         return run_together(node, role, keep_on)
-    children = rank_children(node, recipe, role)
     start = start_forked if recipe.train.script is None else start_program
-    return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on, start)
+    with own_gpus(node.launch, recipe, role) as role:
+        children = rank_children(node, recipe, role)
+        return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on, start)
 
 
 def _checked_manifest(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from headrace.clusters.cancellable_call import call_while
+from headrace.clusters.gpu_claims import FOLDER, ClaimFile
 from headrace.files.atomic import read_record, write_json, write_record
 from headrace.files.layout import RunFolder
 from headrace.states import FailureClass, StepState
@@ -75,6 +76,8 @@ class Suite:
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aa,GPU-bb")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "claims"))
+    monkeypatch.setattr(node_slots, "available_memory_bytes", lambda: 2048 * MIB)
     node_slots.capacity.cache_clear()
     yield Suite(tmp_path)
     node_slots.capacity.cache_clear()
@@ -99,14 +102,20 @@ def _parts_and_results_are_their_own(suite: Suite) -> None:
         for at, rate in enumerate((0.1, 0.01))
     ]
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(run_trial, jobs))
+        with ClaimFile("another", ("GPU-bb",), 1) as other:
+            assert other.take()
+            futures = [pool.submit(run_trial, job) for job in jobs]
+            waits = [suite.step(number).waits for number in (1, 2)]
+            wait_until(lambda: any(map(Path.exists, waits)), 60, "one of them to wait")
+        results = [future.result() for future in futures]
         assert dict(os.environ) == before
         assert processes("predictor") == []
-        for at, (job, result) in enumerate(zip(jobs, results, strict=True)):
+        masks = set()
+        for job, result in zip(jobs, results, strict=True):
             assert result.failure is None
             rate = job.trial.values["model.rate"]
             part = json.loads((suite.notes / f"part-{rate}.json").read_text())
-            assert part["CUDA_VISIBLE_DEVICES"] == ("GPU-aa", "GPU-bb")[at]
+            masks.add(part["CUDA_VISIBLE_DEVICES"])
             assert part["cpus"] == list(job.cpus)
             assert part["OMP_NUM_THREADS"] == "1"
             folder = suite.run.trial(job.trial.number)
@@ -127,6 +136,7 @@ def _parts_and_results_are_their_own(suite: Suite) -> None:
             assert sum(told) <= result.finished_at - result.started_at
             assert min(told) > 0
             assert usage.memory_bytes > 50 * MIB
+        assert masks == {"GPU-aa", "GPU-bb"}
         assert run_trial(jobs[0]) == results[0]  # it is not made again
         again = run_trial(suite.job(1, attempt=2, values={"model.rate": 0.1}))
     assert again.outputs["checkpoint"] == results[0].outputs["checkpoint"]
@@ -148,7 +158,7 @@ def _no_fate_of_one_reaches_the_others(suite: Suite) -> None:
         is_wanted.set()
         left = pool.submit(call_while, is_wanted.is_set, run_trial, job(12, "hold"))
         killed = pool.submit(run_trial, job(13, "kill_group"))
-        greedy = pool.submit(run_trial, job(14, "eat_memory", memory_bytes=2048 * MIB))
+        greedy = pool.submit(run_trial, job(14, "eat_memory"))
         endless = pool.submit(run_trial, job(15, "hold", time_limit_s=2.0))
         many = pool.submit(run_trial, job(16, "open_files"))
         assert many.result().failure.failure_class is FailureClass.USER_ERROR
@@ -183,3 +193,10 @@ def test_a_trial_that_cannot_begin_has_a_result_too(suite: Suite) -> None:
     mailbox.request_cancel(suite.step(3), "enough")
     assert run_trial(suite.job(3)).state is StepState.CANCELLED
     assert not list(suite.run.trial(3).checkpoints.glob("*"))
+    with ClaimFile("another", ("GPU-aa", "GPU-bb"), 2) as other, ThreadPoolExecutor(1) as pool:
+        assert other.take()
+        waits = pool.submit(run_trial, suite.job(4, gpus=(0,)))
+        wait_until(suite.step(4).waits.exists, 60, "the trial to wait")
+        mailbox.request_cancel(suite.step(4), "enough")
+        assert waits.result().state is StepState.CANCELLED
+        assert "holds 2" in waits.result().failure.message

@@ -44,7 +44,10 @@ def suite() -> Run:
         failed(3, 2),
         started(4),
     )
-    running = RunningTrial(number=4, name="lr0.4", attempt=1, node="node-a", started_at=1, done=0.5)
+    running = RunningTrial(
+        number=4, name="lr0.4", attempt=1, node="node-a", started_at=1, done=0.5,
+        waits="waits for 1 GPU of box: ann holds 2",
+    )  # fmt: skip
     write_record(
         run.folder.summary,
         SuiteSummary(total=6, counts={"pruned": 1}, running=(running,), eta_s=90, eta_error_s=10),
@@ -94,6 +97,7 @@ def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
     assert max(len(line.rstrip()) for line in told.splitlines()) <= 80
     assert "lr=0.4" in told
     assert "50%" in told
+    assert "#4 waits for 1 GPU of box: ann holds 2" in told
 
 
 def test_show_sorts_chooses_and_limits(suite: Run):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headrace.files.atomic import read_record, write_record
-from headrace.files.layout import RunFolder
+from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.steps.history import EvaluatedRow, evaluated_file
 from headrace.training import trainer
@@ -78,18 +78,24 @@ def reported_of(progress: TrainingProgress, folder: Path) -> dict[str, float]:
     return reported
 
 
-def test_a_problem_that_ends_no_training_is_told_beside_the_epoch(tmp_path: Path) -> None:
+def test_what_is_waited_for_and_a_problem_that_ends_no_training_are_told(tmp_path: Path) -> None:
     phases: list[str] = []
     context: Any = SimpleNamespace(
         report=lambda **_: None,
         progress=lambda *told: phases.append(told[3]),
+        folder=StepFolder(tmp_path),
         run_folder=RunFolder(tmp_path),
     )
     follower = Follower(context, None, 2)
+    context.folder.waits.write_text("waits for 2 GPUs of box: ann holds 1")
+    follower(None)
+    context.folder.waits.unlink()
+    follower(None)
     follower(TrainingProgress(epoch=0, step=3))
     follower.problem = "checkpoints are not copied to /full: no space"
     follower(TrainingProgress(epoch=0, step=4))
-    assert phases == ["epoch 1", "epoch 1; checkpoints are not copied to /full: no space"]
+    assert phases[:2] == ["waits for 2 GPUs of box: ann holds 1", "running 2 ranks"]
+    assert phases[2:] == ["epoch 1", "epoch 1; checkpoints are not copied to /full: no space"]
 
 
 def test_the_figures_of_a_step_are_what_was_measured(tmp_path: Path) -> None:

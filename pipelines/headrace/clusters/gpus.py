@@ -1,0 +1,123 @@
+"""Which GPUs of this machine a process may use, and what names them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+from headrace.record import Record
+
+NVIDIA, AMD = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+"""Variables that tell a process which GPUs it may use."""
+
+_AMD_OUTER = "ROCR_VISIBLE_DEVICES"
+_DEVICE = re.compile(r"nvidia\d+")
+_AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+class Gpu(Record):
+    """A GPU, or a part of one (MIG)."""
+
+    name: str
+    """What names it in a mask: a number, or a UUID such as `GPU-…` or `MIG-…`."""
+    uuid: str = ""
+    """What tells it from all others, whatever it is called in a mask; empty where nobody tells."""
+    memory_bytes: int | None = None
+    """Null where nobody tells."""
+
+    @property
+    def identity(self) -> str:
+        """What tells it from others of this machine."""
+        return self.uuid or self.name
+
+
+def visible_gpus() -> tuple[str, tuple[Gpu, ...]]:
+    """The variable of masks, and the GPUs that this process may use, by their places."""
+    mask, names, nvml = _visible(os.environ)
+    return mask, tuple(_gpu(name, nvml) for name in names)
+
+
+def _visible(environment: Mapping[str, str]) -> tuple[str, list[str], ModuleType | None]:
+    """The variable of masks, names of the GPUs that the worker may use, and NVML where it works.
+
+    Sources: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars,
+    https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
+    """
+    nvml = _nvml()
+    names = list(_of_nvidia(nvml))
+    given = environment.get(NVIDIA)
+    if names or not (count := _num_amd()):
+        return NVIDIA, names if given is None else _named(given), nvml
+    outer = environment.get(_AMD_OUTER)  # those that it leaves are counted anew
+    names = [str(place) for place in range(count if outer is None else len(_named(outer)))]
+    given = environment.get(AMD, given)
+    return AMD, names if given is None else _named(given), None
+
+
+def _named(mask: str) -> list[str]:
+    """Names in a mask, up to one that names nothing."""
+    names = [name.strip() for name in mask.split(",")]
+    end = next((at for at, name in enumerate(names) if not name or name.startswith("-")), None)
+    return names[:end]
+
+
+def _nvml() -> ModuleType | None:
+    """NVIDIA's library, ready; None without nvidia-ml-py or a driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    found: ModuleType = pynvml
+    return found
+
+
+def _of_nvidia(nvml: ModuleType | None) -> Iterator[str]:
+    """Names of all of NVIDIA's GPUs here, and of their parts where they are divided."""
+    if nvml is None:
+        files = [file.name for file in Path("/dev").glob("nvidia*")]
+        yield from (str(n) for n in range(sum(bool(_DEVICE.fullmatch(name)) for name in files)))
+        return
+    for index in range(nvml.nvmlDeviceGetCount()):
+        parts = list(_parts(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
+        yield from parts or [str(index)]
+
+
+def _parts(nvml: ModuleType, gpu: object) -> Iterator[str]:
+    """UUIDs of the parts that a GPU is divided into (MIG)."""
+    try:
+        is_divided = nvml.nvmlDeviceGetMigMode(gpu)[0]
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) if is_divided else 0
+    except nvml.NVMLError:  # a kind that cannot be
+        return
+    for place in range(count):
+        with suppress(nvml.NVMLError):  # fewer parts than there may be
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+            yield str(nvml.nvmlDeviceGetUUID(part))
+
+
+def _gpu(name: str, nvml: ModuleType | None) -> Gpu:
+    if nvml is None:
+        return Gpu(name=name)
+    try:
+        if name.isdecimal():
+            handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
+        else:
+            handle = nvml.nvmlDeviceGetHandleByUUID(name)
+        size = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        return Gpu(name=name, uuid=str(nvml.nvmlDeviceGetUUID(handle)), memory_bytes=size)
+    except nvml.NVMLError:
+        return Gpu(name=name)
+
+
+def _num_amd(nodes: Path = _AMD_NODES) -> int:
+    """Number of AMD's GPUs: those nodes of the kernel's topology that have SIMD units."""
+    texts = [file.read_text() for file in nodes.glob("*/properties")]
+    return sum(bool(re.search(r"^simd_count [1-9]", text, re.MULTILINE)) for text in texts)

@@ -1,0 +1,155 @@
+"""Whose turn it is on the GPUs of a node that others use, too.
+
+The driver of a suite gives out places of GPUs. On machines that no queue gives out, a place is a
+GPU that its first trial claims, and that those have with it who share the place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from headrace.clusters.gpu_claims import ClaimFile
+from headrace.clusters.gpus import Gpu
+from headrace.errors import LeaseError, StepCancelledError
+from headrace.files.atomic import is_there, write_text
+from headrace.files.layout import StepFolder
+from headrace.suites.node_slots import NodeCapacity
+
+_TURN_S = 60.0
+"""While others wait, a GPU is shared with further trials for so long after it was claimed."""
+
+_POLL_S = 0.2
+
+_BEHIND = "waits for GPUs behind another trial of its suite"
+
+Places = tuple[int, ...]
+
+
+@dataclass
+class _Held:
+    """A claim, and trials that use it."""
+
+    claim: ClaimFile
+    gpus: tuple[Gpu, ...]
+    users: int = 1
+    since_s: float = field(default_factory=time.monotonic)
+    ending: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a further trial may use it: its turn goes on, or nobody else waits."""
+        if time.monotonic() - self.since_s < _TURN_S:
+            return True
+        work = self.claim.claim.work
+        return all(other.held or other.work == work for other in self.claim.others())
+
+
+class GpuTurns:
+    """The claims of this process, by the places that the driver gave out."""
+
+    def __init__(self) -> None:
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._held: dict[Places, _Held] = {}
+
+    @contextmanager
+    def gpus(
+        self,
+        node: NodeCapacity,
+        places: Places,
+        work: str,
+        folder: StepFolder,
+        keep_on: Callable[[], bool],
+    ) -> Iterator[tuple[Gpu, ...]]:
+        """Hold as many GPUs as there are places while the block runs; waits for them before.
+
+        Args:
+            node: What the node has.
+            places: What the driver gave out; none: nothing is claimed.
+            work: Run that wants them.
+            folder: Of the attempt; its `waits` tells what is waited for.
+            keep_on: Whether somebody still wants them.
+
+        Raises:
+            StepCancelledError: Nobody does.
+        """
+        if not places:
+            yield ()
+            return
+        held = self._joined(places)
+        if held is None:
+            with self._first_in_line(folder, keep_on):
+                held = self._joined(places) or self._claimed(node, places, work, folder, keep_on)
+        try:
+            yield held.gpus
+        finally:
+            self._leave(places, held)
+
+    def _joined(self, places: Places) -> _Held | None:
+        with self._lock:
+            held = self._held.get(places)
+            if held is None or not held.is_open:
+                return None
+            held.users += 1
+            return held
+
+    def _claimed(
+        self,
+        node: NodeCapacity,
+        places: Places,
+        work: str,
+        folder: StepFolder,
+        keep_on: Callable[[], bool],
+    ) -> _Held:
+        own = gpus_at(node, places)
+        rest = [gpu for gpu in node.gpus if gpu not in own]
+        by_identity = {gpu.identity: gpu for gpu in (*own, *rest)}
+        with ExitStack() as stack:
+            claim = stack.enter_context(ClaimFile(work, tuple(by_identity), len(places)))
+            names = claim.wait(folder, keep_on)
+            held = _Held(claim, tuple(by_identity[name] for name in names))
+            held.ending = stack.pop_all()
+        with self._lock:
+            self._held[places] = held
+        return held
+
+    def _leave(self, places: Places, held: _Held) -> None:
+        with self._lock:
+            held.users -= 1
+            if held.users:
+                return
+            if self._held.get(places) is held:
+                del self._held[places]
+            held.ending.close()
+
+    @contextmanager
+    def _first_in_line(self, folder: StepFolder, keep_on: Callable[[], bool]) -> Iterator[None]:
+        """One trial of this process waits in the line of the machine, the others wait for it."""
+        with ExitStack() as stack:
+            while not self._turn.acquire(timeout=_POLL_S):
+                if not is_there(folder.waits):
+                    write_text(folder.waits, _BEHIND)
+                    stack.callback(folder.waits.unlink, missing_ok=True)
+                if not keep_on():
+                    raise StepCancelledError("Nobody waits any more for its GPUs")
+            stack.callback(self._turn.release)
+            yield
+
+
+TURNS = GpuTurns()
+"""Those of this process, which is a node's worker."""
+
+
+def gpus_at(node: NodeCapacity, places: Places) -> tuple[Gpu, ...]:
+    """The GPUs at places of a node.
+
+    Raises:
+        LeaseError: The node has no such GPU.
+    """
+    missing = [place for place in places if place >= len(node.gpus)]
+    if missing:
+        raise LeaseError(f"GPU {missing[0]} was given out, but the node has {len(node.gpus)}")
+    return tuple(node.gpus[place] for place in places)
