@@ -14,7 +14,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import UserError
-from headrace_bench import ledger, scale, suite
+from headrace_bench import foresight, ledger, scale, suite
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Codec
@@ -42,12 +42,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 def register(app: typer.Typer) -> None:
     """Add the benchmarks."""
     bench = typer.Typer(
-        help="Measure reading, packing, staging, training, S3, suites and the ledger here.",
+        help="Measure reading, packing, staging, training, S3, suites, ledger, predictions here.",
         no_args_is_help=True,
         invoke_without_command=True,
     )
     bench.callback()(scaling)
-    for command in (read, pack, stage, train, s3, scale.scale, suite.suite, ledger.ledger):
+    others = (scale.scale, suite.suite, ledger.ledger, foresight.foresight)
+    for command in (read, pack, stage, train, s3, *others):
         bench.command()(command)
     app.add_typer(bench, name="bench")
 

@@ -23,7 +23,8 @@ from headrace_bench import machine
 
 _CODE = "def square(x):\n    return {'loss': float(x) ** 2}\n"
 
-_HEADRACE = "from headrace.cli.app import main; main()"
+HEADRACE = "from headrace.cli.app import main; main()"
+"""Python's way to the command."""
 
 _RAY = """
 import json, sys, time
@@ -110,7 +111,7 @@ def _headrace(home: Path, trials: int, workers: int) -> float:
     (home / "recipes" / "trivial.yaml").write_text(yaml.safe_dump(recipe))
     (home / "sites" / "bench.yaml").write_text(yaml.safe_dump(site))
     words = ("sweep", "trivial", f"train.function.x=range(0,{trials})", "--site", "bench")
-    _run([sys.executable, "-c", _HEADRACE, *words, "--json"], home)
+    _run([sys.executable, "-c", HEADRACE, *words, "--json"], home)
     (journal,) = home.glob("runs/*/trials.jsonl")
     entries = [ENTRY.validate_json(line) for line in journal.read_bytes().splitlines()]
     ends = [each.at for each in entries if isinstance(each, Ended) and each.is_final]
@@ -135,10 +136,16 @@ def _program(python: Path) -> str:
     return str(python.expanduser().absolute())
 
 
-def _run(command: list[str], home: Path) -> str:
-    """The last line that a command says."""
+def environment(home: Path) -> dict[str, str]:
+    """That of a command in a home of its own."""
     env = {**os.environ, "HEADRACE_HOME": str(home)}
     env.pop("HEADRACE_LEDGER", None)
+    return env
+
+
+def _run(command: list[str], home: Path) -> str:
+    """The last line that a command says."""
+    env = environment(home)
     done = subprocess.run(command, cwd=home, env=env, check=False, capture_output=True, text=True)
     if done.returncode:
         what = f"{command[0]} failed with {done.returncode}: {done.stderr[-2000:].strip()}"

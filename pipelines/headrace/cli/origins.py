@@ -30,7 +30,7 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="RUN", help="The one to compare it with.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show in what two runs or trials differ: recipe, code, packages, data, metrics.
+    """Show in what two runs or trials differ: recipe, code, images, packages, data, metrics.
 
     A trial of a suite is named by its number, as in SUITE:7.
 
@@ -64,7 +64,7 @@ def rerun(
     The recipe is the resolved one, its seed included, a trial's with as many ranks as have trained
     it, and the site as it was. What is different
     today is told before anything runs: commit and what is not committed, Python and packages, the
-    packed dataset. With `--json` it goes to standard error.
+    images of containers, the packed dataset. With `--json` it goes to standard error.
 
     Examples:
         headrace rerun digits-20260102-030405-0a1b2c3d --check

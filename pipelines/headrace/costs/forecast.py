@@ -72,7 +72,7 @@ class Forecast:
     @property
     def interval(self) -> tuple[float, float]:
         """Bounds between which it lies with the probability `LEVEL`."""
-        wide = math.exp(_z(LEVEL) * math.hypot(self.spread, self.shared))
+        wide = math.exp(_NORMAL.inv_cdf((1 + LEVEL) / 2) * math.hypot(self.spread, self.shared))
         return self.seconds / wide, self.seconds * wide
 
 
@@ -293,9 +293,3 @@ def _posterior(
     usual = -0.5 * (math.log(noise / _USUAL_NOISE) ** 2 + math.log(slope / _USUAL_SLOPE) ** 2)
     evidence = usual - 0.5 * float(inner @ inner) + float(np.log(np.diag(root)).sum())
     return evidence, level + inner @ reach, np.maximum(variance, 0.0), noise
-
-
-def _z(level: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf((1 + level) / 2)

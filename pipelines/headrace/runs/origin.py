@@ -18,13 +18,14 @@ from headrace.objects.store import is_remote
 from headrace.recipe.difference import Change, differences
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures
+from headrace.runs.images import UNSEEN, digests
 from headrace.runs.provenance import code_folder
 from headrace.runs.runs import outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
 from headrace.runs.working_tree import git_state, installed, uncommitted
 from headrace.steps.mailbox import StepResult
 
-UNKNOWN = "not known"
+UNKNOWN = UNSEEN
 
 _Content = TypeAdapter(dict[str, JsonValue])
 _ENVIRONMENT = ("commit", "uncommitted", "python")
@@ -47,6 +48,8 @@ class Origin(Figures):
     python: str = UNKNOWN
     packages: dict[str, str] = {}
     """Versions by name; of older runs only the most important."""
+    images: dict[str, str] = {}
+    """Digests of the images of its containers, by path."""
     dataset: str = ""
     """The packed dataset; empty where nothing is packed yet."""
     fingerprint: str = ""
@@ -61,7 +64,7 @@ class Origin(Figures):
 class Differing(Change):
     """One thing in which two runs or trials differ."""
 
-    part: Literal["recipe", "code", "packages", "data", "metrics"]
+    part: Literal["recipe", "code", "images", "packages", "data", "metrics"]
 
 
 def origin(name: str) -> Origin:
@@ -104,6 +107,7 @@ def today(before: Origin) -> Origin:
             "uncommitted": _hashed(found.diff if found else b"") if state else UNKNOWN,
             "python": platform.python_version(),
             "packages": {name: str(version) for name, version in installed().items()},
+            "images": digests(before.images),
             "fingerprint": _fingerprint(before.dataset),
         }
     )
@@ -121,6 +125,7 @@ def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
             {name: getattr(before, name) for name in _ENVIRONMENT},
             {name: getattr(after, name) for name in _ENVIRONMENT},
         ),
+        *_differing("images", before.images, after.images),
         *_packages(before.packages, after.packages),
         *_differing(
             "data", {"fingerprint": before.fingerprint}, {"fingerprint": after.fingerprint}
@@ -169,6 +174,7 @@ def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:
 
 def _code_of(told: dict[str, JsonValue], run: RunFolder) -> dict[str, object]:
     git, packages = told.get("git"), told.get("packages") or told.get("versions")
+    images = told.get("images")
     diff, left_out = read_bytes(run.diff), told.get("left_out")
     has_told = diff is not None or (isinstance(git, dict) and not git.get("dirty"))
     file = Path(str(told.get("recipe_file", "")))
@@ -178,6 +184,7 @@ def _code_of(told: dict[str, JsonValue], run: RunFolder) -> dict[str, object]:
         "uncommitted": _hashed(diff or b"") if has_told else UNKNOWN,
         "left_out": tuple(map(str, left_out)) if isinstance(left_out, list) else (),
         "python": str(told.get("python", UNKNOWN)),
+        "images": images if isinstance(images, dict) else {},
         "packages": {name: str(each) for name, each in packages.items()}
         if isinstance(packages, dict)
         else {},
@@ -216,7 +223,7 @@ def _packages(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[D
 
 
 def _differing(
-    part: Literal["code", "packages", "data", "metrics"],
+    part: Literal["code", "images", "packages", "data", "metrics"],
     before: Mapping[str, str],
     after: Mapping[str, str],
 ) -> Iterator[Differing]:

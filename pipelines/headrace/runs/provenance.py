@@ -9,7 +9,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,14 +34,26 @@ _PROCESS = "cli"
 _NAMED = 5
 
 
-def write_provenance(run: RunFolder, recipe: str, overrides: Sequence[str], user: str = "") -> None:
+def write_provenance(
+    run: RunFolder,
+    recipe: str,
+    overrides: Sequence[str],
+    user: str = "",
+    images: Mapping[str, str] | None = None,
+) -> None:
     """Write down where a run comes from, and what its code has that is not committed.
 
-    `user` is who asked, where that is not the account that this runs as.
+    Args:
+        run: Folder of the run.
+        recipe: Name or file of its recipe.
+        overrides: What was changed of that.
+        user: Who asked, where that is not the account that this runs as.
+        images: Digests of the images of its containers, by path.
     """
     folder = code_folder(locate("recipes", recipe))
     told = provenance(recipe, overrides)
     told["user"] = user or told["user"]
+    told["images"] = dict(images or {})
     if (found := uncommitted(folder)) is not None:
         write_bytes(run.diff, found.diff)
         told["left_out"] = list(found.left_out)

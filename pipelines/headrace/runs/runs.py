@@ -23,6 +23,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.flow import check_evaluated, fitted, of_run
+from headrace.runs.images import images_of
 from headrace.runs.provenance import owner_process, write_provenance
 from headrace.runs.results import write_report
 from headrace.runs.suites import is_suite
@@ -257,7 +258,8 @@ def _write_folder(run: Run, source: Mapping[str, Any]) -> None:
         if source:
             write_json(run.folder.source, source)
         request = run.request
-        write_provenance(run.folder, request.recipe, request.overrides, request.user)
+        images = images_of(run.recipe, run.site)
+        write_provenance(run.folder, request.recipe, request.overrides, request.user, images)
     except OSError as error:
         raise SiteError(
             f"The folder {run.site_folder.path} of site '{run.site.name}' cannot be written: "

@@ -7,10 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headrace.errors import UnknownNameError
 from headrace.files.atomic import write_json, write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import Recipe
 from headrace.runs.runs import Run
 from headrace.states import StepState
@@ -197,3 +199,36 @@ def test_an_older_record_is_compared_by_what_it_knows():
     write_json(old.folder.provenance, {**kept, "git": None, "versions": versions})
     now = record["packages"]["torch"]
     assert told("diff", old.run_id, run.run_id) == [("packages", "torch", "1.0", now)]
+
+
+def test_rerun_tells_when_an_image_is_another_one(headrace_home: Path, tmp_path: Path):
+    """Of an image in a file nobody reads the whole; a folder is told by what lies in it."""
+    file, folder = tmp_path / "image.sif", tmp_path / "image"
+    (folder / "usr").mkdir(parents=True)
+    (folder / "usr" / "python").write_text("a")
+    file.write_bytes(bytes(10_000_000))
+    site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
+    for role, image in (("cpu", file), ("gpu", folder)):
+        runtime = {"runtime": "charliecloud", "image": str(image)}
+        site["roles"][role]["batch"] = {
+            **site["roles"][role].get("batch", {}),
+            "container": runtime,
+        }
+    (headrace_home / "sites").mkdir()
+    (headrace_home / "sites" / "mine.yaml").write_text(yaml.safe_dump({**site, "name": "mine"}))
+    run = make_run(site="mine")
+
+    def changed() -> set[str]:
+        return {key for part, key, *_ in told("rerun", run.run_id, "--check") if part == "images"}
+
+    assert json.loads(run.folder.provenance.read_text())["images"].keys() == {
+        str(file),
+        str(folder),
+    }
+    assert changed() == set()
+    with file.open("r+b") as image:
+        image.write(b"x")
+    (folder / "usr" / "python").write_text("ab")
+    assert changed() == {str(file), str(folder)}
+    file.unlink()  # it may lie where this machine does not see it
+    assert changed() == {str(folder)}

@@ -1,0 +1,146 @@
+"""How far predictions are off: runs, then suites, each foretold from those before it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from headrace.cli.console import duration, open_console, tidy_end
+from headrace.cli.watching import telling
+from headrace.errors import StepError
+from headrace.examples.digits import export_digits
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import Ledger
+from headrace.record import Record
+from headrace.runs.foresight import Prediction
+from headrace_bench import machine
+from headrace_bench.suite import HEADRACE, environment
+
+_EPOCHS = "10,30,60,20,45,15"
+_SUITES = (
+    ("model.learning_rate=0.001,0.003,0.01", "trainer.max_epochs=5,10", "seed=1,2"),
+    ("model.learning_rate=0.002,0.005", "trainer.max_epochs=8", "seed=1,2,3"),
+    ("model.learning_rate=0.002,0.004", "trainer.max_epochs=6,12", "seed=3,4"),
+)
+
+
+class Foretold(Record):
+    """What a run was expected to take, and took."""
+
+    what: str
+    predicted_s: float | None
+    """Null where nothing was known."""
+    half_s: float | None
+    """Half of the interval that holds it with a probability of 0.8."""
+    took_s: float
+    parts: dict[str, tuple[float, float]]
+    """Of each step, and of what lies between them, the same two in seconds."""
+
+    @property
+    def error(self) -> float | None:
+        """Share by which it was more than it took."""
+        return None if self.predicted_s is None else self.predicted_s / self.took_s - 1
+
+
+def foresight(
+    epochs: Annotated[
+        str, typer.Option(help="Epochs of each run of the digits, with commas between them.")
+    ] = _EPOCHS,
+    suites: Annotated[
+        int, typer.Option(min=0, max=len(_SUITES), help="Suites of the digits after them.")
+    ] = len(_SUITES),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Run the digits some times, and tell what each run was expected to take and took.
+
+    Each is foretold from those before it; the first of them, and the first suite, tell nothing yet.
+    Do it on a machine that has nothing else to do.
+
+    Examples:
+        headrace bench foresight
+
+        headrace bench foresight --epochs 5,20,10 --suites 0
+    """
+    load = machine.load()
+    jobs: list[tuple[str, ...]] = [
+        ("run", "digits", f"trainer.max_epochs={each}") for each in epochs.split(",")
+    ]
+    jobs += [("sweep", "digits", *words) for words in _SUITES[:suites]]
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as folder,
+        tidy_end(),
+        telling(open_console(stderr=True)) as tick,
+    ):
+        found = list(_measured(Path(folder), jobs, tick))
+    host = machine.machine()
+    if as_json:
+        told = [{**each.model_dump(), "error": each.error} for each in found]
+        typer.echo(json.dumps({"runs": told, "load": load, "machine": host.model_dump()}, indent=1))
+        return
+    open_console().print(_table(found))
+    errors = [abs(each.error) for each in found if each.error is not None]
+    if errors:
+        typer.echo(f"off by {statistics.median(errors):.0%} in the median, {max(errors):.0%} most")
+    typer.echo(f"{host.cpu}, {host.num_cores} cores; load {load:.2f} before")
+
+
+def _measured(
+    home: Path, jobs: list[tuple[str, ...]], tick: Callable[[str], object]
+) -> Iterator[Foretold]:
+    export_digits(home / "examples" / "digits")
+    for verb, *words in jobs:
+        tick(f"headrace {verb} {' '.join(words)}")
+        command = [sys.executable, "-c", HEADRACE, verb, *words]
+        done = subprocess.run(
+            command, cwd=home, env=environment(home), check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise StepError(f"headrace {verb} failed: {done.stderr[-2000:].strip()}")
+        yield _newest(
+            home, " ".join(words[1:]) if verb == "run" else "suite " + " ".join(words[1:])
+        )
+
+
+def _newest(home: Path, what: str) -> Foretold:
+    """The newest run of a home."""
+    ledger = Ledger.open(f"sqlite:///{home / 'ledger.db'}")
+    (run,) = ledger.runs(limit=1)
+    found = read_record(RunFolder(Path(run.folder)).prediction, Prediction)
+    took_s = (run.finished_at or run.created_at) - run.created_at
+    steps = {
+        each.step: (each.finished_at or 0.0) - (each.started_at or 0.0)
+        for each in ledger.attempts(run.run_id)
+    }
+    steps["between"] = took_s - sum(steps.values())
+    expected = {part.name: part.seconds for part in found.parts} if found else {}
+    return Foretold(
+        what=what,
+        predicted_s=found.seconds if found else None,
+        half_s=found.half_s if found else None,
+        took_s=took_s,
+        parts={name: (expected[name], steps[name]) for name in expected if name in steps},
+    )
+
+
+def _table(found: list[Foretold]) -> Table:
+    table = Table("", box=None, pad_edge=False)
+    for title in ("predicted", "took", "off", "of its parts"):
+        table.add_column(title)
+    for each in found:
+        said, error = "nothing was known", ""
+        if each.predicted_s is not None and each.half_s is not None and each.error is not None:
+            said = f"{duration(each.predicted_s)} ± {duration(each.half_s)}"
+            error = f"{each.error:+.0%}"
+        parts = ", ".join(f"{name} {a:.1f}:{b:.1f}" for name, (a, b) in each.parts.items())
+        table.add_row(each.what, said, duration(each.took_s), error, parts)
+    return table
