@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from headrace.cli.console import open_console, tidy_end
+from headrace.cli.console import JsonOption, open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import UserError
 from headrace_bench import foresight, ledger, scale, suite
@@ -36,7 +37,6 @@ Folder = Annotated[
 Peers = Annotated[
     bool, typer.Option("--peers", help="Compare with other libraries: headrace[bench].")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -83,11 +83,7 @@ def scaling(
         PackOptions(folder=folder, total_bytes=total_bytes),
         StageOptions(source=source, folder=folder, total_bytes=total_bytes),
     )
-
-    def bench(_: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
-        return bench_scaling(numbers, benches, tick)
-
-    _run(bench, peers=False, as_json=as_json)
+    _run(lambda _, tick: bench_scaling(numbers, benches, tick), peers=False, as_json=as_json)
 
 
 def read(
@@ -122,13 +118,10 @@ def read(
     if decode not in (None, *_DECODED):
         raise UserError(f"--decode '{decode}' is not known", f"Valid: {', '.join(_DECODED)}.")
 
+    asked = ReadOptions(sizes=_sizes(sizes), total_bytes=_bytes(total), folder=_folder(folder))
+
     def bench(others: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
-        options = ReadOptions(
-            sizes=_sizes(sizes),
-            total_bytes=_bytes(total),
-            folder=_folder(folder),
-            peers=others,
-        )
+        options = replace(asked, peers=others)
         if decode is None:
             return bench_read(options, tick)
         if decode == "jpeg":
@@ -157,16 +150,10 @@ def pack(
     """
     from headrace_bench.pack import PackOptions, bench_pack  # torch takes two seconds
 
-    def bench(others: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
-        options = PackOptions(
-            sizes=_sizes(sizes),
-            total_bytes=_bytes(total),
-            folder=_folder(folder),
-            peers=others,
-        )
-        return bench_pack(options, tick)
-
-    _run(bench, peers, as_json=as_json)
+    asked = PackOptions(sizes=_sizes(sizes), total_bytes=_bytes(total), folder=_folder(folder))
+    _run(
+        lambda others, tick: bench_pack(replace(asked, peers=others), tick), peers, as_json=as_json
+    )
 
 
 def stage(
@@ -190,16 +177,13 @@ def stage(
     """
     from headrace_bench.stage import StageOptions, bench_stage  # h5py takes half a second
 
-    def bench(others: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
-        options = StageOptions(
-            total_bytes=_bytes(total),
-            source=(source or Path(tempfile.gettempdir())).expanduser().absolute(),
-            folder=_folder(folder),
-            peers=bool(others),
-        )
-        return bench_stage(options, tick)
-
-    _run(bench, peers, as_json=as_json)
+    options = StageOptions(
+        total_bytes=_bytes(total),
+        source=(source or Path(tempfile.gettempdir())).expanduser().absolute(),
+        folder=_folder(folder),
+        peers=peers,
+    )
+    _run(lambda _, tick: bench_stage(options, tick), peers, as_json=as_json)
 
 
 def train(
@@ -255,18 +239,15 @@ def s3(
     """
     from headrace_bench.s3 import S3Options, bench_s3, known_work  # torch takes two seconds
 
-    def bench(others: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
-        options = S3Options(
-            work=known_work(work),
-            sizes=_sizes(sizes),
-            total_bytes=_bytes(total),
-            rounds=_S3_ROUNDS,
-            folder=_folder(folder),
-            peers=bool(others),
-        )
-        return bench_s3(options, tick)
-
-    _run(bench, peers, as_json=as_json)
+    options = S3Options(
+        work=known_work(work),
+        sizes=_sizes(sizes),
+        total_bytes=_bytes(total),
+        rounds=_S3_ROUNDS,
+        folder=_folder(folder),
+        peers=peers,
+    )
+    _run(lambda _, tick: bench_s3(options, tick), peers, as_json=as_json)
 
 
 def _run(bench: Bench, peers: bool, *, as_json: bool) -> None:

@@ -18,9 +18,9 @@ from headrace.files.manifest import Codec
 from headrace.shards import format as names
 from headrace.shards.chunks import ChunkTable, ChunkTables
 from headrace_bench.contest import Tick, Variant, compete, for_each
-from headrace_bench.laps import Reader, read_lap
+from headrace_bench.laps import reading
 from headrace_bench.peers.peer import Epoch, Pair
-from headrace_bench.read import ReadOptions, check_against, loader_epoch
+from headrace_bench.read import ReadOptions, loader_epoch, reader_of
 from headrace_bench.records import Kind, Table
 from headrace_bench.samples import Shape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, write_dataset
@@ -64,19 +64,8 @@ def _variants(
     options: ReadOptions, samples: NDArray[np.uint8], shape: Shape, paths: list[Path]
 ) -> list[Variant]:
     def variant(name: str, kind: Kind, epoch: Epoch, told: str) -> Variant:
-        reader = Reader(
-            epoch=epoch,
-            lap_s=options.lap_s,
-            num_samples=len(samples),
-            check=check_against(torch.from_numpy(samples)),
-        )
-        return Variant(
-            name=name,
-            kind=kind,
-            is_yardstick=kind != "peer",
-            lap=lambda is_warm_up: read_lap(reader, is_warm_up),
-            settings=lambda: told,
-        )
+        reader = reader_of(options, samples, epoch)
+        return reading(name, kind, reader, told, is_yardstick=kind != "peer")
 
     loader = loader_epoch(paths[0].parent.parent, shape.batch_size)
     return [

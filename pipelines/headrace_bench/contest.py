@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from headrace_bench.copying import empty
 from headrace_bench.records import Kind, Lap, Row
 
 Tick = Callable[[str], None]
@@ -41,8 +44,37 @@ class Variant:
     not count."""
     is_yardstick: bool = False
     """Whether ratios of its kind are taken of this one."""
-    settings: Callable[[], str] = str
-    """Tells how it is used, once all laps are done."""
+    settings: str | Callable[[], str] = ""
+    """How it is used; where that is chosen in the laps, tells it once all are done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Work whose result goes into a folder, which is removed again off the clock."""
+
+    target: Path
+    """The folder; the work finds it empty."""
+    num_samples: int
+    """Samples that are worked on."""
+    num_bytes: int
+    """Their bytes."""
+
+    def lap(
+        self, work: Callable[[Path], object], check: Callable[[Path], object] = lambda _: None
+    ) -> Callable[[bool], Lap]:
+        """A lap; what the warm-up brought is checked."""
+
+        def lap(is_warm_up: bool) -> Lap:
+            empty(self.target)
+            began = time.perf_counter()
+            work(self.target)
+            seconds = time.perf_counter() - began
+            if is_warm_up:
+                check(self.target)
+            shutil.rmtree(self.target)
+            return Lap(num_samples=self.num_samples, num_bytes=self.num_bytes, seconds=seconds)
+
+        return lap
 
 
 def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[Row]:
@@ -61,7 +93,7 @@ def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[Row]:
     slow: set[str] = set()
     for number in range(rounds + 1):
         for variant in variants:
-            if variant.name in problems or (variant.name in slow):
+            if variant.name in problems or variant.name in slow:
                 continue
             tick(f"{variant.name}, {f'round {number} of {rounds}' if number else 'warm-up'}")
             began = time.perf_counter()
@@ -89,11 +121,12 @@ def failure(error: BaseException) -> str:
 
 
 def _row(variant: Variant, laps: Sequence[Lap], problem: str) -> Row:
+    how = variant.settings
     return Row(
         name=variant.name,
         kind=variant.kind,
         is_yardstick=variant.is_yardstick,
-        settings=variant.settings(),
+        settings=how if isinstance(how, str) else how(),
         laps=() if problem else tuple(laps),
         problem=problem,
     )

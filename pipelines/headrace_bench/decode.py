@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from headrace_bench.contest import Tick, Variant, compete
-from headrace_bench.laps import Reader, Tuned, read_lap
+from headrace_bench.laps import Reader, Tuned, reading
 from headrace_bench.peers.files import loader_of
 from headrace_bench.peers.peer import Epoch, Pair, Reading
 from headrace_bench.read import ReadOptions, check_against, loader_epoch
@@ -110,33 +110,21 @@ def _variants(options: ReadOptions, images: _Images, folder: Path) -> list[Varia
         )
 
     def over_files(num_workers: int) -> Reader:
-        reading = Reading(
+        files = Reading(
             folder=folder / "files",
             sample_shape=(_SIDE, _SIDE, 3),
             batch_size=batch_size,
             num_workers=num_workers,
         )
-        paths = sorted(reading.folder.glob("*.jpg"))
-        return reader(loader_of(_JpegFiles(paths), reading), skips_start=True)
+        paths = sorted(files.folder.glob("*.jpg"))
+        return reader(loader_of(_JpegFiles(paths), files), skips_start=True)
 
     limit = reader(_limit_epoch(images, batch_size, num_threads))
     headrace = reader(loader_epoch(folder / "headrace", batch_size))
     peer = Tuned((0, num_threads), over_files, "torch DataLoader, full shuffle")
     return [
-        Variant(
-            name="limit",
-            kind="limit",
-            is_yardstick=True,
-            lap=lambda is_warm_up: read_lap(limit, is_warm_up),
-            settings=lambda: f"decoding alone, {num_threads} threads",
-        ),
-        Variant(
-            name="headrace",
-            kind="headrace",
-            is_yardstick=True,
-            lap=lambda is_warm_up: read_lap(headrace, is_warm_up),
-            settings=lambda: "BatchLoader as in training, full shuffle",
-        ),
+        reading("limit", "limit", limit, f"decoding alone, {num_threads} threads"),
+        reading("headrace", "headrace", headrace, "BatchLoader as in training, full shuffle"),
         Variant(name="DataLoader over files", kind="peer", lap=peer.lap, settings=peer.settings),
     ]
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headrace_bench.contest import Variant
 from headrace_bench.peers.peer import Epoch
-from headrace_bench.records import Lap
+from headrace_bench.records import Kind, Lap
 
 Check = Callable[[Tensor, Tensor], bool]
 """Whether samples `(batch, …)` with these numbers `(batch,)` are what was written."""
@@ -49,6 +50,19 @@ def read_lap(reader: Reader, is_warm_up: bool) -> Lap:
             seconds=total.seconds + part.seconds,
         )
     return total
+
+
+def reading(
+    name: str, kind: Kind, reader: Reader, settings: str, *, is_yardstick: bool = True
+) -> Variant:
+    """A variant whose laps are those of a reader."""
+    return Variant(
+        name=name,
+        kind=kind,
+        is_yardstick=is_yardstick,
+        lap=lambda is_warm_up: read_lap(reader, is_warm_up),
+        settings=settings,
+    )
 
 
 def check_epoch(reader: Reader) -> None:

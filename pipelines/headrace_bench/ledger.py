@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.table import Table
 
-from headrace.cli.console import open_console
+from headrace.cli.console import JsonOption, open_console
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import LeaseRecord, RunRecord
 from headrace.ledger.trial_records import TrialRecord
@@ -35,7 +35,7 @@ def ledger(
     url: Annotated[
         str, typer.Option(help="An empty database; by default a SQLite file that is removed.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Enter attempts of suites in a ledger, and time each table that `headrace cost` makes of them.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -16,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.shards.dataset import ShardedDataset
-from headrace_bench.contest import Tick, Variant, compete, for_each
-from headrace_bench.copying import concatenate, concatenate_bare, empty, list_files
+from headrace_bench.contest import Job, Tick, Variant, compete, for_each
+from headrace_bench.copying import concatenate, concatenate_bare, list_files
 from headrace_bench.laps import Reader, check_epoch
 from headrace_bench.pack_headrace import num_processes, pack_folder
 from headrace_bench.peers.peer import Part, Peer, Reading, load, missing
 from headrace_bench.read import check_against, missing_row
-from headrace_bench.records import Lap, Row, Table
+from headrace_bench.records import Row, Table
 from headrace_bench.samples import SIZES, Shape, plan_shape, random_samples, write_files
 from headrace_bench.workspace import workspace
 
@@ -47,7 +45,7 @@ class PackOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _Job(Job):
     """The files to pack, and who packs."""
 
     pool: ProcessPoolExecutor
@@ -55,7 +53,6 @@ class _Job:
     samples: NDArray[np.uint8]
     shape: Shape
     source: Path
-    target: Path
 
 
 def bench_pack(options: PackOptions, tick: Tick) -> tuple[Table, ...]:
@@ -102,6 +99,8 @@ def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
             shape=shape,
             source=folder / "files",
             target=folder / "packed",
+            num_samples=shape.num_samples,
+            num_bytes=shape.num_bytes,
         )
         packers = [peer for peer in options.peers if peer.packs]
         there = [peer for peer in packers if not missing(peer)]
@@ -126,55 +125,35 @@ def _variants(job: _Job, peers: Sequence[Peer]) -> list[Variant]:
             name="limit",
             kind="limit",
             is_yardstick=True,
-            lap=_lap(job, lambda: _concatenate(job, concatenate)),
-            settings=lambda: "listing and concatenation by Python's open, read and write",
+            lap=job.lap(lambda _: _concatenate(job, concatenate)),
+            settings="listing and concatenation by Python's open, read and write",
         ),
         Variant(
             name="limit, bare system calls",
             kind="limit",
-            lap=_lap(job, lambda: _concatenate(job, concatenate_bare)),
-            settings=lambda: "listing and concatenation by open, fstat, read and close",
+            lap=job.lap(lambda _: _concatenate(job, concatenate_bare)),
+            settings="listing and concatenation by open, fstat, read and close",
         ),
         Variant(
             name="headrace",
             kind="headrace",
             is_yardstick=True,
-            lap=_lap(job, lambda: _pack(job, {}), lambda: check_packed(job.target, job.samples)),
-            settings=lambda: "pack step with the defaults of recipes",
+            lap=job.lap(lambda _: _pack(job, {}), lambda to: check_packed(to, job.samples)),
+            settings="pack step with the defaults of recipes",
         ),
         Variant(
             name="headrace, no statistics",
             kind="headrace",
-            lap=_lap(job, lambda: _pack(job, {"statistics": "none"})),
-            settings=lambda: "pack.statistics: none",
+            lap=job.lap(lambda _: _pack(job, {"statistics": "none"})),
+            settings="pack.statistics: none",
         ),
         *(_peer_variant(job, peer) for peer in peers),
     ]
 
 
 def _peer_variant(job: _Job, peer: Peer) -> Variant:
-    lap = _lap(job, lambda: _pack_by(job, peer), lambda: _check_peer(job, peer))
-    return Variant(name=peer.name, kind="peer", lap=lap, settings=lambda: peer.settings)
-
-
-def _lap(
-    job: _Job, work: Callable[[], None], check: Callable[[], None] = lambda: None
-) -> Callable[[bool], Lap]:
-    """A lap: pack into an empty folder, which is removed again off the clock."""
-
-    def lap(is_warm_up: bool) -> Lap:
-        empty(job.target)
-        began = time.perf_counter()
-        work()
-        seconds = time.perf_counter() - began
-        if is_warm_up:
-            check()
-        shutil.rmtree(job.target)
-        return Lap(
-            num_samples=job.shape.num_samples, num_bytes=job.shape.num_bytes, seconds=seconds
-        )
-
-    return lap
+    lap = job.lap(lambda _: _pack_by(job, peer), lambda _: _check_peer(job, peer))
+    return Variant(name=peer.name, kind="peer", lap=lap, settings=peer.settings)
 
 
 def _shares(files: Sequence[str]) -> list[Sequence[str]]:

@@ -18,9 +18,9 @@ from headrace.data.order import TrainOrder
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import FAULTS, Tick, Variant, compete, failure, for_each
-from headrace_bench.laps import Check, Reader, Tuned, read_lap
+from headrace_bench.laps import Check, Reader, Tuned, read_lap, reading
 from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading, missing
-from headrace_bench.records import Lap, Row, Table
+from headrace_bench.records import Kind, Lap, Row, Table
 from headrace_bench.samples import SIZES, Shape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
 from headrace_bench.workspace import remove, workspace
@@ -122,7 +122,7 @@ def _table(options: ReadOptions, size: int, tick: Tick) -> Table:
                 rows.append(missing_row(peer, problem))
                 remove(target)
             else:
-                reader = _reader(options, samples, lambda: iter(()))
+                reader = reader_of(options, samples, lambda: iter(()))
                 variants.append(peer_variant(peer, target, reader, shape))
         rows = [*compete(variants, options.rounds, tick), *rows]
     return Table(
@@ -141,31 +141,23 @@ def _own_variants(
     options: ReadOptions, shape: Shape, samples: NDArray[np.uint8], folder: Path
 ) -> list[Variant]:
     write_dataset(folder / "headrace", samples, shape.sample_bytes)
-    limit = _reader(options, samples, _limit_epoch(samples, shape.batch_size))
+    limit = reader_of(options, samples, _limit_epoch(samples, shape.batch_size))
     at_once, alone, verified = (
-        _reader(options, samples, loader_epoch(folder / "headrace", shape.batch_size, **how))
+        reader_of(options, samples, loader_epoch(folder / "headrace", shape.batch_size, **how))
         for how in ({}, {"prefetch": False}, {"verify": True})
     )
-    mapped = _reader(options, samples, _mapped_epoch(folder / "headrace", shape.batch_size))
+    mapped = reader_of(options, samples, _mapped_epoch(folder / "headrace", shape.batch_size))
+    others: tuple[tuple[str, Kind, Reader, str], ...] = (
+        ("limit, mapped shards", "limit", mapped,
+         "torch.index_select out of the shards, all threads"),
+        ("headrace, prefetch off", "headrace", alone, "each batch read when it is asked for"),
+        ("headrace, samples verified", "headrace", verified, "data.verify_samples"),
+    )  # fmt: skip
     return [
         *(_limit_variant(limit, num_threads) for num_threads in sorted({1, _num_threads()})),
-        _variant(
-            "limit, mapped shards", mapped, "torch.index_select out of the shards, all threads"
-        ),
-        _variant("headrace", at_once, "BatchLoader as in training, full shuffle"),
-        _variant("headrace, prefetch off", alone, "each batch read when it is asked for"),
-        _variant("headrace, samples verified", verified, "data.verify_samples"),
+        reading("headrace", "headrace", at_once, "BatchLoader as in training, full shuffle"),
+        *(reading(*each, is_yardstick=False) for each in others),
     ]
-
-
-def _variant(name: str, reader: Reader, settings: str) -> Variant:
-    return Variant(
-        name=name,
-        kind="limit" if name.startswith("limit") else "headrace",
-        is_yardstick=name == "headrace",
-        lap=lambda is_warm_up: read_lap(reader, is_warm_up),
-        settings=lambda: settings,
-    )
 
 
 def _num_threads() -> int:
@@ -188,11 +180,12 @@ def _limit_variant(reader: Reader, num_threads: int) -> Variant:
         kind="limit",
         is_yardstick=True,
         lap=lap,
-        settings=lambda: "torch.index_select",
+        settings="torch.index_select",
     )
 
 
-def _reader(options: ReadOptions, samples: NDArray[np.uint8], epoch: Epoch) -> Reader:
+def reader_of(options: ReadOptions, samples: NDArray[np.uint8], epoch: Epoch) -> Reader:
+    """What reads and checks samples `(num_samples, …)`, a lap as long as the options say."""
     return Reader(
         epoch=epoch,
         lap_s=options.lap_s,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -19,12 +17,12 @@ from headrace.files.manifest import Manifest
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging.staged import StagingOptions, ensure_staged
-from headrace_bench.contest import Tick, Variant, compete, for_each
-from headrace_bench.copying import empty, tree_bytes
+from headrace_bench.contest import Job, Tick, Variant, compete, for_each
+from headrace_bench.copying import tree_bytes
 from headrace_bench.pack import check_packed
 from headrace_bench.pack_headrace import num_processes, pack_folder
 from headrace_bench.rclone import CONCURRENCY, DEFAULTS, Server, credentials, find_rclone, serving
-from headrace_bench.records import Lap, Table
+from headrace_bench.records import Table
 from headrace_bench.samples import plan_shape, random_samples, write_files
 from headrace_bench.shards import SHARD_BYTES, write_dataset
 from headrace_bench.stage import check_copied
@@ -62,30 +60,8 @@ Copy = Callable[[Path], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job:
+class _Job(Job):
     """One table's work."""
-
-    target: Path
-    """Folder that takes the result of a lap; removed after it, off the clock."""
-    num_samples: int
-    """Samples in the objects."""
-    num_bytes: int
-    """Their bytes."""
-
-    def lap(self, work: Copy, check: Copy) -> Callable[[bool], Lap]:
-        """A lap; what the warm-up brought is checked."""
-
-        def lap(is_warm_up: bool) -> Lap:
-            empty(self.target)
-            began = time.perf_counter()
-            work(self.target)
-            seconds = time.perf_counter() - began
-            if is_warm_up:
-                check(self.target)
-            shutil.rmtree(self.target)
-            return Lap(num_samples=self.num_samples, num_bytes=self.num_bytes, seconds=seconds)
-
-        return lap
 
     def check_size(self, target: Path) -> None:
         """Make sure that rclone copied all: it takes a prefix without objects for success.
@@ -105,13 +81,13 @@ class _Job:
                 kind="limit",
                 is_yardstick=True,
                 lap=self.lap(lambda to: rclone(to, ()), self.check_size),
-                settings=lambda: _LIMIT,
+                settings=_LIMIT,
             ),
             Variant(name="headrace", kind="headrace", is_yardstick=True, lap=self.lap(work, check)),
         ]
         plain = self.lap(lambda to: rclone(to, DEFAULTS), self.check_size)
         settings = "as it is without options: 4 transfers, checksums"
-        peer = Variant(name="rclone copy", kind="peer", lap=plain, settings=lambda: settings)
+        peer = Variant(name="rclone copy", kind="peer", lap=plain, settings=settings)
         return [*found, peer] if peers else found
 
 

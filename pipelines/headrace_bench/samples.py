@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,8 +84,3 @@ def write_files(samples: NDArray[np.uint8], folder: Path, num_classes: int = 10)
     for path, sample in zip(paths, samples, strict=True):
         np.save(path, sample)
     return paths
-
-
-def file_bytes(paths: Sequence[Path]) -> int:
-    """Bytes of files together."""
-    return sum(path.stat().st_size for path in paths)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,8 @@ from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Tier
 from headrace.staging.staged import ensure_staged
-from headrace_bench.contest import Tick, Variant, compete
-from headrace_bench.copying import empty, sendfile_tree, tree_bytes
+from headrace_bench.contest import Job, Tick, Variant, compete
+from headrace_bench.copying import sendfile_tree, tree_bytes
 from headrace_bench.records import Lap, Row, Table
 from headrace_bench.samples import plan_shape, random_samples
 from headrace_bench.shards import SHARD_BYTES, write_dataset
@@ -73,26 +72,31 @@ def bench_stage(options: StageOptions, tick: Tick) -> tuple[Table, ...]:
 
 def _variants(dataset: Path, target: Path, peers: bool) -> list[Variant]:
     num_threads = len(os.sched_getaffinity(0))
+    job = Job(
+        target=target,
+        num_samples=read_manifest(dataset).num_samples,
+        num_bytes=tree_bytes(dataset / "shards"),
+    )
 
-    def sendfiles(source: Path, to: Path) -> None:
-        sendfile_tree(source, to / "copy", num_threads)
+    def lap(copy: Copy) -> Callable[[bool], Lap]:
+        return job.lap(lambda to: copy(dataset, to), lambda to: check_copied(dataset, to))
 
     limit = Variant(
         name="limit",
         kind="limit",
         is_yardstick=True,
-        lap=_lap(sendfiles, dataset, target),
-        settings=lambda: f"sendfile, {num_threads} threads",
+        lap=lap(lambda source, to: sendfile_tree(source, to / "copy", num_threads)),
+        settings=f"sendfile, {num_threads} threads",
     )
     headrace = Variant(
         name="headrace",
         kind="headrace",
         is_yardstick=True,
-        lap=_lap(_staged, dataset, target),
-        settings=lambda: "as in a stage step, verified",
+        lap=lap(_staged),
+        settings="as in a stage step, verified",
     )
     others = [
-        Variant(name=name, kind="peer", lap=_lap(_command(name), dataset, target))
+        Variant(name=name, kind="peer", lap=lap(_command(name)))
         for name in _names(peers)
         if shutil.which(_COMMANDS[name][0])
     ]
@@ -109,24 +113,6 @@ def _missing(peers: bool) -> list[Row]:
         for name in _names(peers)
         if not shutil.which(_COMMANDS[name][0])
     ]
-
-
-def _lap(copy: Copy, dataset: Path, target: Path) -> Callable[[bool], Lap]:
-    """A lap: one copy into an empty folder, which is removed again off the clock."""
-    num_bytes = tree_bytes(dataset / "shards")
-    num_samples = read_manifest(dataset).num_samples
-
-    def lap(is_warm_up: bool) -> Lap:
-        empty(target)
-        began = time.perf_counter()
-        copy(dataset, target)
-        seconds = time.perf_counter() - began
-        if is_warm_up:
-            check_copied(dataset, target)
-        shutil.rmtree(target)
-        return Lap(num_samples=num_samples, num_bytes=num_bytes, seconds=seconds)
-
-    return lap
 
 
 def check_copied(dataset: Path, target: Path) -> None:

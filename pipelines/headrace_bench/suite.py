@@ -14,7 +14,7 @@ import typer
 import yaml
 from rich.table import Table
 
-from headrace.cli.console import open_console, tidy_end
+from headrace.cli.console import JsonOption, open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import StepError
 from headrace.examples.digits import export_digits
@@ -49,7 +49,7 @@ def suite(
         Path | None,
         typer.Option("--peers", help="A Python that has ray[tune], which then runs the same."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Seconds a trial that does nothing: from the first start to the last end, by their number.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Reading
+from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
 
 
 class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
@@ -25,24 +25,19 @@ class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
         return np.load(self._paths[index]), index
 
 
-class Files:
+class Files(Peer):
     """torch DataLoader over files."""
 
     name = "DataLoader over files"
     folder = "files"
-    package = ""
     module = "torch"
     settings = ".npy files, full shuffle"
-    workers = (0, 2)
     packs = False
 
     def write(self, part: Part, folder: Path) -> None:
         """Write samples as files."""
         for number, sample in part.items:
             np.save(folder / f"{number:08d}.npy", sample)
-
-    def finish(self, folder: Path, num_parts: int) -> None:
-        """Nothing is left to do."""
 
     def open(self, reading: Reading) -> Epoch:
         """Read files in any order."""

@@ -7,22 +7,36 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from headrace_bench.peers.hf_datasets import HfPeer
+from headrace_bench.peers.hf_datasets import HfDatasets
 from headrace_bench.peers.peer import Pair, Part, Reading
 
 
-def _column(part: Part) -> Any:
-    from datasets import Value
+class HfArrow(HfDatasets):
+    """As `HfDatasets`, and what it does itself left out."""
 
-    del part
-    return Value("large_binary")
+    name = "HF datasets, Arrow by hand"
+    folder = "hf_arrow"
+    settings = "bytes column, Arrow buffers viewed as a tensor, full shuffle"
+    row_format = "arrow"
 
+    def column(self, part: Part) -> Any:
+        """See `HfDatasets`."""
+        from datasets import Value
 
-def _tensors(rows: Any, reading: Reading) -> Pair:
-    table = rows.combine_chunks()
-    batch = _flat(table["x"].chunk(0)).reshape(-1, *reading.sample_shape)
-    return batch, torch.from_numpy(table["y"].to_numpy().copy())
+        del part
+        return Value("large_binary")
+
+    def cell(self, sample: NDArray[np.uint8]) -> object:
+        """See `HfDatasets`."""
+        return sample.tobytes()
+
+    def tensors(self, rows: Any, reading: Reading) -> Pair:
+        """See `HfDatasets`."""
+        table = rows.combine_chunks()
+        batch = _flat(table["x"].chunk(0)).reshape(-1, *reading.sample_shape)
+        return batch, torch.from_numpy(table["y"].to_numpy().copy())
 
 
 def _flat(column: Any) -> torch.Tensor:
@@ -34,12 +48,4 @@ def _flat(column: Any) -> torch.Tensor:
         return torch.from_numpy(values[int(ends[0]) : int(ends[len(column)])])
 
 
-PEER = HfPeer(
-    name="HF datasets, Arrow by hand",
-    folder="hf_arrow",
-    settings="bytes column, Arrow buffers viewed as a tensor, full shuffle",
-    column=_column,
-    cell=lambda sample: sample.tobytes(),
-    row_format="arrow",
-    tensors=_tensors,
-)
+PEER = HfArrow()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +10,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Reading
+from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
 
 
-@dataclass(frozen=True, kw_only=True)
-class HfPeer:
+class HfDatasets(Peer):
     """Arrow files with a column of samples and one of their numbers, taken a batch at a time."""
 
-    name: str
-    """Name shown."""
-    folder: str
-    """Name of the folder that it writes into."""
-    settings: str
-    """How it is used."""
-    column: Callable[[Part], Any]
-    """Type of the column of samples."""
-    cell: Callable[[NDArray[np.uint8]], object]
-    """Gives a sample as it is written."""
-    row_format: str
+    name = "HF datasets"
+    folder = "hf_datasets"
+    package = module = "datasets"
+    settings = 'Array3D column, with_format("numpy") (faster than "torch"), full shuffle'
+    workers = (0,)
+    row_format = "numpy"
     """Format of the library in which rows are taken."""
-    tensors: Callable[[Any, Reading], Pair]
-    """Makes a batch of rows."""
-    package: str = "datasets"
-    module: str = "datasets"
-    workers: tuple[int, ...] = (0,)
-    packs: bool = True
+
+    def column(self, part: Part) -> Any:
+        """Type of the column of samples."""
+        from datasets import Array3D
+
+        return Array3D(part.sample_shape, "uint8")
+
+    def cell(self, sample: NDArray[np.uint8]) -> object:
+        """A sample as it is written."""
+        return sample
+
+    def tensors(self, rows: Any, reading: Reading) -> Pair:
+        """A batch of rows."""
+        del reading
+        return torch.from_numpy(rows["x"]), torch.from_numpy(rows["y"])
 
     def write(self, part: Part, folder: Path) -> None:
         """Write one Arrow file."""
@@ -48,9 +50,6 @@ class HfPeer:
             for number, sample in part.items:
                 writer.write({"x": self.cell(sample), "y": number})
             writer.finalize()
-
-    def finish(self, folder: Path, num_parts: int) -> None:
-        """Nothing is left to do."""
 
     def open(self, reading: Reading) -> Epoch:
         """Take rows of the mapped tables, shuffled."""
@@ -69,23 +68,4 @@ class HfPeer:
         return epoch
 
 
-def _column(part: Part) -> Any:
-    from datasets import Array3D
-
-    return Array3D(part.sample_shape, "uint8")
-
-
-def _tensors(rows: Any, reading: Reading) -> Pair:
-    del reading
-    return torch.from_numpy(rows["x"]), torch.from_numpy(rows["y"])
-
-
-PEER = HfPeer(
-    name="HF datasets",
-    folder="hf_datasets",
-    settings='Array3D column, with_format("numpy") (faster than "torch"), full shuffle',
-    column=_column,
-    cell=lambda sample: sample,
-    row_format="numpy",
-    tensors=_tensors,
-)
+PEER = HfDatasets()

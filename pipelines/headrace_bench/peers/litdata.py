@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Reading
+from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
 
 _RANK = "DATA_OPTIMIZER_GLOBAL_RANK"
 
 
-class LitData:
+class LitData(Peer):
     """Chunks of 64 MB, as its documentation advises."""
 
     name = "litdata"
@@ -19,8 +19,6 @@ class LitData:
     package = "litdata"
     module = "litdata"
     settings = "chunks of 64 MB, shuffle=True"
-    workers = (0, 2)
-    packs = True
 
     def write(self, part: Part, folder: Path) -> None:
         """Write chunks as a worker of `litdata.optimize` does."""

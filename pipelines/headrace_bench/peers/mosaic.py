@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Reading
+from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
 
 _SHARD_BYTES = 64 * 2**20
 
 
-class Mosaic:
+class Mosaic(Peer):
     """MDS shards of 64 MiB, samples as bytes."""
 
     name = "mosaicml-streaming"
@@ -23,8 +23,6 @@ class Mosaic:
     package = "mosaicml-streaming"
     module = "streaming"
     settings = "MDS shards of 64 MiB, shuffle=True"
-    workers = (0, 2)
-    packs = True
 
     def write(self, part: Part, folder: Path) -> None:
         """Write MDS shards into a folder of the part."""

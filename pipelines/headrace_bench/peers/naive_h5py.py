@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset
 
 from headrace_bench.peers.files import loader_of
-from headrace_bench.peers.peer import Epoch, Part, Reading
+from headrace_bench.peers.peer import Epoch, Part, Peer, Reading
 
 
 class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
@@ -29,16 +29,13 @@ class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
         return self._file["sample"][index], int(self._file["number"][index])
 
 
-class NaiveH5py:
+class NaiveH5py(Peer):
     """One HDF5 file, written and read sample by sample."""
 
     name = "h5py, a read a sample"
     folder = "naive_h5py"
-    package = ""
     module = "h5py"
     settings = "contiguous, torch DataLoader, full shuffle"
-    workers = (0, 2)
-    packs = True
 
     def write(self, part: Part, folder: Path) -> None:
         """Write one file, sample by sample."""
@@ -50,9 +47,6 @@ class NaiveH5py:
             for place, (number, sample) in enumerate(part.items):
                 samples[place] = sample
                 numbers[place] = number
-
-    def finish(self, folder: Path, num_parts: int) -> None:
-        """Nothing is left to do."""
 
     def open(self, reading: Reading) -> Epoch:
         """Read all files."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,43 +58,32 @@ class Reading:
     """Worker processes; 0 reads in this one."""
 
 
-class Peer(Protocol):
+class Peer(ABC):
     """One library."""
 
-    @property
-    def name(self) -> str:
-        """Name shown."""
+    name: str
+    """Name shown."""
+    folder: str
+    """Name of the folder that it writes into."""
+    package: str = ""
+    """Distribution; empty when headrace needs it anyway."""
+    module: str
+    """Module to import."""
+    settings: str
+    """How it is used."""
+    workers: tuple[int, ...] = (0, 2)
+    """Numbers of workers to try; the fastest one counts."""
+    packs: bool = True
+    """Whether it writes anything but single files."""
 
-    @property
-    def folder(self) -> str:
-        """Name of the folder that it writes into."""
-
-    @property
-    def package(self) -> str:
-        """Distribution; empty when headrace needs it anyway."""
-
-    @property
-    def module(self) -> str:
-        """Module to import."""
-
-    @property
-    def settings(self) -> str:
-        """How it is used."""
-
-    @property
-    def workers(self) -> tuple[int, ...]:
-        """Numbers of workers to try; the fastest one counts."""
-
-    @property
-    def packs(self) -> bool:
-        """Whether it writes anything but single files."""
-
+    @abstractmethod
     def write(self, part: Part, folder: Path) -> None:
         """Write samples; called in several processes at once with parts of their own."""
 
-    def finish(self, folder: Path, num_parts: int) -> None:
+    def finish(self, folder: Path, num_parts: int) -> None:  # noqa: B027  most have nothing to do
         """Called once after all parts are written."""
 
+    @abstractmethod
     def open(self, reading: Reading) -> Epoch:
         """Make ready to read what was written; what it gives is called once an epoch."""
 

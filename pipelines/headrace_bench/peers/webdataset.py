@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Reading
+from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
 
 _SHARD_BYTES = 16 * 2**20
 _BUFFER = 1000
 
 
-class WebDataset:
+class WebDataset(Peer):
     """Tar shards of about 16 MiB."""
 
     name = "webdataset"
@@ -24,8 +24,6 @@ class WebDataset:
     package = "webdataset"
     module = "webdataset"
     settings = f"tar shards of 16 MiB, shuffle buffer of {_BUFFER} samples"
-    workers = (0, 2)
-    packs = True
 
     def write(self, part: Part, folder: Path) -> None:
         """Write tar files."""
@@ -37,9 +35,6 @@ class WebDataset:
                 writer.write(
                     {"__key__": f"{number:08d}", "x": sample.tobytes(), "y": f"{number}".encode()}
                 )
-
-    def finish(self, folder: Path, num_parts: int) -> None:
-        """Nothing is left to do."""
 
     def open(self, reading: Reading) -> Epoch:
         """Read tar files in any order."""
