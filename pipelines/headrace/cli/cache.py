@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Annotated
@@ -13,7 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import JsonOption, SiteOption, duration, open_console
+from headrace.cli.console import JsonOption, SiteOption, duration, open_console, tell_json
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.tiers import TierRoom, folder_of, measure
 from headrace.recipe.load import load_site
@@ -48,8 +47,7 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
     rooms = [measure(tier, 0) for tier in tiers if folder_of(tier).is_dir()]
     if as_json:
         tiers_now = [_plain_room(room) for room in rooms]
-        content = {"copies": _plain(copies), "tiers": tiers_now}
-        typer.echo(json.dumps(content, indent=1, default=str))
+        tell_json({"copies": copies, "tiers": tiers_now})
         return
     console = open_console()
     if copies:
@@ -90,7 +88,7 @@ def evict(
     removed = [copy for copy in copies if cache.evict(copy.folder)]
     kept = [copy for copy in copies if copy not in removed]
     if as_json:
-        typer.echo(json.dumps({"evicted": _plain(removed), "kept": _plain(kept)}, indent=1))
+        tell_json({"evicted": removed, "kept": kept})
     else:
         for copy in removed:
             typer.echo(f"evicted {_title(copy)}: {decimal(copy.num_bytes)}")
@@ -119,8 +117,7 @@ def verify(
     copies = _chosen(load_site(site).tiers, names or [], every=not names)
     found = [(copy, cache.verify(copy)) for copy in copies]
     if as_json:
-        content = [{"copy": _plain([copy])[0], "damaged": list(bad)} for copy, bad in found]
-        typer.echo(json.dumps(content, indent=1))
+        tell_json([{"copy": copy, "damaged": bad} for copy, bad in found])
     else:
         for copy, damaged in found:
             _tell_verified(copy, damaged)
@@ -194,10 +191,6 @@ def _title(copy: CachedCopy) -> str:
     return f"{copy.name or 'half a copy'} ({copy.fingerprint[:12]}) on {copy.tier}"
 
 
-def _plain(copies: Sequence[CachedCopy]) -> list[dict[str, object]]:
-    return [copy.model_dump(mode="json") for copy in copies]
-
-
 def _plain_room(room: TierRoom) -> dict[str, object]:
     shown = ("name", "folder", "held_bytes", "budget_bytes", "usable_bytes")
-    return {name: getattr(room, name) for name in shown}
+    return {name: getattr(room, name) for name in shown} | {"folder": str(room.folder)}

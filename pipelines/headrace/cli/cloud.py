@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import JsonOption, duration, keep_whole, open_console
+from headrace.cli.console import (
+    JsonOption,
+    duration,
+    keep_whole,
+    open_console,
+    plain_table,
+    tell_json,
+)
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.runs.ec2_places import Places, known_places
 
@@ -45,8 +51,7 @@ def list_found(site: PlaceOption = None, as_json: JsonOption = False) -> None:
     places = known_places(site)
     found, unreached = _look(places)
     if as_json:
-        content = [each.model_dump(mode="json") for each in found]
-        typer.echo(json.dumps({"found": content, "unreached": unreached}, indent=1))
+        tell_json({"found": found, "unreached": unreached})
     elif found:
         open_console().print(_table(found))
     elif not unreached:
@@ -147,9 +152,8 @@ def _end(places: Places, ended: Sequence[Found], *, asks: bool) -> bool:
 
 
 def _table(found: Sequence[Found]) -> Table:
-    table = Table("id", "type", "where", "state", "lease", box=None, pad_edge=False)
-    for title in ("lease is", "owner", "age", "ends in", "stray"):
-        table.add_column(title)
+    titles = ("id", "type", "where", "state", "lease", "lease is", "owner", "age", "ends in")
+    table = plain_table(*titles, "stray")
     keep_whole(table.columns[0], [each.id for each in found])
     now = time.time()
     for each in found:

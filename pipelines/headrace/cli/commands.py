@@ -15,16 +15,13 @@ from headrace.cli import (
     cloud,
     cost,
     datasets,
-    evaluate,
     export,
     leases,
     ledger,
     origins,
-    ownership,
     plan,
     profile,
     results,
-    resume,
     run_list,
     runs,
     shell,
@@ -42,7 +39,7 @@ from headrace.processes import end_quickly, tell_children
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
-_OF_RUNS = (runs.run, resume.resume, runs.status, runs.logs, runs.cancel, plan.plan)
+_OF_RUNS = (runs.run, runs.resume, runs.status, runs.logs, runs.cancel, plan.plan)
 _OF_AIRFLOW = (airflow.demo, airflow.up, airflow.down, airflow.env)
 
 _EXIT_ERROR = 1
@@ -78,12 +75,12 @@ def build() -> typer.Typer:
     app.add_typer(site.app, name="site")
     app.add_typer(cloud.app, name="cloud")
     app.command()(cost.cost)
-    app.command()(ownership.ownership)
+    app.command()(cost.ownership)
     app.command()(what_if.what_if)
     app.command()(profile.profile)
     app.command()(shell.shell)
     app.command()(sweep.sweep)
-    app.command()(evaluate.evaluate)
+    app.command()(runs.evaluate)
     app.command()(export.export)
     app.command()(origins.diff)
     app.command()(origins.rerun)

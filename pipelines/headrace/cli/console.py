@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Column
+from rich.table import Column, Table
 
 SiteOption = Annotated[str, typer.Option(help="Name of a site, or a YAML file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -29,6 +32,28 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
+
+
+def tell_json(content: object) -> None:
+    """Print records, rows, and mappings and lists of these, for programs."""
+    typer.echo(as_json_text(content))
+
+
+def as_json_text(content: object) -> str:
+    """Records, rows, and mappings and lists of these, as JSON."""
+    return json.dumps(content, indent=1, default=_plain)
+
+
+def _plain(value: Any) -> object:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else asdict(value)
+
+
+def plain_table(*words: str, figures: Sequence[str] = ()) -> Table:
+    """A table without lines, with columns of words, then of figures."""
+    table = Table(*words, box=None, pad_edge=False)
+    for title in figures:
+        table.add_column(title, justify="right")
+    return table
 
 
 def duration(seconds: float | None) -> str:

@@ -1,17 +1,21 @@
-"""The command cost: time and money by run, suite, trial, user, site, role, cause or month."""
+"""The commands cost and ownership: what was spent on what, and an hour of an owned cluster."""
 
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import typer
+import yaml
+from pydantic import ValidationError
 from rich.table import Table
 
-from headrace.cli.console import JsonOption, keep_whole, open_console
+from headrace.cli.console import JsonOption, keep_whole, open_console, plain_table, tell_json
+from headrace.costs.ownership import Ownership, costs_of_project, costs_per_year, usd_per_hour
 from headrace.errors import UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
@@ -86,10 +90,8 @@ def cost(  # noqa: PLR0913  options of a command
 
 
 def _table(by: str, sums: Sequence[UsageSum], total: UsageSum, *, is_whole: bool) -> Table:
-    table = Table(by, box=None, pad_edge=False)
-    for title in ("attempts", "hours", "GPU h", "queue h", "USD", "staging", "idle", "failed",
-                  "wasted"):  # fmt: skip
-        table.add_column(title, justify="right")
+    titles = ("attempts", "hours", "GPU h", "queue h", *("USD", "staging", "idle", "failed"))
+    table = plain_table(by, figures=(*titles, "wasted"))
     for each in sums:
         table.add_row(_NONE.get((by, each.name), each.name), *_cells(each))
     if not is_whole:
@@ -158,8 +160,52 @@ def _for_programs(by: str, each: UsageSum) -> dict[str, Any]:
 
 def _write(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        tell_json(rows)
     elif rows:
         writer = csv.DictWriter(sys.stdout, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def ownership(
+    file: Annotated[Path, typer.Argument(help="YAML file: cluster, and project if there is one.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what an hour of an owned cluster costs: purchase, power, room, people, utilisation.
+
+    The result goes into the site as `price: {usd_per_gpu_hour: …}`. With `project` in the file its
+    whole cost is told, too.
+
+    Example: headrace ownership cluster.yaml
+    """
+    given = _read(file)
+    hourly, yearly = usd_per_hour(given.cluster), costs_per_year(given.cluster)
+    project = costs_of_project(given.project, hourly) if given.project else {}
+    what = "gpu" if given.cluster.gpus_per_node else "node"
+    if as_json:
+        told = {f"usd_per_{what}_hour": hourly, "usd_per_year": yearly, "usd_of_project": project}
+        tell_json(told)
+        return
+    _tell("a year", yearly)
+    typer.echo(f"price: {{usd_per_{what}_hour: {hourly:.4f}}}")
+    if project:
+        _tell("the project", project)
+
+
+def _tell(title: str, parts: dict[str, float]) -> None:
+    for name, usd in (*parts.items(), (title, sum(parts.values()))):
+        typer.echo(f"{name:<18}{usd:>16,.2f}")
+
+
+def _read(file: Path) -> Ownership:
+    try:
+        return Ownership.model_validate(yaml.safe_load(file.read_text()))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{file} cannot be read: {error}", "Give a YAML file.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"{file}: {where or 'the file'}: {first['msg']}",
+            "Its keys are explained in docs/explanations/costs.md.",
+        ) from error

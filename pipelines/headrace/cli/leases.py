@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import code
 import importlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -16,8 +15,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import JsonOption, SiteOption, duration, keep_whole, open_console
-from headrace.cli.costs import cost_words
+from headrace.cli.console import (
+    JsonOption,
+    SiteOption,
+    duration,
+    keep_whole,
+    open_console,
+    plain_table,
+    tell_json,
+)
+from headrace.cli.words import cost_words
 from headrace.clusters import client, overview
 from headrace.clusters.overview import LeaseView
 from headrace.clusters.overview import reap as reap_site
@@ -38,11 +45,7 @@ app = typer.Typer(help="Leases: the machines that runs hold.", no_args_is_help=T
 
 LeaseArgument = Annotated[str, typer.Argument(help="Id of the lease, from `headrace lease list`.")]
 
-_STYLES = {
-    LeaseState.READY: "green",
-    LeaseState.STARTING: "yellow",
-    LeaseState.CLOSED: "dim",
-}
+_STYLES = {LeaseState.READY: "green", LeaseState.STARTING: "yellow", LeaseState.CLOSED: "dim"}
 
 
 @app.command("list")
@@ -60,7 +63,7 @@ def list_leases(
     """
     views = overview.views(_site_folder(site), ended=ended)
     if as_json:
-        typer.echo(json.dumps([view.model_dump(mode="json") for view in views], indent=1))
+        tell_json(views)
     elif views:
         open_console().print(_summary(views))
     else:
@@ -78,14 +81,9 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
     machines = open_ledger().machines(lease_id=lease_id)
     cost = cost_of(filter(has_price, machines), time.time())
     if as_json:
-        content = {
-            "view": view.model_dump(mode="json"),
-            "spec": spec.model_dump(mode="json"),
-            "info": info.model_dump(mode="json") if info else None,
-            "machines": [asdict(each) | start_split(each) for each in machines],
-            "cost": cost.model_dump(mode="json") if cost.lines else None,
-        }
-        typer.echo(json.dumps(content, indent=1))
+        rows = [asdict(each) | start_split(each) for each in machines]
+        told = {"view": view, "spec": spec, "info": info, "cost": cost if cost.lines else None}
+        tell_json({**told, "machines": rows})
         return
     open_console().print(_details(view, spec, info, overview.steps_of(folder)))
     if cost.lines:
@@ -181,9 +179,7 @@ def _lease_folder(site: str, lease_id: str) -> LeaseFolder:
 
 
 def _summary(views: Sequence[LeaseView]) -> RenderableType:
-    table = Table(
-        "lease", "state", "nodes", "age", "idle", "dashboard or reason", box=None, pad_edge=False
-    )
+    table = plain_table("lease", "state", "nodes", "age", "idle", "dashboard or reason")
     keep_whole(table.columns[0], [view.lease_id for view in views])
     for view in views:
         busy = f"{view.num_running} running" if view.num_running else ""
@@ -261,14 +257,14 @@ def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableTy
 
 
 def _jobs(jobs: Sequence[PoolJobView]) -> Table:
-    table = Table("node", "job", "state", "why", box=None, pad_edge=False)
+    table = plain_table("node", "job", "state", "why")
     for job in jobs:
         table.add_row(job.node, job.job_id, job.stage, Text(job.why))
     return table
 
 
 def _ended(jobs: Sequence[EndedJob]) -> Table:
-    table = Table("node", "job", "ran on", "ended", "why", box=None, pad_edge=False)
+    table = plain_table("node", "job", "ran on", "ended", "why")
     for job in jobs:
         ago = f"{duration(max(time.time() - job.at, 0.0))} ago"
         table.add_row(job.node, job.job_id, job.host, ago, Text(_first_line(job.why)))
@@ -276,7 +272,7 @@ def _ended(jobs: Sequence[EndedJob]) -> Table:
 
 
 def _steps(steps: Sequence[StepFolder]) -> Table:
-    table = Table("step", "kind", "state", "time", "message", box=None, pad_edge=False)
+    table = plain_table("step", "kind", "state", "time", "message")
     for folder in steps:
         spec, result = read_record(folder.spec, StepSpec), mailbox.outcome(folder)
         status = mailbox.status(folder)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import JsonOption, open_console
-from headrace.cli.runs import carry_out
+from headrace.cli.console import JsonOption, open_console, plain_table, tell_json
+from headrace.cli.runs import carry_out, request_of
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.origin import Differing, Origin, compare, origin, today
-from headrace.runs.provenance import process_owner
 from headrace.runs.runs import RunRequest, create_run, run_of_folder
 from headrace.suites.sweep_words import as_overrides
 
@@ -42,7 +38,7 @@ def diff(
     before, after = origin(first), origin(second)
     found = compare(before, after)
     if as_json:
-        typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
+        tell_json(found)
         return
     console = open_console()
     if not found:
@@ -74,7 +70,7 @@ def rerun(
     before = origin(name)
     found = compare(before, today(before))
     if as_json and check:
-        typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
+        tell_json(found)
         return
     console = open_console(stderr=as_json)
     _tell_today(before, found, console)
@@ -86,25 +82,13 @@ def _request(before: Origin, site: str) -> RunRequest:
     run_id, _, number = before.name.partition(":")
     run = RunFolder(Path(open_ledger().run(run_id).folder))
     asked = run_of_folder(run_id, run).request
-    values: dict[str, Any] = (
-        {} if number else {"kind": asked.kind, "of": asked.of, "watch": asked.watch}
-    )
+    more = {} if number else {"kind": asked.kind, "of": asked.of, "watch": asked.watch}
     recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
+    overrides = tuple(f"train.{key}={value}" for key, value in before.launch.items())
     if suite is not None:  # interpolations of its source follow the values of trials
         given = suite.model_dump(mode="json", exclude_defaults=True)
-        values["overrides"] = as_overrides(given)
-        recipe = run.source
-    else:
-        values["overrides"] = tuple(f"train.{key}={value}" for key, value in before.launch.items())
-    return RunRequest.model_validate(
-        {
-            **values,
-            "recipe": str(recipe),
-            "site": site or str(run.site),
-            "key": f"cli:{uuid.uuid4().hex}",
-            "owner": process_owner(),
-        }
-    )
+        recipe, overrides = run.source, as_overrides(given)
+    return request_of(str(recipe), overrides, site or str(run.site), **more)
 
 
 def _tell_today(before: Origin, found: Sequence[Differing], console: Console) -> None:
@@ -131,7 +115,7 @@ def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
 
 
 def _print(found: Sequence[Differing], titles: tuple[str, str], console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
+    table = plain_table()
     table.add_column("", no_wrap=True)
     for title in ("", *titles):
         table.add_column(title, overflow="fold")

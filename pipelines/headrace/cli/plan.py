@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
-from headrace.cli.console import JsonOption, SiteOption, amount, duration, open_console
-from headrace.cli.costs import most_words
+from headrace.cli.console import JsonOption, SiteOption, amount, duration, open_console, tell_json
 from headrace.cli.runs import Overrides, Recipe, request_of
 from headrace.cli.watching import Watching
+from headrace.cli.words import most_words
 from headrace.errors import RecipeError, StepError
 from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.execute import LeasePreview, execute, previews
@@ -52,9 +51,7 @@ def plan(
     kind = "train" if asked.suite is None else "suite"
     found, prediction = previews(asked, place, kind), predict(asked, place, kind)
     if as_json:
-        leases = [each.model_dump() for each in found]
-        told = {"leases": leases, "prediction": prediction.model_dump()}
-        typer.echo(json.dumps(told, indent=1))
+        tell_json({"leases": found, "prediction": prediction})
         return
     for each in found:
         typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")

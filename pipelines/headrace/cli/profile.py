@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -10,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import JsonOption, amount, open_console
+from headrace.cli.console import JsonOption, amount, open_console, plain_table, tell_json
+from headrace.cli.runs import known_run
 from headrace.errors import UserError
-from headrace.ledger.ledger import open_ledger
 from headrace.runs.profiles import MOST_STEPS, Wish, profile_run
 from headrace.runs.runs import open_run
 from headrace.steps.profile import Operator, RankProfile
@@ -51,10 +50,7 @@ def profile(
 
         headrace profile RUN --lines my_model:MyModel.training_step --json
     """
-    newest = open_ledger().runs(limit=1)
-    if run_id is None and not newest:
-        raise UserError("There are no runs yet", "Start one: headrace run digits")
-    run = open_run(run_id or newest[0].run_id)
+    run = open_run(known_run(run_id))
     wish = Wish(num_steps=steps, ranks=numbers(ranks), memory=memory, lines=tuple(lines or ()))
     console = open_console(stderr=as_json)
     with console.status("Asking the ranks …") as shown:
@@ -62,7 +58,7 @@ def profile(
             run, wish, lambda first: shown.update(f"Recording begins after step {first} …")
         )
     if as_json:
-        typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
+        tell_json(found)
         return
     for each in found:
         _print(each, console)
@@ -100,12 +96,10 @@ def _table(operators: tuple[Operator, ...], num_steps: int) -> Table:
     """Each operator's own share of a step."""
     has_device = any(each.device_s for each in operators)
     has_memory = any(each.num_bytes for each in operators)
-    table = Table("operator", box=None, pad_edge=False)
     titles = ["calls a step", "CPU ms a step"]
     titles += ["device ms a step"] if has_device else []
     titles += ["bytes a step"] if has_memory else []
-    for title in titles:
-        table.add_column(title, justify="right")
+    table = plain_table("operator", figures=titles)
     for each in operators:
         cells = [f"{each.calls / num_steps:g}", f"{each.cpu_s / num_steps * 1e3:.3f}"]
         cells += [f"{each.device_s / num_steps * 1e3:.3f}"] if has_device else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import JsonOption, open_console
+from headrace.cli.console import JsonOption, as_json_text, open_console, plain_table
 from headrace.cli.suite_view import interval_words, points_table, spread_words, trials_table
 from headrace.errors import UserError
 from headrace.files.atomic import write_text
@@ -109,8 +108,7 @@ def _importance(rows: Sequence[TrialRecord], found: Results) -> tuple[dict[str, 
 
 def _for_programs(rows: Sequence[TrialRecord], found: Results) -> str:
     shares, why_not = _importance(rows, found)
-    told = {**found.model_dump(mode="json"), "importance": shares, "no_importance": why_not}
-    return json.dumps(told, indent=1)
+    return as_json_text({**dict(found), "importance": shares, "no_importance": why_not})
 
 
 def _print(rows: Sequence[TrialRecord], found: Results, console: Console) -> None:
@@ -136,7 +134,7 @@ def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | st
     if not found.marginals:
         return
     shares, why_not = _importance(rows, found)
-    table = Table(box=None, pad_edge=False)
+    table = plain_table()
     for title in ("key", "value"):
         table.add_column(title, overflow="fold")
     for title in ("trials", "mean"):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import JsonOption, amount, duration, keep_whole, open_console
+from headrace.cli.console import (
+    JsonOption,
+    amount,
+    duration,
+    keep_whole,
+    open_console,
+    plain_table,
+    tell_json,
+)
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
 from headrace.runs.headline import headline, suite_words
@@ -45,9 +51,9 @@ def runs(
         return
     records = open_ledger().runs(limit=limit, state=state)
     if as_json:
-        typer.echo(json.dumps([_for_programs(row) for row in records], indent=1))
+        tell_json([_for_programs(row) for row in records])
         return
-    table = Table("run", "site", "state", "time", box=None, pad_edge=False)
+    table = plain_table("run", "site", "state", "time")
     table.add_column("result", overflow="fold")
     keep_whole(table.columns[0], [row.run_id for row in records])
     for row in records:
@@ -73,11 +79,11 @@ def show(
     attempts = open_ledger().attempts(run_id)
     if as_json:
         told = {**_for_programs(record), "attempts": [asdict(row) for row in attempts]}
-        typer.echo(json.dumps(told, indent=1))
+        tell_json(told)
         return
     console = open_console()
     console.print(f"{run_id}: {record.state.value}, {_result(record) or 'no result'}", style="bold")
-    table = Table("step", "attempt", "state", "asked", "time", "lease", box=None, pad_edge=False)
+    table = plain_table("step", "attempt", "state", "asked", "time", "lease")
     table.add_column("why", overflow="fold")
     for row in attempts:
         table.add_row(

@@ -1,4 +1,4 @@
-"""Commands about runs: run, status, logs, cancel."""
+"""Commands about runs: run, evaluate, resume, status, logs, cancel."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
 
-from headrace.cli.console import (
-    JsonOption,
-    SiteOption,
-    open_console,
-    output_is_gone,
-)
+from headrace.cli.console import JsonOption, SiteOption, open_console, output_is_gone
 from headrace.cli.view import closing, live, print_failures
 from headrace.cli.watching import REFRESH_S, Watching
 from headrace.errors import StepError, UnknownNameError, nearest
+from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
-from headrace.runs.overview import (
-    RunView,
-    overview,
-    step_folders,
-)
+from headrace.runs.overview import RunView, overview, step_folders
 from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, RunRequest, create_run, open_run
+from headrace.runs.resuming import take_over_changed
+from headrace.runs.runs import (
+    Run,
+    RunRequest,
+    create_run,
+    open_run,
+    run_of_folder,
+    take_over_run,
+)
 from headrace.runs.steps import cancel_step
+from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
 
 Recipe = Annotated[str, typer.Argument(help="Name of a recipe, or a YAML file.")]
@@ -67,19 +68,14 @@ def run(
         headrace run my-recipe.yaml --site my-site.yaml
     """
     kind = "pack" if pack_only else "train"
-    request = request_of(recipe, overrides, site).model_copy(update={"kind": kind})
-    carry_out(create_run(request), as_json=as_json)
+    carry_out(create_run(request_of(recipe, overrides, site, kind=kind)), as_json=as_json)
 
 
-def request_of(recipe: str, overrides: Sequence[str] | None, site: str) -> RunRequest:
-    """What somebody asks for from this terminal."""
-    return RunRequest(
-        recipe=recipe,
-        site=site,
-        overrides=tuple(overrides or ()),
-        key=f"cli:{uuid.uuid4().hex}",
-        owner=process_owner(),
-    )
+def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: Any) -> RunRequest:
+    """What somebody asks for from this terminal; `more` are further fields of `RunRequest`."""
+    given = {"recipe": recipe, "site": site, "overrides": tuple(overrides or ()), **more}
+    own = {"key": f"cli:{uuid.uuid4().hex}", "owner": process_owner()}
+    return RunRequest.model_validate({**given, **own})
 
 
 def carry_out(job: Run, *, as_json: bool) -> None:
@@ -100,6 +96,93 @@ def tell_end(view: RunView, console: Console, *, as_json: bool) -> None:
     print_failures(view, console)
     if view.state is not StepState.SUCCEEDED:
         raise typer.Exit(1)
+
+
+def evaluate(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to the run's recipe, as in evaluate.split=val."),
+    ] = None,
+    checkpoint: Annotated[
+        str, typer.Option(help="best, last, a number of steps, or a file; as the recipe says.")
+    ] = "",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Each checkpoint as it comes, until training is over.")
+    ] = False,
+    site: Annotated[str, typer.Option(help="Name or file of a site; that of the run.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate the checkpoints of a run that has ended or is training, on a lease of their own.
+
+    This is a run of its own, with the recipe of the other one: other splits, metrics and figures
+    are overrides of it, and `headrace resume` goes on with it. `train.role=cpu` takes the machines
+    of another role of the site. With **--watch**, the values are also among the curves of the
+    report of the run that trains.
+
+    Examples:
+        headrace evaluate digits-20260102-030405-0a1b2c3d --checkpoint best
+
+        headrace evaluate RUN evaluate.split=val evaluate.also_checkpoints=[500,1000]
+
+        headrace evaluate RUN --watch train.role=cpu evaluate.split=val
+    """
+    alone = ("evaluate.also_checkpoints=[]",) if checkpoint else ()
+    chosen = (f"evaluate.checkpoint={checkpoint}",) if checkpoint else ()
+    folder = RunFolder(Path(open_ledger().run(run_id).folder))
+    request = request_of(
+        str(folder.recipe),
+        (*alone, *(overrides or ()), *chosen),
+        site or run_of_folder(run_id, folder).request.site,
+        kind="evaluate",
+        of=run_id,
+        watch=watch,
+    )
+    carry_out(create_run(request), as_json=as_json)
+
+
+def resume(
+    run_id: Annotated[
+        str | None, typer.Argument(help="Id of the run; the newest one when left out.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes to where and how wide it is run, as in train.nodes=1."),
+    ] = None,
+    site: Annotated[
+        str, typer.Option(help="Name or file of a site with the same folder; it is read anew.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a run that was interrupted: steps that have succeeded are not run again.
+
+    Training goes on from its last checkpoint: with the nodes and ranks that it had, or with those
+    that are asked for here. Batches and the order of samples stay. A run keeps its site as it was;
+    with **--site** it goes on with another one, or with what its site file says now.
+
+    Examples:
+        headrace resume
+
+        headrace resume digits-20260102-030405-0a1b2c3d train.nodes=1
+
+        headrace resume RUN train.ranks_per_node=4 --site slurm-dev
+    """
+    changes = tuple(overrides or ())
+    if run_id is not None and "=" in run_id:
+        changes, run_id = (run_id, *changes), None
+    known = known_run(run_id)
+    view = overview(known)
+    has_more = has_more_to_do(RunFolder(Path(view.folder)))
+    if view.state is StepState.SUCCEEDED and not has_more:
+        console = open_console(stderr=as_json)
+        console.print(f"{known} has succeeded; there is nothing to go on with.")
+        tell_end(view, console, as_json=as_json)
+        return
+    if changes or site:
+        job = take_over_changed(known, process_owner(), changes, site)
+    else:
+        job = take_over_run(known, process_owner())
+    carry_out(job, as_json=as_json)
 
 
 def status(

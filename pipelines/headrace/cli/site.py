@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.batch.findings import Grade
-from headrace.cli.console import JsonOption, SiteOption, open_console
+from headrace.cli.console import JsonOption, SiteOption, open_console, plain_table, tell_json
 from headrace.files.atomic import write_text
 from headrace.recipe.load import available, load_site
 from headrace.recipe.schema import json_schema
@@ -32,9 +32,9 @@ def list_sites(as_json: JsonOption = False) -> None:
     """
     found = {name: str(file) for name, file in sorted(available("sites").items())}
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        tell_json(found)
         return
-    table = Table("site", box=None, pad_edge=False)
+    table = plain_table("site")
     table.add_column("file", overflow="fold")
     for name, file in found.items():
         table.add_row(name, file)
@@ -52,7 +52,7 @@ def show(
     """
     content = load_site(name).model_dump(mode="json")
     if as_json:
-        typer.echo(json.dumps(content, indent=1))
+        tell_json(content)
     else:
         typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
 
@@ -89,7 +89,7 @@ def check_site(
             lambda told: status.update(Text(f"A job was submitted: {told}")),
         )
     if as_json:
-        typer.echo(json.dumps([each.model_dump(mode="json") for each in sections], indent=1))
+        tell_json(sections)
     else:
         open_console().print(_table(sections))
     if any(each.has_failed for each in sections):
@@ -117,7 +117,7 @@ def schema(
 
 
 def _table(sections: Sequence[Section]) -> Table:
-    table = Table("", "part", "looked at", "seen", box=None, pad_edge=False)
+    table = plain_table("", "part", "looked at", "seen")
     for section in sections:
         for each in section.findings:
             seen = Text(each.seen)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import duration, keep_whole
-from headrace.cli.costs import cost_words
+from headrace.cli.words import cost_words
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.runs.suites import PRUNED, SuiteView

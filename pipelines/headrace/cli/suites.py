@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from headrace.cli.console import JsonOption, open_console, output_is_gone
+from headrace.cli.console import JsonOption, open_console, output_is_gone, tell_json
 from headrace.cli.suite_controls import CONTROLS, Suite
 from headrace.cli.suite_view import (
     closing,
@@ -68,7 +67,7 @@ def list_(
     """
     views = [suite_view(record) for record in suites(limit)]
     if as_json:
-        typer.echo(json.dumps([each.model_dump(mode="json") for each in views], indent=1))
+        tell_json(views)
         return
     open_console().print(suites_table(views))
 
@@ -105,13 +104,13 @@ def show(
     if by_point:
         found = points(_rows(record.run_id, state, "number", _MOST), objectives)[:limit]
         if as_json:
-            typer.echo(json.dumps([each.model_dump() for each in found], indent=1))
+            tell_json(found)
         else:
             console.print(points_table(found, objectives))
         return
     rows = _rows(record.run_id, state, sort, limit)
     if as_json:
-        typer.echo(json.dumps([_for_programs(row) for row in rows], indent=1))
+        tell_json([_for_programs(row) for row in rows])
         return
     console.print(trials_table(rows, objectives))
     total = sum(open_ledger().count_trials(record.run_id).values())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Annotated
 
 import typer
 
 from headrace.cli.console import JsonOption, SiteOption
-from headrace.cli.runs import Recipe, carry_out
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import RunRequest, create_run
+from headrace.cli.runs import Recipe, carry_out, request_of
+from headrace.runs.runs import create_run
 from headrace.suites import sweep_words
 
 
@@ -42,12 +40,6 @@ def sweep(
         headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
     """
     overrides, update = sweep_words.parse(words or (), trials=trials)
-    request = RunRequest(
-        recipe=recipe,
-        site=site,
-        overrides=(*overrides, *sweep_words.as_overrides(update)),
-        key=f"cli:{uuid.uuid4().hex}",
-        owner=process_owner(),
-        kind="suite",
-    )
+    overrides = (*overrides, *sweep_words.as_overrides(update))
+    request = request_of(recipe, overrides, site, kind="suite")
     carry_out(create_run(request), as_json=as_json)

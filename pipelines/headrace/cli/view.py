@@ -13,11 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.busy import busy
 from headrace.cli.console import amount, duration
-from headrace.cli.costs import cost_words
-from headrace.cli.foresight import ends, predicted
-from headrace.cli.result_words import restarted_words, result_line
+from headrace.cli.words import busy, cost_words, ends, predicted, restarted_words, result_line
 from headrace.runs.overview import RunView, StepView
 from headrace.runs.provenance import owner_process
 from headrace.states import FailureClass, StepState

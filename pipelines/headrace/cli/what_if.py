@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import typer
 from rich.table import Table
 
 from headrace.cli import what_if_words as words
-from headrace.cli.console import JsonOption, duration, open_console
+from headrace.cli.console import JsonOption, duration, open_console, plain_table, tell_json
 from headrace.runs.interruptions import ASSUMED_PER_HOUR
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ def what_if(  # noqa: PLR0913  options of a command
 
 def _tell(rows: Sequence[Row], told: str, total_s: float, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([row.model_dump() for row in rows], indent=1))
+        tell_json(rows)
         return
     console = open_console()
     console.print(f"{told}: {_hours(total_s)} one after another")
@@ -100,9 +98,9 @@ def _table(rows: Sequence[Row]) -> Table:
     }
     chosen = {title: cells for title, cells in shown.items() if len(set(cells)) > 1}
     chosen = chosen or {"nodes": shown["nodes"]}
-    table = Table(*chosen, box=None, pad_edge=False)
-    for title in ("makespan", "cost", "node hours", "in use", "wasted", ""):
-        table.add_column(title, justify="left" if not title else "right")
+    titles = ("makespan", "cost", "node hours", "in use", "wasted")
+    table = plain_table(*chosen, figures=titles)
+    table.add_column("")
     for index, row in enumerate(rows):
         marks = ["fastest"] if row.is_fastest else []
         marks += ["cheapest"] if row.is_cheapest else []

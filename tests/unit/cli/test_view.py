@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from headrace.cli.console import amount, duration
-from headrace.cli.result_words import result_line
+from headrace.cli.words import result_line
 from headrace.cli.view import closing, live, print_failures, remarks
 from headrace.runs.overview import RunView, StepView
 from headrace.states import FailureClass, StepState

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.cli.costs import cost_words
+from headrace.cli.words import cost_words
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import MachineRecord
 from headrace.runs.costs import billed_s, cost_of, run_cost, start_split

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.foresight import ends, predicted
+from headrace.cli.words import ends, predicted
 from headrace.errors import RecipeError
 from headrace.files.atomic import write_json
 from headrace.ledger.ledger import open_ledger

@@ -1,13 +1,18 @@
-"""What steps gave, in a few words."""
+"""Runs and steps in words: what they gave, cost, keep busy, and will take."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from headrace.cli.console import amount
+from headrace.cli.console import amount, duration
+from headrace.runs.costs import Cost, CostLine, MostCost
+from headrace.runs.foresight import Ahead
 from headrace.runs.overview import StepView
 from headrace.states import StepState
+from headrace.steps.history import UsageRow, Use
+
+_MAX_NODES = 4
 
 
 def result_line(step: StepView) -> str:
@@ -108,3 +113,76 @@ def restarted_words(causes: Sequence[str]) -> str:
     if len(causes) == 1:
         return f"started again once: {last}"
     return f"started again {len(causes)} times, the last: {last}"
+
+
+def cost_words(cost: Cost) -> str:
+    """What something has cost so far, and of what."""
+    return "\n".join((_sum(cost), *(_line(each) for each in cost.lines)))
+
+
+def most_words(most: MostCost | None) -> str:
+    """What a lease costs at most, or why nobody knows; empty where it costs nothing."""
+    if most is None:
+        return ""
+    if most.usd is None:
+        return f"what it costs is not known: {most.why}"
+    return f"costs ${most.usd:,.2f} at most: {most.why}"
+
+
+def _sum(cost: Cost) -> str:
+    return ", ".join((f"${cost.usd:,.2f} for {cost.hours:,.2f} hours", *_doubts(cost)))
+
+
+def _doubts(cost: Cost) -> Iterator[str]:
+    if cost.unpriced:
+        yield f"and what {cost.unpriced} machines cost whose price is not known"
+    if cost.estimated:
+        yield f"the end of {cost.estimated} machines is an estimate"
+
+
+def _line(line: CostLine) -> str:
+    usd = "?" if line.usd is None else f"${line.usd:,.2f}"
+    what = f"{line.kind} ({line.market})" if line.market else line.kind
+    role = f"{line.role}: " if line.role else ""
+    return f"{role}{usd}: {line.machines} x {what}, {line.hours:,.2f} h, {line.price}"
+
+
+def busy(use: Use) -> Iterator[str]:
+    """How busy nodes that train are, a line each, and which rank has the most memory."""
+    nodes, ranks = use.nodes, use.ranks
+    for node in nodes[:_MAX_NODES]:
+        gpu = "" if node.gpu is None else f", GPUs {node.gpu:.0%}"
+        yield f"{node.node}: CPU {node.cpu:.0%}{gpu}, memory {node.memory:.0%}{_traffic(node)}"
+    if len(nodes) > _MAX_NODES:
+        yield f"… and {len(nodes) - _MAX_NODES} more nodes: headrace status --json"
+    if ranks:
+        most = max(ranks, key=lambda rank: rank.rss_bytes)
+        cores = sum(rank.cores for rank in ranks) / len(ranks)
+        yield (
+            f"ranks: {cores:.2g} cores each, the most memory has rank {most.rank}: "
+            f"{amount(most.rss_bytes)}B"
+        )
+
+
+def _traffic(node: UsageRow) -> str:
+    told = (
+        ("disk read", node.disk_read_bytes_per_s),
+        ("written", node.disk_write_bytes_per_s),
+        ("network in", node.network_in_bytes_per_s),
+        ("out", node.network_out_bytes_per_s),
+    )
+    return "".join(f", {name} {amount(rate)}B/s" for name, rate in told if rate is not None)
+
+
+def ends(ahead: Ahead | None) -> str:
+    """When a run will end; empty where nothing tells."""
+    if ahead is None or ahead.eta_s is None:
+        return ""
+    return f" · ends in {duration(ahead.eta_s)} ± {duration(ahead.eta_half_s)}"
+
+
+def predicted(ahead: Ahead | None, took_s: float) -> Iterator[tuple[str, str]]:
+    """What it was expected to take and took, under a title; nothing where nobody said."""
+    if ahead is not None and ahead.predicted_s is not None:
+        expected = f"{duration(ahead.predicted_s)} ± {duration(ahead.predicted_half_s)}"
+        yield "predicted", f"{expected}, took {duration(took_s)}"
