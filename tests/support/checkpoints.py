@@ -11,7 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from headrace.files.checksums import file_xxh3_128
-from headrace.files.sealed import seal
+from headrace.files.damage import seal
 
 
 def write_in_parts(folder: Path, weights: Mapping[str, Any], option: object = 0.1) -> Path:

@@ -1,17 +1,26 @@
-"""Counts instances and their seconds: what EC2 remembers of them, an hour beyond their end."""
+"""Counts instances and their seconds, what EC2 remembers of them, and prices them.
+
+Prices are the site's own first, then what AWS tells; unknown ones stay unknown. Sources:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html,
+https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html
+"""
 
 from __future__ import annotations
 
 import calendar
+import itertools
+import json
+import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 
 from headrace.batch.ec2_api import Ec2Api, Json, tags_of
-from headrace.batch.ec2_prices import Ec2Prices
 from headrace.batch.ec2_requests import ASKED_AT, offers
 from headrace.batch.ec2_states import has_ended
 from headrace.batch.machines import Machine, Price
+from headrace.errors import BatchError
 from headrace.recipe.ec2 import Ec2 as Ec2Options
 
 _TOLD_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
@@ -63,3 +72,143 @@ def machine_of(instance: Json, now: float) -> Machine:
         ended_at=ended_at,
         is_estimate=ended_at is not None and told is None,
     )
+
+
+logger = logging.getLogger(__name__)
+
+SITE_FILE, SPOT_HISTORY, PRICE_LIST = "site file", "spot price history", "AWS price list"
+
+_PRICE_LIST_REGION = "us-east-1"  # one of the few that have it; it knows the prices of all
+_PLAIN = {
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+}
+"""What the price list must say of a product besides type and region."""
+
+Step = tuple[float, float]
+"""A price from a moment on: seconds since the epoch, US dollars an hour."""
+
+
+class Ec2Prices:
+    """Prices of one role's instances; what cannot be told is logged and left out.
+
+    Args:
+        options: What the role says of instances and prices.
+        api: The way to EC2.
+    """
+
+    def __init__(self, options: Ec2Options, api: Ec2Api) -> None:
+        self._options = options
+        self._api = api
+        self._listed: dict[str, Price | None] = {}
+
+    def of(self, machines: Sequence[Machine]) -> dict[str, Price]:
+        """Prices by instance; a spot price is the average over its life."""
+        found: dict[str, Price | None] = {
+            each.machine_id: self._known(each.kind, each.market) for each in machines
+        }
+        found |= self._from_history(
+            [each for each in machines if each.market == "spot" and found[each.machine_id] is None]
+        )
+        return {machine_id: price for machine_id, price in found.items() if price is not None}
+
+    def most(self, kind: str, market: str) -> Price | None:
+        """The most that an instance costs: a spot instance no more than one on demand."""
+        known = self._known(kind, market)
+        if known is not None or market != "spot":
+            return known
+        if self._options.max_price is not None:
+            return Price(usd_per_hour=self._options.max_price, source="max_price")
+        return self._known(kind, "on-demand")
+
+    def _known(self, kind: str, market: str) -> Price | None:
+        """What the site file says, or the price list of instances on demand."""
+        options = self._options
+        prices = {str(name): usd for name, usd in options.prices.get(kind, {}).items()}
+        if market in prices:
+            as_of = options.prices_as_of or ""
+            return Price(usd_per_hour=prices[market], source=SITE_FILE, as_of=as_of)
+        if market != "on-demand" or "price-list" not in options.price_sources:
+            return None
+        if kind not in self._listed:
+            self._listed[kind] = self._ask_list(kind)
+        return self._listed[kind]
+
+    def _ask_list(self, kind: str) -> Price | None:
+        wanted = {**_PLAIN, "instanceType": kind, "regionCode": self._options.region}
+        filters = [{"Type": "TERM_MATCH", "Field": key, "Value": value}
+                   for key, value in wanted.items()]  # fmt: skip
+        api = Ec2Api(self._options.model_copy(update={"region": _PRICE_LIST_REGION}))
+        request = {"service": "pricing", "ServiceCode": "AmazonEC2", "Filters": filters}
+        try:
+            told = list(api.pages("get_products", "PriceList", **request))
+        except BatchError as error:
+            logger.warning("The price of %s is not known: %s", kind, error.what)
+            return None
+        return _price(listed_price(str(each) for each in told), PRICE_LIST, time.time())
+
+    def _from_history(self, machines: Sequence[Machine]) -> dict[str, Price | None]:
+        """One question for all instances of a type in a zone."""
+        found: dict[str, Price | None] = {}
+        for kind, zone in sorted({(each.kind, each.place) for each in machines}):
+            alike = [each for each in machines if (each.kind, each.place) == (kind, zone)]
+            steps = self._history(kind, zone, min(each.started_at for each in alike))
+            for each in alike:
+                until = each.ended_at or time.time()
+                usd = average(steps, each.started_at, until)
+                found[each.machine_id] = _price(usd, SPOT_HISTORY, until)
+        return found
+
+    def _history(self, kind: str, zone: str, since: float) -> list[Step]:
+        """Prices in order of time, with the last one before."""
+        if "spot-history" not in self._options.price_sources:
+            return []
+        request: dict[str, object] = {
+            "InstanceTypes": [kind],
+            "AvailabilityZone": zone,
+            "ProductDescriptions": ["Linux/UNIX"],
+            "StartTime": datetime.fromtimestamp(since, timezone.utc),
+        }
+        operation, key = "describe_spot_price_history", "SpotPriceHistory"
+        try:
+            told = list(self._api.pages(operation, key, **request))
+        except BatchError as error:
+            logger.warning("The spot price of %s is not known: %s", kind, error.what)
+            return []
+        return sorted((each["Timestamp"].timestamp(), float(each["SpotPrice"])) for each in told)
+
+
+def average(steps: Sequence[Step], since: float, until: float) -> float | None:
+    """Average price over a time, of prices in order of time; None when none was there yet."""
+    before = [usd for at, usd in steps if at <= since]
+    within = [(at, usd) for at, usd in steps if since < at < until]
+    if not before:
+        return average(steps, within[0][0], until) if within else None
+    times = [since, *(at for at, _ in within), until]
+    prices = [before[-1], *(usd for _, usd in within)]
+    if until <= since:
+        return prices[0]
+    parts = (
+        usd * (end - at) for usd, (at, end) in zip(prices, itertools.pairwise(times), strict=True)
+    )
+    return sum(parts) / (until - since)
+
+
+def listed_price(products: Iterable[str]) -> float | None:
+    """The hourly price on demand that entries of the price list tell; None when none does."""
+    for product in products:
+        for term in json.loads(product).get("terms", {}).get("OnDemand", {}).values():
+            for dimension in term["priceDimensions"].values():
+                usd = float(dimension["pricePerUnit"].get("USD", 0))
+                if dimension.get("unit") == "Hrs" and usd > 0:
+                    return usd
+    return None
+
+
+def _price(usd: float | None, source: str, at: float) -> Price | None:
+    if usd is None:
+        return None
+    as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
+    return Price(usd_per_hour=usd, source=source, as_of=as_of)

@@ -25,8 +25,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headrace.errors import PickledCheckpointError, StepError
-from headrace.files.archives import archive_damage
-from headrace.files.sealed import is_sealed, sealed_damage
+from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 
 _REFUSED = re.compile(
     r"(?:Trying to load unsupported )?GLOBAL ([\w.]+)|((?:Trying to|Can only) [^\n]{,120})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError
-from headrace.evaluation.cards import cards
 from headrace.evaluation.curves import training_figures
 from headrace.evaluation.judge import Judgement, judge
 from headrace.evaluation.logged import logged_metrics
@@ -33,7 +32,7 @@ from headrace.evaluation.plan import (
 )
 from headrace.evaluation.predictor import make_model
 from headrace.evaluation.provenance import changes_tables, evaluated_step, provenance_table
-from headrace.evaluation.report import Column, Report, Table, render
+from headrace.evaluation.report import Card, Column, Report, Table, render
 from headrace.evaluation.results import FILE_NAME, results_of, write_results
 from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
@@ -235,3 +234,45 @@ def _by_shard(dataset: ShardedDataset) -> Iterator[NDArray[np.int64]]:
     for shard in dataset.shards:
         yield np.arange(first, first + shard.num_samples)
         first += shard.num_samples
+
+
+_TITLES = {"f1": "F1", "auroc": "AUROC", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
+
+_NOTES = {
+    "precision": "mean of the classes",
+    "recall": "mean of the classes",
+    "f1": "mean of the classes",
+    "auroc": "one against the rest, mean",
+    "calibration_error": "lower is better",
+    "mae": "lower is better",
+    "rmse": "lower is better",
+}
+
+
+def cards(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[Card, ...]:
+    """The metrics as cards of the report."""
+    return tuple(
+        Card(
+            name=name if name in spec.metrics or "." in name else _title(name),
+            value=f"{value:.4f}",
+            note=_asked_for(name, spec) or _note(name, spec),
+            is_bad=value < spec.min_metrics.get(name, -np.inf)
+            or value > spec.max_metrics.get(name, np.inf),
+        )
+        for name, value in metrics.items()
+    )
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.capitalize().replace("_", " "))
+
+
+def _note(name: str, spec: EvaluateSpec) -> str:
+    note = "" if name in spec.metrics else _NOTES.get(name, "")
+    return "of the second class" if note and "mean" in note and spec.task == "binary" else note
+
+
+def _asked_for(name: str, spec: EvaluateSpec) -> str:
+    bounds = (("at least", spec.min_metrics), ("at most", spec.max_metrics))
+    told = [f"{word} {bound[name]:g}" for word, bound in bounds if name in bound]
+    return f"{', '.join(told)} asked for" if told else ""

@@ -9,9 +9,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.errors import DataError, RecipeError, UnknownNameError, UserError, nearest
-from headrace.files.archives import archive_damage
+from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
-from headrace.files.sealed import is_sealed, sealed_damage
 from headrace.recipe.arguments import is_as_here
 from headrace.recipe.fit import absolute, check_evaluation, check_packing, check_training, opened
 from headrace.recipe.gang import narrowed

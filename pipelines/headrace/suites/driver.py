@@ -22,17 +22,15 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Progress, StepResult
-from headrace.suites.ahead import Order
 from headrace.suites.attempts import Glances, folder_of, left_by, result_of, summary
 from headrace.suites.board import Board, Row
 from headrace.suites.controls import Controls
-from headrace.suites.foresight import Outlook
+from headrace.suites.foresight import Order, Outlook
 from headrace.suites.journal import Journal, TakenOverError
 from headrace.suites.machines import AskedNode, Capacity, Machines
 from headrace.suites.outcome import LEASE_OVER, Verdict, ended, judge, never_begun
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
-from headrace.suites.register import Register
-from headrace.suites.retention import Retention
+from headrace.suites.register import Register, Retention
 from headrace.suites.schedule import Placement, place
 from headrace.suites.source import Source
 from headrace.training.checkpoints import progress_in

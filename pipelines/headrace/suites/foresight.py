@@ -1,4 +1,4 @@
-"""When a suite will be done: from what its trials took, and how far those are that run."""
+"""When a suite will be done, and in which order its trials wait: from what trials took."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.costs.features import Features, features_of_point
 from headrace.states import StepState
 from headrace.suites.board import Board, Row
+from headrace.suites.schedule import Queue
 
 if TYPE_CHECKING:
     from headrace.costs.forecast import Eta, Forecast
@@ -125,3 +126,25 @@ def _some_of(values: Sequence[Value], most: int) -> Sequence[Value]:
         return values
     places = random.Random(0).sample(range(len(values)), most)
     return [values[place] for place in sorted(places)]
+
+
+_LEAST_S = 3.0
+
+
+class Order:
+    """Puts trials in order now and then, when further ones have succeeded."""
+
+    def __init__(self) -> None:
+        self._due_s = float("-inf")
+        self._num_known = 0
+
+    def look(self, board: Board, queue: Queue) -> None:
+        """Put the queue in order if it is time."""
+        began_s, num_known = time.monotonic(), board.counts[StepState.SUCCEEDED.value]
+        if began_s < self._due_s or num_known == self._num_known:
+            return
+        self._num_known = num_known
+        expected_s = expected_of(board)
+        queue.reorder(lambda number: expected_s.get(number, 0.0))
+        now_s = time.monotonic()
+        self._due_s = now_s + max(_LEAST_S, (now_s - began_s) / _SHARE)

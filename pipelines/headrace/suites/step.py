@@ -10,10 +10,9 @@ from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.suites.board import Board
 from headrace.suites.driver import Driver, Work
-from headrace.suites.given import Given
 from headrace.suites.journal import Journal
 from headrace.suites.node_slots import capacity
-from headrace.suites.source import Source
+from headrace.suites.source import Given, Source
 from headrace.suites.trial import run_trial
 
 

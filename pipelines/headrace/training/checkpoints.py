@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from headrace.files.archives import archive_damage
 from headrace.files.atomic import fsync_folder
-from headrace.files.sealed import is_sealed, sealed_damage
+from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 
 logger = logging.getLogger(__name__)
 

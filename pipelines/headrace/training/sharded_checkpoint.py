@@ -31,8 +31,8 @@ from headrace.data.sharded_content import (
 )
 from headrace.files.atomic import AS_USUAL, replacing
 from headrace.files.checksums import file_xxh3_128
+from headrace.files.damage import seal
 from headrace.files.machine import system_error
-from headrace.files.sealed import seal
 from headrace.training.init_weights import differences, misfit
 
 _INDEX = ".metadata"

@@ -18,8 +18,8 @@ from torch.nn.functional import linear, mse_loss
 
 from headrace.data.checkpoint_content import read_checkpoint, read_weights
 from headrace.errors import StepError
+from headrace.files.damage import SEAL
 from headrace.files.layout import checkpoint_name
-from headrace.files.sealed import SEAL
 from headrace.training import checkpoints
 from headrace.training.checkpointing import weights_hash
 from headrace.training.export import export_weights

@@ -11,8 +11,7 @@ import pytest
 from botocore.stub import ANY, Stubber
 
 from headrace.batch import ec2_api
-from headrace.batch.ec2_meter import Ec2Meter, machine_of
-from headrace.batch.ec2_prices import average, listed_price
+from headrace.batch.ec2_meter import Ec2Meter, average, listed_price, machine_of
 from headrace.batch.machines import Machine, Price
 from headrace.recipe.ec2 import Ec2 as Ec2Options
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from moto.core.exceptions import JsonRESTError
 
-from headrace.batch import ec2_quotas
 from headrace.batch.ec2_api import Ec2Api
-from headrace.batch.ec2_quotas import judge, quota_name
+from headrace.batch.ec2_check import judge_quota, quota_findings, quota_name
 from headrace.batch.findings import Grade
 from headrace.recipe.ec2 import Market
 from support.ec2_sim import QUOTAS, Ec2Sim
@@ -51,29 +50,29 @@ def test_the_quota_of_a_type_is_found_by_its_name(
 
 
 def test_a_job_that_is_over_its_quota_can_never_start():
-    within = judge(_NAMES, "g5.xlarge", 8, "on-demand")
+    within = judge_quota(_NAMES, "g5.xlarge", 8, "on-demand")
     assert (within.grade, within.seen) == (Grade.OK, f"8 vCPUs ({_GPUS}), 8 for a job")
-    over = judge(_NAMES, "g5.xlarge", 9, "on-demand")
+    over = judge_quota(_NAMES, "g5.xlarge", 9, "on-demand")
     assert over.grade is Grade.FAIL
     assert "Service Quotas" in over.advice
-    assert judge({}, "g5.xlarge", 1, "spot").grade is Grade.WARN
+    assert judge_quota({}, "g5.xlarge", 1, "spot").grade is Grade.WARN
 
 
 def test_one_offer_within_its_quota_is_enough(ec2_sim: Ec2Sim):
     ec2_sim.quotas[_GPUS] = 0.0
     api, vcpus = Ec2Api(ec2_sim.options()), {"g5.xlarge": 8, "m5.large": 4}
-    grades = [each.grade for each in ec2_quotas.findings(api, vcpus, ["on-demand"])]
+    grades = [each.grade for each in quota_findings(api, vcpus, ["on-demand"])]
     assert grades == [Grade.WARN, Grade.OK]
     for markets, grade in (
         (["on-demand"], Grade.FAIL),
         (["on-demand", "capacity-block"], Grade.WARN),
     ):
-        (told,) = ec2_quotas.findings(api, {"g5.xlarge": 8}, markets)
+        (told,) = quota_findings(api, {"g5.xlarge": 8}, markets)
         assert told.grade is grade
 
 
 def test_a_missing_right_is_named(ec2_sim: Ec2Sim):
     ec2_sim.refuse_quotas = JsonRESTError("AccessDeniedException", "You are not authorized")
-    (told,) = ec2_quotas.findings(Ec2Api(ec2_sim.options()), {"m5.large": 2}, ["spot"])
+    (told,) = quota_findings(Ec2Api(ec2_sim.options()), {"m5.large": 2}, ["spot"])
     assert (told.grade, told.seen) == (Grade.WARN, "You are not authorized")
     assert "servicequotas:ListServiceQuotas" in told.advice

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from headrace.cli.console import amount, duration
-from headrace.cli.words import result_line
 from headrace.cli.view import closing, live, print_failures, remarks
+from headrace.cli.words import result_line
 from headrace.runs.overview import RunView, StepView
 from headrace.states import FailureClass, StepState
 from headrace.steps.history import RankRow, UsageRow, Use

@@ -24,7 +24,7 @@ from headrace.data.checkpoint_content import (
 from headrace.data.sharded_content import load_into
 from headrace.errors import PickledCheckpointError
 from headrace.files.checksums import file_xxh3_128
-from headrace.files.sealed import seal
+from headrace.files.damage import seal
 from support.checkpoints import write_in_parts
 
 HARMLESS = {

@@ -6,8 +6,7 @@ import torch
 from torchmetrics import classification
 
 from headrace.errors import EvaluationError
-from headrace.evaluation.cards import cards
-from headrace.evaluation.conclude import sample_ids
+from headrace.evaluation.conclude import cards, sample_ids
 from headrace.evaluation.judge import judge
 from headrace.evaluation.metrics import Predictions
 from headrace.recipe.evaluate import EvaluateSpec

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from headrace.evaluation import figures
-from headrace.evaluation.cards import cards
-from headrace.evaluation.conclude import sample_ids
+from headrace.evaluation.conclude import cards, sample_ids
 from headrace.evaluation.drawing import png
 from headrace.evaluation.figures import classification_figures, confusion_matrix
 from headrace.evaluation.judge import classification_mistakes, confused_pairs, judge

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.errors import DataError, HeadraceError, RecipeError, UnknownNameError, UserError
 from headrace.files.atomic import write_record
+from headrace.files.damage import seal
 from headrace.files.layout import StepFolder
-from headrace.files.sealed import seal
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site

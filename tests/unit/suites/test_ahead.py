@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.states import StepState
-from headrace.suites.ahead import Order
 from headrace.suites.board import Board
+from headrace.suites.foresight import Order
 from headrace.suites.records import Added, Ended, Started
 from headrace.suites.schedule import Needs, Queue, Room, place
 from support.scripted_trials import trial

@@ -19,9 +19,8 @@ from torch.utils.data import DataLoader
 from headrace.errors import PickledCheckpointError, StorageFullError
 from headrace.files.layout import checkpoint_name
 from headrace.training import checkpoints
-from headrace.training.checkpoint_writer import CheckpointWriter
+from headrace.training.checkpoint_writer import CheckpointWriter, HostCopy
 from headrace.training.checkpointing import StepCheckpoints
-from headrace.training.host_copy import HostCopy
 from support.small_disk import small_disk
 
 pytestmark = pytest.mark.filterwarnings(  # Lightning's hints, and what it still uses
