@@ -27,8 +27,9 @@ from headrace.runs.results import (
     write_report,
 )
 from headrace.runs.suites import find_suite, objectives_of
-from headrace.suites.analysis import Marginal, Results, results_of, short_keys
+from headrace.suites.analysis import Marginal, Results, results_of
 from headrace.suites.importance import importance_of
+from headrace.suites.names import short_keys
 
 _SHOWN = 10
 

@@ -16,8 +16,10 @@ from headrace.cli.console import duration, keep_whole
 from headrace.cli.words import cost_words
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
-from headrace.runs.suites import PRUNED, SuiteView
-from headrace.suites.analysis import PointResult, Spread, short_keys, varying
+from headrace.runs.suites import SuiteView
+from headrace.suites.analysis import PointResult, Spread, varying
+from headrace.suites.names import short_keys
+from headrace.suites.records import PRUNED
 
 _STYLES = {
     "succeeded": "green",

@@ -28,7 +28,6 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.trial_records import TrialRecord
 from headrace.ledger.trial_rows import TRIAL_ORDERS
 from headrace.runs.suites import (
-    PRUNED,
     SuiteView,
     find_suite,
     objectives_of,
@@ -37,6 +36,7 @@ from headrace.runs.suites import (
 )
 from headrace.states import StepState
 from headrace.suites.analysis import points
+from headrace.suites.records import PRUNED
 
 app = typer.Typer(help="Suites: how their trials stand, and what is asked of them.")
 

@@ -7,8 +7,9 @@ import time
 from pydantic import Field
 
 from headrace.batch.jobs import JobView
+from headrace.files.layout import LeaseFolder
 from headrace.processes import ProcessIdentity
-from headrace.recipe.site import Role, Tier
+from headrace.recipe.site import Role, Site, Tier
 from headrace.record import Record
 from headrace.states import EndedJob, LeaseState
 
@@ -60,6 +61,22 @@ class LeaseSpec(Record):
     """Nodes that earlier leases of the run have failed on; it gets none of them."""
     preload: tuple[str, ...] = ()
     """Modules that its workers load as they start; Dask calls their `dask_setup(worker)`."""
+
+    @classmethod
+    def of_this_process(
+        cls, folder: LeaseFolder, site: Site, role_name: str, role: Role
+    ) -> LeaseSpec:
+        """A lease of no run, that ends with this process."""
+        return cls(
+            lease_id=folder.lease_id,
+            key=folder.lease_id,
+            run_id="",
+            role_name=role_name,
+            role=role,
+            heartbeat_s=site.limits.heartbeat,
+            owner=ProcessIdentity.of(),
+            tiers=site.tiers,
+        )
 
 
 class HostRecord(Record):

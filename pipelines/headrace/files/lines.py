@@ -45,6 +45,18 @@ def read_lines(path: Path, kind: type[Record]) -> list[Record]:
     return found
 
 
+def whole_lines(path: Path, begin: int, most_bytes: int = -1) -> tuple[list[bytes], int]:
+    """Whole lines from a place in a file on, and where they end; none when it is not there."""
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            text = file.read(most_bytes)
+    except FileNotFoundError:
+        return [], begin
+    whole = text[: text.rfind(_NEW_LINE) + 1]
+    return whole.splitlines(), begin + len(whole)
+
+
 def read_last_line(path: Path, kind: type[Record]) -> Record | None:
     """The last whole line of a file of short lines; None without any."""
     try:

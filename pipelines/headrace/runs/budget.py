@@ -20,6 +20,7 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import Limits
 from headrace.runs.costs import most_cost, run_cost
 from headrace.runs.counting import note_machines
+from headrace.runs.minding import now_and_then
 from headrace.runs.provenance import user_of
 from headrace.runs.runs import Run
 from headrace.runs.suites import ask, is_suite
@@ -134,20 +135,14 @@ def _warn(run: Run, budget: Budget, spent: float) -> None:
 
 def watched(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
     """A tick that also keeps the budget, now and then."""
-    due_s = time.monotonic() + _EVERY_S
 
-    def both() -> None:
-        nonlocal due_s
-        tick()
-        if time.monotonic() < due_s:
-            return
+    def look() -> None:
         try:
             keep(run)
         except LedgerError as error:  # its end is entered all the same, or fails loudly
             logger.warning("What the run costs is not entered now: %s", error.what)
-        due_s = time.monotonic() + _EVERY_S
 
-    return both
+    return now_and_then(tick, _EVERY_S, look)
 
 
 def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:

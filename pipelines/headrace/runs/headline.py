@@ -11,9 +11,8 @@ from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.records import RunRecord
 from headrace.runs.origin import run_metrics
-from headrace.runs.suites import PRUNED
 from headrace.states import StepState
-from headrace.suites.records import SuiteSummary
+from headrace.suites.records import PRUNED, SuiteSummary
 
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 

@@ -1,4 +1,4 @@
-"""Tells an evaluation that watches a run when that run trains no more."""
+"""Ticks that also do some work now and then, as to tell whether a watched run still trains."""
 
 from __future__ import annotations
 
@@ -16,18 +16,28 @@ _LOOK_S = 2.0
 
 def minded(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
     """The tick of a run, which looks now and then after the training that the run watches."""
-    if not run.request.watch:
-        return tick
-    looked_s = 0.0
+    return (
+        now_and_then(tick, _LOOK_S, lambda: tell(run), first_s=0.0) if run.request.watch else tick
+    )
 
-    def look_and_tick() -> None:
-        nonlocal looked_s
+
+def now_and_then(
+    tick: Callable[[], None],
+    every_s: float,
+    work: Callable[[], None],
+    first_s: float | None = None,
+) -> Callable[[], None]:
+    """A tick that also does some work each time when so many seconds have passed."""
+    due_s = time.monotonic() + (every_s if first_s is None else first_s)
+
+    def both() -> None:
+        nonlocal due_s
         tick()
-        if time.monotonic() - looked_s >= _LOOK_S:
-            tell(run)
-            looked_s = time.monotonic()
+        if time.monotonic() >= due_s:
+            work()
+            due_s = time.monotonic() + every_s
 
-    return look_and_tick
+    return both
 
 
 def tell(run: Run) -> None:

@@ -16,10 +16,12 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
-from headrace.runs.suites import PRUNED, objectives_of
+from headrace.runs.suites import objectives_of
 from headrace.runs.trials import note_trials
 from headrace.steps.history import read_history
-from headrace.suites.analysis import finished, written
+from headrace.suites.analysis import finished
+from headrace.suites.names import written
+from headrace.suites.records import PRUNED
 
 _MOST = 1_000_000
 _BEST = 5

@@ -14,7 +14,6 @@ from headrace.clusters.records import LeaseSpec
 from headrace.errors import LeaseError, SiteError, UserError, nearest
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role, Site
 from headrace.runs.runs import Run, outputs_of
 from headrace.states import LeaseState
@@ -66,16 +65,7 @@ def lease_on(
     check(site.roles[name], name)
     root = SiteFolder(Path(site.folder).expanduser().absolute())
     folder = root.lease(f"shell-{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
-    spec = LeaseSpec(
-        lease_id=folder.lease_id,
-        key=folder.lease_id,
-        run_id="",
-        role_name=name,
-        role=_one_node(site.roles[name], lifetime_s),
-        heartbeat_s=site.limits.heartbeat,
-        owner=ProcessIdentity.of(),
-        tiers=site.tiers,
-    )
+    spec = LeaseSpec.of_this_process(folder, site, name, _one_node(site.roles[name], lifetime_s))
     try:
         client.start(folder, spec)
         while (state := client.state(folder, spec.lost_after_s)) is LeaseState.STARTING:

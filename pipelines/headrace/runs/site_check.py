@@ -19,7 +19,6 @@ from headrace.clusters.records import LeaseSpec
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, SiteFolder
-from headrace.processes import ProcessIdentity
 from headrace.recipe.batch import Login
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
@@ -147,16 +146,7 @@ class _Trial:
     ) -> None:
         stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         self.folder = _root(site).lease(f"check-{role_name}{suffix}-{stamp}")
-        self.spec = LeaseSpec(
-            lease_id=self.folder.lease_id,
-            key=self.folder.lease_id,
-            run_id="",
-            role_name=role_name,
-            role=role,
-            heartbeat_s=site.limits.heartbeat,
-            owner=ProcessIdentity.of(),
-            tiers=site.tiers,
-        )
+        self.spec = LeaseSpec.of_this_process(self.folder, site, role_name, role)
         self._site = site
         self._wait = wait
         self._begun_s = time.monotonic()

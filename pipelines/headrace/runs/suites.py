@@ -27,17 +27,21 @@ from headrace.runs.trials import note_trials
 from headrace.states import StepState
 from headrace.steps.context import resolved
 from headrace.suites.added import added_points
-from headrace.suites.records import Control, Heeded, RunningTrial, SuiteSummary, Trial
-
-PRUNED = "pruned"
-"""Counted beside the states: ended early, since it promised little."""
+from headrace.suites.records import (
+    FAILED,
+    PRUNED,
+    Control,
+    Heeded,
+    RunningTrial,
+    SuiteSummary,
+    Trial,
+)
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add")
 _LATER_LINES = tuple(f'{{"what":"{what}"'.encode() for what in _LATER)
 _HEEDED = b'{"event":"heeded"'
 _MOST_RUNS = 10_000
-_FAILED = (StepState.FAILED, StepState.TIMED_OUT, StepState.LOST, StepState.PREEMPTED)
 
 
 class SuiteView(Figures):
@@ -222,7 +226,7 @@ def _check(run_id: str, what: str, numbers: Sequence[int]) -> None:
     for row in rows.values():
         if what in ("cancel", "prioritize") and row.state.is_final:
             raise UserError(f"Trial {row.number} has ended already: {row.state.value}")
-        if what == "retry" and row.state not in (*_FAILED, StepState.CANCELLED):
+        if what == "retry" and row.state not in (*FAILED, StepState.CANCELLED):
             raise UserError(
                 f"Trial {row.number} is {row.state.value}, not failed",
                 f"List failed ones: headrace suite show {run_id} --state failed.",

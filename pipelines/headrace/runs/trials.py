@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import ValidationError
 
 from headrace.files.layout import RunFolder
+from headrace.files.lines import whole_lines
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.trial_records import JournalPart, TrialRecord
 from headrace.runs.usage import costs_of_trials, usage_of_trials
@@ -114,17 +115,11 @@ def _numbers(entries: Sequence[Entry]) -> Iterable[int]:
 
 def _read(run: RunFolder, begin: int) -> tuple[list[Entry], int]:
     """Entries from a place on, and where they end: after a whole line."""
-    try:
-        with run.journal.open("rb") as file:
-            file.seek(begin)
-            text = file.read(_PART_BYTES)
-    except FileNotFoundError:
-        return [], begin
-    whole = text[: text.rfind(b"\n") + 1]
+    lines, end = whole_lines(run.journal, begin, _PART_BYTES)
     entries: list[Entry] = []
-    for line in whole.splitlines():
+    for line in lines:
         try:
             entries.append(ENTRY.validate_json(line))
         except ValidationError as error:
             logger.warning("%s has a line that is no entry: %s", run.journal, error)
-    return entries, begin + len(whole)
+    return entries, end

@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
@@ -15,6 +15,7 @@ from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Figures
 from headrace.states import StepState
+from headrace.suites.names import written
 
 REPEATS = ("seed", "data.fold")
 """Keys in which trials of one point differ."""
@@ -22,7 +23,6 @@ REPEATS = ("seed", "data.fold")
 _CONFIDENCE = 0.95
 _MOST_VALUES = 20
 _PARTS = 10
-_WRITER = json.JSONEncoder(sort_keys=True)
 
 
 class Spread(Figures):
@@ -240,17 +240,3 @@ def _first(row: TrialRecord) -> float:
 
 def _sign(objective: Objective) -> int:
     return 1 if objective.mode == "min" else -1
-
-
-def written(value: object) -> str:
-    """A value as JSON, by which equal ones are told."""
-    return _WRITER.encode(value)
-
-
-def short_keys(keys: Iterable[str]) -> Mapping[str, str]:
-    """Keys by their last word, where that tells them apart."""
-    keys = list(keys)
-    last = [key.rpartition(".")[2] for key in keys]
-    return {
-        key: word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)
-    }

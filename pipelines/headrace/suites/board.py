@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
-from headrace.suites.records import PRUNED, Added, Ended, Entry, Heeded, Started, Trial
-
-_FAILED = (StepState.FAILED, StepState.TIMED_OUT, StepState.LOST, StepState.PREEMPTED)
+from headrace.suites.records import FAILED, PRUNED, Added, Ended, Entry, Heeded, Started, Trial
 
 
 @dataclass(slots=True)
@@ -48,7 +46,7 @@ class Row:
     @property
     def has_failed(self) -> bool:
         """Whether it has ended, and not well; nobody asked for that."""
-        return self.state in _FAILED
+        return self.state in FAILED
 
 
 @dataclass
@@ -70,7 +68,7 @@ class Board:
     @property
     def num_failed(self) -> int:
         """Trials that have ended, and not well, unless somebody asked for that."""
-        return sum(self.counts[state.value] for state in _FAILED)
+        return sum(self.counts[state.value] for state in FAILED)
 
     @property
     def commonest_failure(self) -> str:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from headrace.errors import RecipeError
 from headrace.files.layout import RunFolder
+from headrace.files.lines import whole_lines
 from headrace.suites.board import Board
 from headrace.suites.records import Added, Control, Entry, Heeded, Point, Trial
 
@@ -73,15 +74,8 @@ class Controls:
 
     def _new(self) -> Iterator[tuple[int, Control]]:
         """Controls with the numbers of their lines; a line that is none is left out."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                text = file.read()
-        except FileNotFoundError:
-            return
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
+        lines, self._offset = whole_lines(self._path, self._offset)
+        for line in lines:
             self._lines += 1
             try:
                 yield self._lines, Control.model_validate_json(line)

@@ -17,10 +17,9 @@ from headrace.suites.analysis import (
     finished,
     front,
     numbers_of,
-    short_keys,
     varying,
-    written,
 )
+from headrace.suites.names import short_keys, written
 
 _SIZE = (5.2, 3.4)
 _MOST_LINES = 500

@@ -11,7 +11,8 @@ from pydantic import JsonValue
 
 from headrace.ledger.trial_records import TrialRecord
 from headrace.record import Figures
-from headrace.suites.analysis import finished, varying, written
+from headrace.suites.analysis import finished, varying
+from headrace.suites.names import written
 
 LEAST_FOR_IMPORTANCE = 10
 """Trials below which nothing is said of the importance of keys."""

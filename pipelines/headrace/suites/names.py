@@ -16,6 +16,7 @@ MAX_CHARS = 120
 """Longest name."""
 
 _UNSAFE = re.compile(r"[^\w.+=,-]+")
+_WRITER = json.JSONEncoder(sort_keys=True)
 _WIDE = re.compile(r"\d{3,}|[{}]")
 
 
@@ -42,7 +43,7 @@ def by_values(values: Mapping[str, JsonValue], left_out: Collection[str]) -> str
     return _safe(",".join(f"{short[key]}={_short(values[key])}" for key in shown))
 
 
-def short_keys(keys: Sequence[str]) -> dict[str, str]:
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
     """As many last parts of each key as tell it from the others."""
     parts = {key: key.split(".") for key in keys}
     short = {}
@@ -52,6 +53,11 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
         count = next((n for n in counts if all(own[-n:] != o[-n:] for o in others)), len(own))
         short[key] = ".".join(own[-count:])
     return short
+
+
+def written(value: object) -> str:
+    """A value as JSON, by which equal ones are told."""
+    return _WRITER.encode(value)
 
 
 def constant_keys(axes: Iterable[Sequence[Mapping[str, JsonValue]]]) -> set[str]:

@@ -7,7 +7,6 @@ repeated with every seed, and with every fold.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from headrace.suites.axes import (
     texts,
 )
 from headrace.suites.conditions import Condition
-from headrace.suites.names import by_template, by_values, constant_keys
+from headrace.suites.names import by_template, by_values, constant_keys, written
 from headrace.suites.point_file import read_points
 from headrace.suites.records import Point, Trial
 from headrace.suites.samplers import check_sampler
@@ -152,7 +151,7 @@ class TrialMaker:
 
     def _note(self, trial: Trial) -> None:
         self._names[trial.name] = trial.number
-        self._points[_written(trial.values)] = trial.number
+        self._points[written(trial.values)] = trial.number
         self.number = max(self.number, trial.number + 1)
 
     def is_left_out(self, values: Point) -> bool:
@@ -175,7 +174,7 @@ class TrialMaker:
             name = by_template(template, self._lookup(values, known))
         else:
             name = by_values(values, self._left_out)
-        same = self._points.get(_written(values))
+        same = self._points.get(written(values))
         if proposal is None and same is not None:
             raise RecipeError(
                 f"Trials {same} and {self.number} are the same: {name or values}",
@@ -262,7 +261,3 @@ def _value_at(base: Any, key: str, own: Sequence[str]) -> Any:
                 f"'{key}' is no key of the suite or its recipe", nearest(part, valid)
             ) from None
     return value
-
-
-def _written(values: Point) -> str:
-    return json.dumps(values, sort_keys=True)

@@ -16,7 +16,11 @@ Point = dict[str, JsonValue]
 
 
 PRUNED = "pruned"
-"""With this the word begins that asks an attempt to end since it promises little."""
+"""Counted beside the states: ended early, since it promised little. So begins the word, too, that
+asks an attempt for that."""
+
+FAILED = (StepState.FAILED, StepState.TIMED_OUT, StepState.LOST, StepState.PREEMPTED)
+"""States of trials that have ended, and not well, though nobody asked for that."""
 
 
 class Trial(Record):

@@ -14,12 +14,11 @@ from headrace.suites.analysis import (
     Results,
     Spread,
     results_of,
-    short_keys,
     varying,
-    written,
 )
 from headrace.suites.figures import Curves, curves_figure, suite_figures
 from headrace.suites.importance import importance_of
+from headrace.suites.names import short_keys, written
 
 _SHOWN = 20
 _MOST_ROWS = 2000

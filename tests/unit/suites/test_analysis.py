@@ -19,11 +19,11 @@ from headrace.suites.analysis import (
     marginals,
     points,
     results_of,
-    short_keys,
     spread,
     varying,
 )
 from headrace.suites.importance import importance_of
+from headrace.suites.names import short_keys
 
 LOSS = (Objective(metric="loss"),)
 ACCURACY = (Objective(metric="accuracy", mode="max"),)
