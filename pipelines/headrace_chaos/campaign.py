@@ -15,8 +15,8 @@ from headrace_chaos.course import Course
 from headrace_chaos.disturbed_run import DisturbedRun
 from headrace_chaos.ground import LOST_AFTER_S, Ground
 from headrace_chaos.outcome import Outcome, Reference
+from headrace_chaos.phases import Spans
 from headrace_chaos.processes import Processes
-from headrace_chaos.spans import Spans
 from headrace_chaos.trials import Trial, draw
 
 _TRIES = 3

@@ -17,8 +17,7 @@ from headrace.cli.watching import telling
 
 if TYPE_CHECKING:
     from headrace_chaos.campaign import Campaign
-    from headrace_chaos.outcome import Outcome
-    from headrace_chaos.tally import Row
+    from headrace_chaos.outcome import Outcome, Row
 
 _COLUMNS = ("trials", "well", "resumed", "wrong", "hung", "left over", "median")
 
@@ -108,7 +107,7 @@ def _explain(outcome: Outcome, work: Path, console: Console) -> None:
 
 
 def _print(outcomes: list[Outcome], console: Console) -> None:
-    from headrace_chaos.tally import tally, total
+    from headrace_chaos.outcome import tally, total
 
     table = Table("phase", "process", "signal", box=None, pad_edge=False)
     for name in _COLUMNS:

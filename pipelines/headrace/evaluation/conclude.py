@@ -19,7 +19,7 @@ from headrace.evaluation.judge import Judgement, judge
 from headrace.evaluation.logged import logged_metrics
 from headrace.evaluation.own_figures import own_figures
 from headrace.evaluation.own_metrics import OwnValues, make_metrics, own_values
-from headrace.evaluation.parts import Part, merge, read_part
+from headrace.evaluation.parts import FILE_NAME, Part, merge, read_part, results_of, write_results
 from headrace.evaluation.plan import (
     Inputs,
     Job,
@@ -33,7 +33,6 @@ from headrace.evaluation.plan import (
 from headrace.evaluation.predictor import make_model
 from headrace.evaluation.provenance import changes_tables, evaluated_step, provenance_table
 from headrace.evaluation.report import Card, Column, Report, Table, render
-from headrace.evaluation.results import FILE_NAME, results_of, write_results
 from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from headrace_chaos.disturbance import Hit
-from headrace_chaos.outcome import Outcome
-from headrace_chaos.tally import tally, total
+from headrace_chaos.outcome import Outcome, tally, total
 from headrace_chaos.trials import draw
 
 

@@ -6,8 +6,15 @@ import torch
 from pyarrow import parquet
 
 from headrace.errors import StepError
-from headrace.evaluation.parts import Part, joined, merge, read_part, write_part
-from headrace.evaluation.results import results_of, write_results
+from headrace.evaluation.parts import (
+    Part,
+    joined,
+    merge,
+    read_part,
+    results_of,
+    write_part,
+    write_results,
+)
 
 
 def part(*ids: int) -> Part:
